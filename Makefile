@@ -1,0 +1,30 @@
+# Everything sets itself up in .venv, with nothing but Python 3.11+ and pip there before.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: reproduce smoke test lint clean
+.DEFAULT_GOAL := reproduce
+
+reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
+	$(BIN)/snakemake
+	@echo && cat results/laptop/tables/table1.md && echo && echo "Tables and figures: results/laptop"
+
+smoke: .venv/ready  ## every rule with a few steps, in minutes: results/smoke
+	$(BIN)/snakemake --config scale=smoke
+
+test: .venv/ready  ## all tests, the whole smoke scale among them
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check --diff Snakefile workflow
+	$(BIN)/snakemake --lint
+
+clean:  ## removes results and caches; the environment stays
+	rm -rf results/smoke results/laptop .snakemake .pytest_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $@

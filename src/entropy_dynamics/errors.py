@@ -1,0 +1,15 @@
+"""The one exception that means: the user can mend this. The command line prints it as one line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake in a config, a data file or a command: says what, where, and what would be right."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an 'unknown ...' message: the nearest known word, or all of them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

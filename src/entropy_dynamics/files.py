@@ -1,0 +1,65 @@
+"""Files that matter are written whole or not at all: to a temporary name, flushed to disk, renamed."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def written_whole(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`.
+
+    Works for files and directories. On any exception, Ctrl-C included, the temporary is removed and an
+    earlier `path` stays as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
+            if file.is_file():
+                _flush(file)
+        if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a full one
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+        _flush(path.parent)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_parquet(path: Path | str, frame) -> None:
+    """Write a pandas DataFrame as parquet, whole or not at all."""
+    with written_whole(path) as temporary:
+        frame.to_parquet(temporary, index=False)
+
+
+def sha256(path: Path | str) -> str:
+    """Hex digest of one file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

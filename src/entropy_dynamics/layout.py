@@ -1,0 +1,38 @@
+"""Where results stand: the one place that knows the names of files under `results/<scale>/`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths under `<results>/<scale>`. The untrained model is the method `base` with seed 0."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, scale: str, results: Path | str = "results") -> "Layout":
+        return cls(Path(results) / scale)
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def pass_rates(self) -> Path:
+        return self.data / "pass_rates.parquet"
+
+    def problems(self, name: str) -> Path:
+        return self.data / f"{name}.parquet"
+
+    def model(self, model: str) -> Path:
+        return self.root / "models" / model
+
+    def run(self, model: str, method: str, seed: int) -> Path:
+        return self.root / "runs" / model / method / f"seed{seed}"
+
+    def policy(self, model: str, method: str, seed: int) -> Path:
+        return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
+
+    def evaluation(self, model: str, method: str, seed: int) -> Path:
+        return self.root / "evaluations" / model / method / f"seed{seed}"
