@@ -1,0 +1,78 @@
+"""Advantages: group-normalised (GRPO) and generalised advantage estimation (PPO)."""
+
+import torch
+from torch import Tensor
+
+STD_EPS = 1e-6  # verl and Trinity-RFT; TRL takes 1e-4
+
+
+def group_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
+    """GRPO: (R - mean of the group) / (std of the group + 1e-6), with the unbiased std (divided by G - 1).
+
+    A group of equal rewards gets exactly 0: rounding in its mean, divided by 1e-6, would otherwise push a whole group
+    one way. In a group of one, mean is taken as 0 and std as 1 (verl, Trinity-RFT).
+
+    Args:
+        rewards: [B], one a rollout.
+        groups: integers [B], rollouts of one prompt share a number; any order, any sizes.
+
+    Returns:
+        [B], at least fp32 whatever the dtype of `rewards`; the advantage of every token of that rollout.
+
+    Raises:
+        ValueError: if the two do not have one and the same shape [B].
+    """
+    if rewards.ndim != 1 or rewards.shape != groups.shape:
+        raise ValueError(f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must both be [B]")
+    _, group_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
+    r = rewards.double()
+
+    def per_group(values: Tensor, reduce: str) -> Tensor:
+        start = values.new_zeros(len(sizes))
+        return start.scatter_reduce(0, group_of, values, reduce, include_self=False)
+
+    centered = r - per_group(r, "mean")[group_of]
+    std = (per_group(centered.square(), "sum") / (sizes - 1).clamp_min(1)).sqrt()
+    advantages = centered / (std[group_of] + STD_EPS)
+
+    constant = per_group(r, "amax") == per_group(r, "amin")
+    advantages = advantages.masked_fill(constant[group_of], 0.0)
+    advantages = torch.where(sizes[group_of] == 1, r / (1.0 + STD_EPS), advantages)
+    return advantages.to(torch.promote_types(rewards.dtype, torch.float32))
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation (Schulman et al. 2016), over response tokens only.
+
+        delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
+
+    t + 1 is the next response token, so prompts, padding on either side and gaps inside a response are stepped over;
+    after the last response token V and A are 0. What stands under a mask of 0 is never read. Nothing is whitened.
+
+    Args:
+        rewards: rho [B, T]: the reward at the last response token, 0 at the others, for a reward of the whole response.
+        values: V [B, T], the critic's value before each token.
+        mask: [B, T], non-zero on response tokens.
+        gamma: discount.
+        lam: GAE's lambda; 1 gives A_t = (discounted reward to come) - V_t.
+
+    Returns:
+        (advantages, returns), each [B, T], dtype of `values`, 0 wherever the mask is.
+
+    Raises:
+        ValueError: if the three do not have one and the same shape [B, T].
+    """
+    if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
+        shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))
+        raise ValueError(f"rewards, values and mask must all be [B, T], not {shapes}")
+    response = mask.bool()
+    advantages = torch.zeros_like(values)
+    next_value = values.new_zeros(len(values))
+    next_advantage = values.new_zeros(len(values))
+    for t in reversed(range(values.shape[1])):
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        here = response[:, t]
+        next_advantage = torch.where(here, delta + gamma * lam * next_advantage, next_advantage)
+        next_value = torch.where(here, values[:, t], next_value)
+        advantages[:, t] = torch.where(here, next_advantage, 0.0)
+    return advantages, torch.where(response, advantages + values, 0.0)

@@ -1,0 +1,188 @@
+"""Group-normalised advantages and GAE against hand-worked cases, closed forms and brute force."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entropy_dynamics.core.advantages import gae, group_advantages
+
+# ---------------------------------------------------------------- group-normalised
+
+
+def test_worked_value_sixteen_rollouts_four_correct():
+    rewards = torch.tensor([1.0] * 4 + [0.0] * 12)
+    advantages = group_advantages(rewards, torch.zeros(16, dtype=torch.long))
+    expected = torch.tensor([1.677051] * 4 + [-0.559017] * 12)
+    torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-5)  # the values neglect eps = 1e-6
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 16])
+def test_binary_rewards_have_a_closed_form(size):
+    for correct in range(1, size):
+        f = correct / size
+        rewards = torch.tensor([1.0] * correct + [0.0] * (size - correct), dtype=torch.float64)
+        advantages = group_advantages(rewards, torch.zeros(size, dtype=torch.long))
+        assert advantages[0].item() == pytest.approx(math.sqrt((size - 1) / size * (1 - f) / f), rel=1e-5)
+        assert advantages[-1].item() == pytest.approx(-math.sqrt((size - 1) / size * f / (1 - f)), rel=1e-5)
+
+
+def test_interleaved_groups_of_unequal_size_by_hand():
+    """Group 7 holds (1, 3): mean 2, std sqrt 2. Group 3 holds (0, 0, 3): mean 1, std sqrt 3."""
+    rewards = torch.tensor([1.0, 0.0, 3.0, 0.0, 3.0], dtype=torch.float64)
+    groups = torch.tensor([7, 3, 7, 3, 3])
+    a, b = 1 / math.sqrt(2), 1 / math.sqrt(3)
+    expected = torch.tensor([-a, -b, a, -b, 2 * b], dtype=torch.float64)
+    torch.testing.assert_close(group_advantages(rewards, groups), expected, rtol=2e-6, atol=0)
+
+
+def test_epsilon_is_added_to_the_std():
+    """Rewards (0, 1e-6): std 1e-6/sqrt 2, so A = ±0.5 / (1/sqrt 2 + 1)."""
+    advantages = group_advantages(torch.tensor([0.0, 1e-6], dtype=torch.float64), torch.tensor([1, 1]))
+    expected = 0.5 / (1 / math.sqrt(2) + 1)
+    assert advantages.tolist() == pytest.approx([-expected, expected], rel=1e-9)
+
+
+@pytest.mark.parametrize("reward", [-0.1, 0.1, -1.0, 1.0, 0.0, 1 / 3])
+@pytest.mark.parametrize("size", [2, 3, 7, 8, 16, 33])
+def test_a_group_without_variance_gets_exactly_zero(reward, size):
+    """The mean of equal rewards leaves a residual in floating point, which 1e-6 would blow up to 0.01."""
+    for dtype in (torch.float32, torch.float64):
+        rewards = torch.tensor([reward] * size + [1.0, 0.0], dtype=dtype)
+        advantages = group_advantages(rewards, torch.tensor([0] * size + [1, 1]))
+        assert torch.equal(advantages[:size], torch.zeros(size, dtype=dtype))
+        assert advantages[size] > 0.7 > 0 > advantages[size + 1]
+
+
+def test_a_group_of_one_keeps_its_reward():
+    """Mean 0 and std 1 are taken there."""
+    rewards = torch.tensor([0.5, -0.1, 1.0, 0.0])
+    advantages = group_advantages(rewards, torch.tensor([4, 9, 2, 2]))
+    torch.testing.assert_close(advantages[:2], rewards[:2] / 1.000001)
+    assert advantages[2].item() == pytest.approx(1 / math.sqrt(2), rel=1e-4)
+
+
+def test_integer_rewards_are_not_rounded():
+    advantages = group_advantages(torch.tensor([1, 0, 0]), torch.tensor([0, 0, 0]))
+    assert advantages.dtype == torch.float32
+    assert advantages[0].item() == pytest.approx(2 / math.sqrt(3), rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2)])
+def test_rewards_and_groups_must_be_one_vector_each(shape):
+    with pytest.raises(ValueError, match="must both be"):
+        group_advantages(torch.zeros(*shape), torch.zeros(2, 2, dtype=torch.long))
+
+
+batches = st.lists(st.tuples(st.sampled_from([-1.0, -0.1, 0.0, 1.0]), st.integers(0, 3)), min_size=1, max_size=40)
+
+
+def unpack(batch):
+    rewards, groups = zip(*batch, strict=True)
+    return torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches)
+def test_every_group_has_mean_zero_and_std_one(batch):
+    rewards, groups = unpack(batch)
+    advantages = group_advantages(rewards, groups)
+    for group in groups.unique():
+        mine = advantages[groups == group]
+        if len(mine) == 1:
+            continue
+        assert abs(mine.mean().item()) < 1e-12
+        varied = rewards[groups == group].unique().numel() > 1
+        assert mine.std().item() == pytest.approx(float(varied), abs=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches, st.floats(0.25, 20), st.floats(-10, 10))
+def test_advantages_do_not_change_with_scale_and_shift_of_the_rewards(batch, scale, shift):
+    rewards, groups = unpack(batch)
+    _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
+    several = sizes[index] > 1
+    advantages = group_advantages(rewards, groups)
+    changed = group_advantages(scale * rewards + shift, groups)
+    torch.testing.assert_close(changed[several], advantages[several], rtol=1e-3, atol=1e-6)
+    mirrored = group_advantages(-rewards, groups)
+    torch.testing.assert_close(mirrored, -advantages, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches, st.randoms(use_true_random=False))
+def test_advantages_follow_their_rollouts_through_a_shuffle(batch, random):
+    rewards, groups = unpack(batch)
+    order = list(range(len(batch)))
+    random.shuffle(order)
+    shuffled = group_advantages(rewards[order], 17 - groups[order])
+    torch.testing.assert_close(shuffled, group_advantages(rewards, groups)[order], rtol=1e-9, atol=1e-12)
+
+
+# ---------------------------------------------------------------- GAE
+
+
+def row(*values):
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def test_gae_by_hand():
+    """gamma 0.9, lambda 0.8: A_3 = 1 - 0.7; A_2 = 0.63 - 0.6 + 0.72 A_3; A_1 = 0.54 - 0.5 + 0.72 A_2."""
+    advantages, returns = gae(row(0, 0, 1), row(0.5, 0.6, 0.7), torch.ones(1, 3), gamma=0.9, lam=0.8)
+    torch.testing.assert_close(advantages, row(0.21712, 0.246, 0.3))
+    torch.testing.assert_close(returns, row(0.71712, 0.846, 1.0))
+
+
+@pytest.mark.parametrize("filler", [123.0, math.nan, math.inf])
+def test_padding_and_gaps_change_nothing(filler):
+    """The same three response tokens with a prompt before, a gap inside and padding after them."""
+    x = filler
+    mask = torch.tensor([[0, 0, 1, 0, 0, 1, 1, 0, 0]])
+    rewards = row(x, x, 0, x, x, 0, 1, x, x)
+    values = row(x, x, 0.5, x, x, 0.6, 0.7, x, x)
+    advantages, returns = gae(rewards, values, mask, gamma=0.9, lam=0.8)
+    torch.testing.assert_close(advantages, row(0, 0, 0.21712, 0, 0, 0.246, 0.3, 0, 0))
+    torch.testing.assert_close(returns, row(0, 0, 0.71712, 0, 0, 0.846, 1.0, 0, 0))
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (1.0, 0.95), (0.97, 0.0), (0.9, 0.6)])
+def test_gae_is_the_discounted_sum_of_td_errors(gamma, lam):
+    """A_t = sum_l (gamma lam)^l delta_{t+l} over a row's response tokens, written out token by token."""
+    g = torch.Generator().manual_seed(2)
+    rewards = torch.randn(6, 12, generator=g, dtype=torch.float64)
+    values = torch.randn(6, 12, generator=g, dtype=torch.float64)
+    mask = torch.rand(6, 12, generator=g) < 0.6
+    mask[0], mask[1], mask[2, :] = True, False, torch.arange(12) < 5
+    advantages, returns = gae(rewards, values, mask, gamma=gamma, lam=lam)
+    for b in range(6):
+        places = mask[b].nonzero().flatten().tolist()
+        deltas = []
+        for i, t in enumerate(places):
+            following = values[b, places[i + 1]].item() if i + 1 < len(places) else 0.0
+            deltas.append(rewards[b, t].item() + gamma * following - values[b, t].item())
+        for i, t in enumerate(places):
+            expected = sum((gamma * lam) ** n * delta for n, delta in enumerate(deltas[i:]))
+            assert advantages[b, t].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+            assert returns[b, t].item() == pytest.approx(expected + values[b, t].item(), rel=1e-9, abs=1e-12)
+        assert torch.all(advantages[b][~mask[b]] == 0)
+        assert torch.all(returns[b][~mask[b]] == 0)
+
+
+def test_without_discount_the_advantage_is_the_reward_minus_the_value():
+    g = torch.Generator().manual_seed(4)
+    values = torch.randn(3, 7, generator=g)
+    lengths = torch.tensor([7, 1, 4])
+    mask = torch.arange(7) < lengths[:, None]
+    rewards = torch.zeros(3, 7)
+    scores = torch.tensor([1.0, -0.1, 0.5])
+    rewards[torch.arange(3), lengths - 1] = scores
+    advantages, returns = gae(rewards, values, mask)
+    torch.testing.assert_close(returns, mask * scores[:, None])
+    torch.testing.assert_close(advantages, mask * (scores[:, None] - values))
+
+
+def test_gae_wants_three_equal_shapes():
+    with pytest.raises(ValueError, match=r"\(2, 3\), \(2, 3\), \(2, 4\)"):
+        gae(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2, 4))

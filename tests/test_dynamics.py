@@ -1,0 +1,354 @@
+"""The theorems against finite differences, autograd, closed forms and sampling, in float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entropy_dynamics.core.dynamics import (
+    batch_centered_mean,
+    batch_entropy_change,
+    discriminator,
+    entropy_change_gradient_step,
+    entropy_change_single_logit,
+    expected_centered_score,
+    expected_discriminator,
+    expected_entropy_change,
+    probability_change,
+)
+
+WORKED_P = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+WORKED_S_CENTERED = (0.140793, -0.332332, -0.320885)
+
+
+def entropy_of(logits):
+    """H of softmax(logits), by the definition: [..., V] -> [...]."""
+    logp = logits.log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+def make_logits(kind):
+    g = torch.Generator().manual_seed(7)
+    if kind == "random":
+        return 2 * torch.randn(6, 40, generator=g, dtype=torch.float64)
+    if kind == "uniform":
+        return torch.zeros(1, 17, dtype=torch.float64)
+    if kind == "vocabulary":
+        return 4 * torch.randn(1, 151_936, generator=g, dtype=torch.float64)
+    gap = {"peaked": 12.0, "very peaked": 30.0}[kind]
+    logits = torch.randn(3, 40, generator=g, dtype=torch.float64)
+    logits[:, 5] += gap
+    return logits
+
+
+KINDS = ["random", "uniform", "peaked", "very peaked", "vocabulary"]
+
+
+def some_tokens(p):
+    """Some items to update, as pairs of rows and tokens: the first, the fifth, the likeliest and the least likely."""
+    rows = torch.arange(len(p)).repeat_interleave(4)
+    tokens = torch.stack([torch.zeros(len(p)).long(), torch.full((len(p),), 5), p.argmax(-1), p.argmin(-1)], -1)
+    return rows, tokens.flatten()
+
+
+def onehot(tokens, size):
+    return torch.nn.functional.one_hot(tokens, size).double()
+
+
+# ---------------------------------------------------------------- S, Lemma 1
+
+
+def test_worked_values_of_s():
+    expected = torch.tensor([0.311601, -0.161524, -0.150077], dtype=torch.float64)
+    torch.testing.assert_close(discriminator(WORKED_P), expected, rtol=0, atol=1e-6)
+    assert expected_discriminator(WORKED_P).item() == pytest.approx(0.170808, abs=1e-6)
+
+
+def test_worked_values_of_theorem_2():
+    for token, s_centered in enumerate(WORKED_S_CENTERED):
+        change = entropy_change_gradient_step(WORKED_P, torch.tensor(token), 2.0)
+        assert change.item() == pytest.approx(-2 * s_centered, abs=2e-6)
+    weighted = sum(p * s for p, s in zip(WORKED_P.tolist(), WORKED_S_CENTERED, strict=True))
+    assert weighted == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("rare", [0.4, 0.1, 1e-3, 1e-6, 1e-9])
+def test_two_items_have_a_closed_form(rare):
+    """With p = (1 - d, d): S = ±d (1 - d) log((1 - d)/d) and E[S] = (1 - 2d) S_0, down to p -> 1."""
+    p = torch.tensor([1 - rare, rare], dtype=torch.float64)
+    s = rare * (1 - rare) * (math.log1p(-rare) - math.log(rare))
+    torch.testing.assert_close(discriminator(p), torch.tensor([s, -s], dtype=torch.float64), rtol=1e-6, atol=0)
+    assert expected_discriminator(p).item() == pytest.approx((1 - 2 * rare) * s, rel=1e-6)
+
+
+def test_uniform_and_certain_distributions_have_no_s():
+    for p in (torch.full((8,), 0.125, dtype=torch.float64), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)):
+        torch.testing.assert_close(discriminator(p), torch.zeros_like(p), rtol=0, atol=1e-15)
+        assert expected_discriminator(p).item() == pytest.approx(0, abs=1e-15)
+
+
+def test_lemma_1_by_hand():
+    change = probability_change(WORKED_P, torch.tensor(0), 0.01)
+    expected = torch.tensor([0.0021, -0.0014, -0.0007], dtype=torch.float64)
+    torch.testing.assert_close(change, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lemma_1_is_the_derivative_of_softmax(kind):
+    logits = make_logits(kind)
+    rows, tokens = some_tokens(logits.softmax(-1))
+    logits = logits[rows]
+    step = 1e-5 * onehot(tokens, logits.shape[-1])
+    measured = ((logits + step).softmax(-1) - (logits - step).softmax(-1)) / 2e-5
+    predicted = probability_change(logits.softmax(-1), tokens, 1.0)
+    torch.testing.assert_close(predicted, measured, rtol=1e-6, atol=1e-10)
+    torch.testing.assert_close(predicted.sum(-1), torch.zeros(len(rows)).double(), rtol=0, atol=1e-15)
+
+
+def test_lemma_1_takes_an_epsilon_of_each_position():
+    p = make_logits("random").softmax(-1).view(2, 3, 40)
+    token = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    epsilon = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3)
+    together = probability_change(p, token, epsilon)
+    for i in range(2):
+        for j in range(3):
+            alone = probability_change(p[i, j], token[i, j], epsilon[i, j].item())
+            torch.testing.assert_close(together[i, j], alone)
+
+
+# ---------------------------------------------------------------- Theorems 1 and 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_theorems_match_autograd(kind):
+    logits = make_logits(kind).requires_grad_()
+    (gradient,) = torch.autograd.grad(entropy_of(logits).sum(), logits)
+    p = logits.detach().softmax(-1)
+    rows, tokens = some_tokens(p)
+    along_step = gradient[rows] * (onehot(tokens, p.shape[-1]) - p[rows])
+    # atol: what rounding of p -> 1 costs any formula in float64
+    single = entropy_change_single_logit(p[rows], tokens, 1.0)
+    torch.testing.assert_close(single, gradient[rows, tokens], rtol=1e-6, atol=5e-15)
+    step = entropy_change_gradient_step(p[rows], tokens, 1.0)
+    torch.testing.assert_close(step, along_step.sum(-1), rtol=1e-6, atol=5e-15)
+
+
+@pytest.mark.parametrize("kind", ["random", "uniform", "peaked", "vocabulary"])
+def test_theorems_match_finite_differences(kind):
+    h = 1e-4  # in a very peaked distribution the differences would be rounding alone
+    logits = make_logits(kind)
+    p = logits.softmax(-1)
+    rows, tokens = some_tokens(p)
+    logits, p = logits[rows], p[rows]
+    direction = onehot(tokens, p.shape[-1])
+    for predict, d in (
+        (entropy_change_single_logit, direction),
+        (entropy_change_gradient_step, direction - p),
+    ):
+        measured = (entropy_of(logits + h * d) - entropy_of(logits - h * d)) / 2
+        torch.testing.assert_close(predict(p, tokens, h), measured, rtol=1e-5, atol=1e-13)
+
+
+def test_theorem_2_on_the_worked_distribution_with_a_plain_step():
+    """The worked gradient test: z -> z + a (e_k - p), a = 1e-5, to 1e-4 relative."""
+    z = WORKED_P.log()
+    for token, s_centered in enumerate(WORKED_S_CENTERED):
+        moved = z + 1e-5 * (onehot(torch.tensor(token), 3) - WORKED_P)
+        assert ((entropy_of(moved) - entropy_of(z)) / 1e-5).item() == pytest.approx(-s_centered, rel=1e-4)
+
+
+@pytest.mark.parametrize("predict", [entropy_change_single_logit, entropy_change_gradient_step])
+def test_what_the_theorems_leave_out_is_of_second_order(predict):
+    """Halving the step divides the error by four."""
+    logits = make_logits("random")[:1]
+    p = logits.softmax(-1)
+    token = torch.tensor([3])
+    direction = onehot(token, 40) - (0 if predict is entropy_change_single_logit else p)
+
+    def error(step):
+        return (entropy_of(logits + step * direction) - entropy_of(logits) - predict(p, token, step)).item()
+
+    assert error(2e-2) / error(1e-2) == pytest.approx(4, rel=0.05)
+
+
+def test_rewarding_a_likely_token_lowers_entropy_and_a_rare_one_raises_it():
+    likely, rare = torch.tensor(0), torch.tensor(2)
+    for predict in (entropy_change_single_logit, entropy_change_gradient_step):
+        assert predict(WORKED_P, likely, 0.1) < 0 < predict(WORKED_P, rare, 0.1)
+        assert predict(WORKED_P, likely, -0.1) > 0 > predict(WORKED_P, rare, -0.1)
+
+
+# ---------------------------------------------------------------- Corollaries 1 and 3, exact
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_corollaries_1_and_1_1_are_zero(kind):
+    logits = make_logits(kind)
+    p = logits.softmax(-1)
+    zero = torch.zeros(len(p), dtype=torch.float64)
+    torch.testing.assert_close(expected_centered_score(p), zero, rtol=0, atol=1e-14)
+    behaviour = (logits / 2).softmax(-1)
+    torch.testing.assert_close(expected_centered_score(p, behaviour), zero, rtol=0, atol=1e-14)
+
+
+def test_corollary_1_1_needs_a_behaviour_that_can_sample_every_item():
+    """An item that is never sampled is missing from the mean: 0.7 and 0.2 remain of (0.7, 0.2, 0.1)."""
+    behaviour = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    left = expected_centered_score(WORKED_P, behaviour).item()
+    assert left == pytest.approx(0.7 * WORKED_S_CENTERED[0] + 0.2 * WORKED_S_CENTERED[1], abs=1e-6)
+    assert abs(left) > 0.03
+
+
+@pytest.mark.parametrize("kind", ["random", "uniform", "peaked", "very peaked"])
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_corollaries_3_and_3_1_are_the_mean_of_theorem_2(kind, off_policy):
+    logits = make_logits(kind)
+    p = logits.softmax(-1)
+    behaviour = (logits / 3).softmax(-1) if off_policy else p
+    advantages = 1 + torch.randn(p.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    eta = 0.05
+    mean = torch.zeros(len(p), dtype=torch.float64)
+    for k in range(p.shape[-1]):
+        ratio = p[:, k] / behaviour[:, k]
+        change = entropy_change_gradient_step(p, torch.full((len(p),), k), eta * ratio * advantages[:, k])
+        mean += behaviour[:, k] * change
+    predicted = expected_entropy_change(p, advantages, eta, behaviour if off_policy else None)
+    torch.testing.assert_close(predicted, mean, rtol=1e-9, atol=1e-14)
+
+
+def test_corollary_3_1_is_a_covariance_under_the_behaviour_policy():
+    """p' = (1/2, 1/2, 0) and A = (1, -1, 100): mean A is 0, r = (1.4, 0.4), so Cov = 0.7 S_c0 - 0.2 S_c1."""
+    behaviour = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    advantages = torch.tensor([1.0, -1.0, 100.0], dtype=torch.float64)
+    change = expected_entropy_change(WORKED_P, advantages, 2.0, behaviour)
+    covariance = 0.7 * WORKED_S_CENTERED[0] - 0.2 * WORKED_S_CENTERED[1]
+    assert change.item() == pytest.approx(-2 * covariance, abs=2e-6)
+
+
+def test_corollary_3_sees_no_constant_advantage():
+    p = make_logits("random").softmax(-1)
+    change = expected_entropy_change(p, torch.full_like(p, 5.0), 0.1)
+    torch.testing.assert_close(change, torch.zeros(len(p), dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+# ---------------------------------------------------------------- Corollaries 2 and 4, over a batch
+
+
+def z_score(values):
+    return (values.mean() / values.std() * math.sqrt(values.numel())).item()
+
+
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_corollaries_2_and_2_1_hold_for_sampled_tokens(off_policy):
+    g = torch.Generator().manual_seed(11)
+    logits = 2 * torch.randn(20_000, 30, generator=g, dtype=torch.float64)
+    p = logits.softmax(-1)
+    behaviour = (logits / 2).softmax(-1) if off_policy else p
+    tokens = torch.multinomial(behaviour, 1, generator=g)
+    s = discriminator(p)
+    s_star = s.gather(-1, tokens).squeeze(-1)
+    s_centered = s_star - (p * s).sum(-1)
+    ratio = (p.gather(-1, tokens) / behaviour.gather(-1, tokens)).squeeze(-1) if off_policy else None
+    mask = torch.ones_like(s_star)
+
+    mean = batch_centered_mean(s_centered, mask, ratio)
+    factors = s_centered if ratio is None else ratio * s_centered
+    standard_error = (factors.std() / math.sqrt(len(factors))).item()
+    assert abs(mean.item()) < 4 * standard_error
+    # What is not centred, or off-policy not reweighted, is far from zero on the same tokens.
+    wrong = s_centered if off_policy else s_star
+    assert abs(z_score(wrong)) > 20
+
+
+def padded(values, filler):
+    """A vector laid out as [2, T] rows with padding on both sides that holds `filler`."""
+    half = len(values) // 2
+    out = torch.full((2, len(values) - half + 3), filler, dtype=torch.float64)
+    out[0, 1 : 1 + half] = values[:half]
+    out[1, 2 : 2 + len(values) - half] = values[half:]
+    return out
+
+
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_corollaries_4_and_4_1_are_the_average_of_theorem_2(off_policy):
+    """Tokens drawn exactly in proportion to the sampling policy: mean r S_c is zero, so the identity is exact."""
+    p = WORKED_P
+    behaviour = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64) if off_policy else p
+    tokens = torch.tensor([k for k in range(3) for _ in range(round(10 * behaviour[k].item()))])
+    advantages = torch.randn(10, generator=torch.Generator().manual_seed(5), dtype=torch.float64) + 0.7
+    ratio = (p / behaviour)[tokens]
+    eta = 0.03
+
+    average = sum(entropy_change_gradient_step(p, tokens[t], eta * ratio[t] * advantages[t]).item() for t in range(10))
+    average /= 10
+    s_centered = (discriminator(p) - expected_discriminator(p))[tokens]
+    mask = padded(torch.ones(10), 0)
+    args = (padded(advantages, math.nan), padded(s_centered, math.nan), mask, eta)
+    predicted = batch_entropy_change(*args, padded(ratio, math.nan) if off_policy else None)
+    assert predicted.item() == pytest.approx(average, rel=1e-12)
+    mean = batch_centered_mean(args[1], mask, padded(ratio, math.nan) if off_policy else None)
+    assert mean.item() == pytest.approx(0, abs=1e-15)
+
+
+def test_corollary_4_by_hand():
+    """A = (1, -1, 3), S_c = (2, 0, 4): Cov = (0 + 4 + 4)/3; with r = (1, 3, 0.5), r S_c = (2, 0, 2), Cov = 0."""
+    mask = torch.tensor([[True, True, True, False]])
+    advantages = torch.tensor([[1.0, -1.0, 3.0, math.nan]])
+    s_centered = torch.tensor([[2.0, 0.0, 4.0, math.inf]])
+    assert batch_entropy_change(advantages, s_centered, mask, 0.3).item() == pytest.approx(-0.8)
+    assert batch_centered_mean(s_centered, mask).item() == pytest.approx(2.0)
+    ratio = torch.tensor([[1.0, 3.0, 0.5, math.nan]])
+    # mean r S_c = 4/3: deviations (2/3, -4/3, 2/3) against (0, -2, 2): (8/3 + 4/3) / 3 = 4/3
+    assert batch_entropy_change(advantages, s_centered, mask, 0.3, ratio).item() == pytest.approx(-0.4)
+    assert batch_centered_mean(s_centered, mask, ratio).item() == pytest.approx(4 / 3)
+
+
+def test_an_empty_batch_has_no_mean():
+    nothing = torch.zeros(2, 3)
+    assert batch_centered_mean(nothing, nothing).isnan()
+    assert batch_entropy_change(nothing, nothing, nothing, 0.1).isnan()
+
+
+# ---------------------------------------------------------------- properties
+
+distributions = st.lists(st.floats(-25, 25), min_size=2, max_size=40).map(
+    lambda logits: torch.tensor(logits, dtype=torch.float64)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(distributions)
+def test_s_is_bounded_below(logits):
+    p = logits.softmax(-1)
+    s = discriminator(p)
+    assert (s >= -1 / math.e - 1e-12).all()
+    assert (s >= p * entropy_of(logits) - 1 / math.e - 1e-12).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(distributions)
+def test_the_sign_of_s_compares_p_with_the_exponential_of_minus_h(logits):
+    """Eq. 6."""
+    p = logits.softmax(-1)
+    margin = p.log() + entropy_of(logits)
+    clear = margin.abs() > 1e-9
+    assert torch.equal(discriminator(p)[clear] > 0, margin[clear] > 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(distributions, st.floats(-500, 500))
+def test_nothing_depends_on_a_shift_of_the_logits(logits, shift):
+    p, shifted = logits.softmax(-1), (logits + shift).softmax(-1)
+    torch.testing.assert_close(discriminator(p), discriminator(shifted), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(expected_discriminator(p), expected_discriminator(shifted), rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(distributions)
+def test_the_centred_s_has_mean_zero_under_the_policy(logits):
+    p = logits.softmax(-1)
+    centred = torch.stack([-entropy_change_gradient_step(p, torch.tensor(k), 1.0) for k in range(len(p))])
+    assert abs((p * centred).sum().item()) < 1e-13
+    assert abs(expected_centered_score(p).item()) < 1e-13

@@ -1,0 +1,261 @@
+"""The clipped token-level loss and its averaging, against hand-worked cases and gradients written out."""
+
+import math
+
+import pytest
+import torch
+
+from entropy_dynamics.core.dynamics import batch_entropy_change
+from entropy_dynamics.core.objective import loss_weights, policy_loss
+from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.errors import UserError
+
+# ---------------------------------------------------------------- one token
+
+
+def loss_and_gradient(ratio, advantage, **clip):
+    logp = torch.tensor([[-1.0 + math.log(ratio)]], dtype=torch.float64, requires_grad=True)
+    old = torch.tensor([[-1.0]], dtype=torch.float64)
+    one = torch.ones_like(old)
+    loss = policy_loss(logp, old, advantage * one, one, **clip)
+    loss.backward()
+    return loss.item(), logp.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "loss", "gradient"),
+    [
+        # A > 0: clipped above only
+        (1.0, 1.0, -1.0, -1.0),
+        (2.0, 1.25, -2.5, -2.5),
+        (2.0, 1.5, -2.6, 0.0),  # r > 1.3: no gradient
+        (2.0, 9.0, -2.6, 0.0),
+        (2.0, 0.5, -1.0, -1.0),  # r < 0.8: still learns
+        # A < 0: clipped below only, and the dual clip at 3
+        (-1.0, 1.0, 1.0, 1.0),
+        (-1.0, 0.5, 0.8, 0.0),  # r < 0.8: no gradient
+        (-1.0, 1.5, 1.5, 1.5),  # r > 1.3: still learns
+        (-2.0, 2.5, 5.0, 5.0),
+        (-2.0, 4.0, 6.0, 0.0),  # r > 3: capped, no gradient
+        # A = 0
+        (0.0, 2.0, 0.0, 0.0),
+        (0.0, 0.1, 0.0, 0.0),
+    ],
+)
+def test_clipping_by_hand(advantage, ratio, loss, gradient):
+    got = loss_and_gradient(ratio, advantage, clip_low=0.2, clip_high=0.3, dual_clip=3.0)
+    assert got == (pytest.approx(loss, abs=1e-12), pytest.approx(gradient, abs=1e-12))
+
+
+def test_defaults_are_those_of_the_paper_and_the_released_code():
+    assert loss_and_gradient(1.21, 1.0) == (pytest.approx(-1.2), 0.0)
+    assert loss_and_gradient(0.79, -1.0) == (pytest.approx(0.8), 0.0)
+    assert loss_and_gradient(3.01, -1.0) == (pytest.approx(3.0), 0.0)
+    assert loss_and_gradient(2.99, -1.0) == (pytest.approx(2.99), pytest.approx(2.99))
+
+
+def test_an_infinite_dual_clip_is_none():
+    clip = {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": math.inf}
+    assert loss_and_gradient(40.0, -2.0, **clip) == (pytest.approx(80.0), pytest.approx(80.0))
+    assert loss_and_gradient(1.0, 0.0, **clip) == (0.0, 0.0)
+    assert loss_and_gradient(1.5, 1.0, **clip) == (pytest.approx(-1.2), 0.0)
+
+
+def test_a_wide_range_never_clips():
+    got = loss_and_gradient(5.0, 1.0, clip_low=1.0, clip_high=100.0, dual_clip=math.inf)
+    assert got == (pytest.approx(-5.0), pytest.approx(-5.0))
+
+
+@pytest.mark.parametrize(("log_ratio", "loss"), [(60.0, math.exp(20)), (-60.0, 0.8)])
+def test_the_log_ratio_is_clamped(log_ratio, loss):
+    logp = torch.tensor([[log_ratio]], dtype=torch.float64, requires_grad=True)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    value = policy_loss(logp, 0 * one, -one, one, dual_clip=math.inf)
+    value.backward()
+    assert value.item() == pytest.approx(loss, rel=1e-9)
+    assert logp.grad.item() == 0
+
+
+# ---------------------------------------------------------------- a batch
+
+
+def random_batch(b=4, t=6, vocabulary=9, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(b, t, vocabulary, generator=g, dtype=torch.float64)
+    tokens = torch.randint(vocabulary, (b, t), generator=g)
+    advantages = torch.randn(b, t, generator=g, dtype=torch.float64)
+    mask = torch.arange(t) < torch.tensor([t, 1, t - 2, t - 1])[:b, None]
+    return logits, tokens, advantages, mask
+
+
+def logp_of(logits, tokens):
+    return logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def test_strictly_on_policy_the_gradient_is_the_mean_of_a_grad_logp():
+    logits, tokens, advantages, mask = random_batch()
+    multipliers = loss_weights(mask.double(), mask, torch.tensor([0, 0, 1, 1]))
+    logits.requires_grad_()
+    logp = logp_of(logits, tokens)
+    loss = policy_loss(logp, logp, advantages, multipliers)  # logp_old is detached inside
+    (gradient,) = torch.autograd.grad(loss, logits)
+
+    p = logits.detach().softmax(-1)
+    expected = torch.zeros_like(p)
+    places = mask.nonzero().tolist()
+    for b, t in places:
+        grad_logp = -p[b, t].clone()
+        grad_logp[tokens[b, t]] += 1
+        expected[b, t] = -advantages[b, t] * grad_logp / len(places)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-14)
+    assert loss.item() == pytest.approx(-advantages[mask].mean().item(), rel=1e-12)
+
+
+def test_a_batch_cut_into_micro_batches_has_the_same_loss_and_gradient():
+    logits, tokens, advantages, mask = random_batch()
+    old = logp_of(logits, tokens) + 0.3 * torch.randn(mask.shape, generator=torch.Generator().manual_seed(9)).double()
+    weights = mask.double()
+    weights[0, 2] = 0
+    for scope in ("global_token", "per_group"):
+        multipliers = loss_weights(weights, mask, torch.tensor([0, 0, 1, 1]), scope=scope)
+        gradients = []
+        for size in (1, 3, 4):
+            leaf = logits.clone().requires_grad_()
+            for start in range(0, 4, size):
+                part = slice(start, start + size)
+                logp = logp_of(leaf[part], tokens[part])
+                policy_loss(logp, old[part], advantages[part], multipliers[part]).backward()
+            gradients.append(leaf.grad)
+        assert gradients[0].abs().max() > 0.01
+        torch.testing.assert_close(gradients[0], gradients[2], rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(gradients[1], gradients[2], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("garbage", [1e30, -1e30, 3e38, math.nan, math.inf, -math.inf])
+def test_padding_may_hold_anything(garbage):
+    g = torch.Generator().manual_seed(1)
+    logp, old, advantages = (torch.randn(3, 5, generator=g) for _ in range(3))
+    mask = torch.rand(3, 5, generator=g) < 0.5
+    groups = torch.tensor([0, 0, 1])
+
+    def run(filler):
+        new, sampled, adv, weights = (x.masked_fill(~mask, filler) for x in (logp, old, advantages, torch.ones(3, 5)))
+        new.requires_grad_()
+        loss = policy_loss(new, sampled, adv, loss_weights(weights, mask, groups, scope="per_group"))
+        loss.backward()
+        return loss.item(), new.grad
+
+    clean, dirty = run(0.0), run(garbage)
+    assert math.isfinite(clean[0])
+    assert clean[0] == dirty[0]
+    assert torch.equal(clean[1], dirty[1])
+    assert torch.all(dirty[1][~mask] == 0)
+
+
+def test_a_batch_without_tokens_has_loss_and_gradient_zero():
+    logp = torch.randn(2, 3, requires_grad=True)
+    for mask in (torch.zeros(2, 3), torch.ones(2, 3)):  # no response tokens; all of them dropped
+        multipliers = loss_weights(torch.zeros(2, 3), mask, torch.tensor([0, 1]))
+        loss = policy_loss(logp, logp, torch.ones(2, 3), multipliers)
+        loss.backward()
+        assert loss.item() == 0
+        assert torch.equal(logp.grad, torch.zeros(2, 3))
+
+
+# ---------------------------------------------------------------- the average
+
+X = 7.0  # padding: never read
+MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+WEIGHTS = torch.tensor([[1.0, 0.0, 1.0], [0.5, 1.0, X], [1.0, X, X]])  # 5 of 6 response tokens kept
+GROUPS = torch.tensor([50, 50, 9])  # 4 of 5, and 1 of 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "denominator", "first_group", "second_group"),
+    [
+        ("global_token", "kept", 5, 5),
+        ("global_token", "all", 6, 6),
+        ("per_group", "kept", 2 * 4, 2 * 1),
+        ("per_group", "all", 2 * 5, 2 * 1),
+    ],
+)
+def test_averages_by_hand(scope, denominator, first_group, second_group):
+    got = loss_weights(WEIGHTS, MASK, GROUPS, scope=scope, denominator=denominator)
+    a, b = 1 / first_group, 1 / second_group
+    expected = torch.tensor([[a, 0, a], [a / 2, a, 0], [b, 0, 0]])
+    torch.testing.assert_close(got, expected)
+
+
+def test_the_default_is_the_mean_over_the_kept_tokens_of_the_batch():
+    expected = loss_weights(WEIGHTS, MASK, GROUPS, scope="global_token", denominator="kept")
+    assert torch.equal(loss_weights(WEIGHTS, MASK, GROUPS), expected)
+
+
+def test_dropping_tokens_scales_the_others_up_only_when_they_leave_the_denominator():
+    mask = torch.ones(1, 4)
+    one_group = torch.tensor([0])
+    dropped = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
+    kept = loss_weights(dropped, mask, one_group, denominator="kept")
+    every = loss_weights(dropped, mask, one_group, denominator="all")
+    assert kept.tolist() == [[0.5, 0.0, 0.0, 0.5]]
+    assert every.tolist() == [[0.25, 0.0, 0.0, 0.25]]
+
+
+def test_a_group_that_lost_all_its_tokens_still_counts_as_a_group():
+    """Group 0 keeps nothing, group 1 two tokens: (0 + mean of the two) / 2."""
+    weights = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    got = loss_weights(weights, torch.ones(2, 2), torch.tensor([0, 1]), scope="per_group", denominator="kept")
+    assert got.tolist() == [[0.0, 0.0], [0.25, 0.25]]
+
+
+def test_per_group_is_the_mean_over_groups_of_eq_1():
+    """Interleaved groups of unequal lengths; eq. 1 written out as loops."""
+    g = torch.Generator().manual_seed(6)
+    lengths, groups = [3, 7, 1, 4, 6, 2], [1, 0, 1, 2, 0, 1]
+    mask = torch.arange(7) < torch.tensor(lengths)[:, None]
+    losses = torch.randn(6, 7, generator=g, dtype=torch.float64)
+    multipliers = loss_weights(mask.double(), mask, torch.tensor(groups), scope="per_group", denominator="all")
+    expected = 0.0
+    for group in (0, 1, 2):
+        rows = [b for b in range(6) if groups[b] == group]
+        total = sum(losses[b, t].item() for b in rows for t in range(lengths[b]))
+        expected += total / sum(lengths[b] for b in rows) / 3
+    assert (losses * multipliers).sum().item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_unknown_switch_is_named():
+    with pytest.raises(UserError, match=r"loss_scope is 'per_token'; it can be 'global_token' or 'per_group'"):
+        loss_weights(WEIGHTS, MASK, GROUPS, scope="per_token")
+    with pytest.raises(UserError, match=r"denominator is 'some'; it can be 'kept' or 'all'"):
+        loss_weights(WEIGHTS, MASK, GROUPS, denominator="some")
+
+
+# ---------------------------------------------------------------- together with the theory
+
+
+def test_a_real_step_changes_entropy_as_corollary_4_predicts():
+    """Gradient descent on the logits of a tabular policy, with tokens sampled from it."""
+    g = torch.Generator().manual_seed(8)
+    tokens_n, vocabulary, eta = 4000, 12, 1e-3
+    logits = (2 * torch.randn(1, tokens_n, vocabulary, generator=g)).requires_grad_()
+    tokens = torch.multinomial(logits.detach()[0].softmax(-1), 1, generator=g).T
+    stats = token_stats(logits, tokens)
+    # Likely tokens are rewarded more often than rare ones, so that entropy must fall.
+    likely = stats.s_centered > 0
+    advantages = torch.where(torch.rand(1, tokens_n, generator=g) < 0.5 + 0.2 * likely, 1.0, -1.0)
+    mask = torch.ones(1, tokens_n)
+    multipliers = loss_weights(mask, mask, torch.tensor([0]))
+    policy_loss(stats.logp, stats.logp, advantages, multipliers).backward()
+
+    def mean_entropy(z):
+        logp = z.double().log_softmax(-1)
+        return -(logp.exp() * logp).sum(-1).mean().item()
+
+    before = logits.detach()
+    measured = mean_entropy(before.double() - eta * tokens_n * logits.grad.double()) - mean_entropy(before)
+    predicted = batch_entropy_change(advantages, stats.s_centered, mask, eta).item()
+    # Besides second-order terms, Cov and the plain mean differ by mean(A) mean(S_c), of the order 1/sqrt(N).
+    extra = eta * advantages.mean().item() * stats.s_centered.mean().item()
+    assert measured < -1e-5
+    assert measured == pytest.approx(predicted - extra, rel=5e-3)
+    assert measured == pytest.approx(predicted, rel=0.1)

@@ -1,0 +1,288 @@
+"""Token statistics in fp32 against float64 by the definitions, their gradient, and what they hold in memory."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from entropy_dynamics.core.token_stats import token_stats
+
+FIELDS = ("logp", "entropy", "s_star", "s_expected", "s_centered")
+
+
+def brute_force(logits, tokens, temperature=1.0):
+    """The definitions, in float64: log p_k, -sum p log p, p_k (H + log p_k), sum_i p_i S_i."""
+    logp = (logits.double() / temperature).log_softmax(-1)
+    p = logp.exp()
+    entropy = -(p * logp).sum(-1)
+    s = p * (entropy[..., None] + logp)
+    at = tokens[..., None]
+    s_star, s_expected = s.gather(-1, at).squeeze(-1), (p * s).sum(-1)
+    return {
+        "logp": logp.gather(-1, at).squeeze(-1),
+        "entropy": entropy,
+        "s_star": s_star,
+        "s_expected": s_expected,
+        "s_centered": s_star - s_expected,
+    }
+
+
+def check(stats, expected, rtol=2e-5, atol=2e-6):
+    for name in FIELDS:
+        got = getattr(stats, name)
+        assert got.dtype == torch.float32, name
+        torch.testing.assert_close(
+            got.double(), expected[name], rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def make_logits(rows, vocabulary, kind="random", seed=0):
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(rows, vocabulary, generator=g)
+    if kind == "uniform":
+        logits = torch.full((rows, vocabulary), 3.0)
+    elif kind == "peaked":
+        logits[:, 1] += 18
+    elif kind == "far from zero":
+        logits = logits + 1000 * torch.randn(rows, 1, generator=g)
+    tokens = torch.randint(vocabulary, (rows,), generator=g)
+    tokens[: rows // 2] = logits[: rows // 2].argmax(-1)
+    return logits, tokens
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["random", "uniform", "peaked", "far from zero"])
+def test_logits_of_every_dtype(kind, dtype, temperature):
+    """A half-precision logit is exact; only what is computed from it could lose digits, and must not."""
+    logits, tokens = make_logits(64, 200, kind)
+    logits = logits.to(dtype)
+    # far from zero: the division by the temperature rounds logits of size 1000 in fp32
+    check(
+        token_stats(logits, tokens, temperature=temperature),
+        brute_force(logits, tokens, temperature),
+        atol=2e-3 if kind == "far from zero" else 2e-6,
+    )
+
+
+def test_worked_values():
+    logits = torch.tensor([0.7, 0.2, 0.1]).log().expand(3, 3)
+    stats = token_stats(logits, torch.arange(3))
+    torch.testing.assert_close(stats.entropy, torch.full((3,), 0.801819), rtol=0, atol=2e-6)
+    torch.testing.assert_close(stats.s_star, torch.tensor([0.311601, -0.161524, -0.150077]), rtol=0, atol=2e-6)
+    torch.testing.assert_close(stats.s_expected, torch.full((3,), 0.170808), rtol=0, atol=2e-6)
+    torch.testing.assert_close(stats.s_centered, torch.tensor([0.140793, -0.332332, -0.320885]), rtol=0, atol=2e-6)
+    torch.testing.assert_close(stats.logp.exp(), torch.tensor([0.7, 0.2, 0.1]))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 2500])
+def test_many_rows_of_a_middling_vocabulary(rows):
+    """2500 x 1000 logits are more than one block of rows, and the last block is not full."""
+    logits, tokens = make_logits(rows, 1000, seed=rows)
+    check(token_stats(logits, tokens), brute_force(logits, tokens))
+
+
+def test_a_real_vocabulary():
+    logits, tokens = make_logits(9, 151_936)
+    check(token_stats(logits.bfloat16(), tokens), brute_force(logits.bfloat16(), tokens), rtol=1e-4)
+
+
+@pytest.mark.parametrize("gap", [5.0, 12.0, 20.0, 40.0])
+def test_s_of_a_peaked_distribution_keeps_its_digits(gap):
+    """Two items, d = sigmoid(-gap): S = ±d (1 - d) gap and E[S] = (1 - 2d) S_0, although p_0 rounds to 1 in fp32."""
+    d = 1 / (1 + math.exp(gap))
+    s = d * (1 - d) * gap
+    stats = token_stats(torch.tensor([[gap, 0.0], [gap, 0.0]]), torch.tensor([0, 1]))
+    assert stats.s_star.tolist() == pytest.approx([s, -s], rel=1e-5)
+    assert stats.s_expected.tolist() == pytest.approx([(1 - 2 * d) * s] * 2, rel=1e-5)
+    assert stats.entropy.min().item() >= 0
+    assert stats.logp.tolist() == pytest.approx([math.log1p(-d), math.log(d)], rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("rows", [7, 2500])
+def test_hidden_states_and_a_weight(rows, temperature):
+    g = torch.Generator().manual_seed(rows)
+    hidden = torch.randn(rows, 16, generator=g)
+    weight = 0.5 * torch.randn(1000, 16, generator=g)
+    tokens = torch.randint(1000, (rows,), generator=g)
+    stats = token_stats(hidden, tokens, weight=weight, temperature=temperature)
+    check(stats, brute_force(hidden.double() @ weight.double().T, tokens, temperature), atol=2e-5)
+
+
+def test_hidden_states_in_bfloat16_are_as_exact_as_bfloat16_logits():
+    g = torch.Generator().manual_seed(3)
+    hidden = torch.randn(50, 16, generator=g).bfloat16()
+    weight = (0.3 * torch.randn(300, 16, generator=g)).bfloat16()
+    tokens = torch.randint(300, (50,), generator=g)
+    exact = brute_force(hidden.double() @ weight.double().T, tokens)
+    check(token_stats(hidden, tokens, weight=weight), exact, rtol=0.02, atol=0.02)
+
+
+def test_leading_shapes_are_kept():
+    logits, tokens = make_logits(24, 30)
+    flat = token_stats(logits, tokens)
+    shaped = token_stats(logits.view(2, 3, 4, 30), tokens.view(2, 3, 4))
+    alone = token_stats(logits[5], tokens[5])
+    for name in FIELDS:
+        assert torch.equal(getattr(shaped, name), getattr(flat, name).view(2, 3, 4))
+        torch.testing.assert_close(getattr(alone, name), getattr(flat, name)[5])
+    assert token_stats(logits[:0], tokens[:0]).logp.shape == (0,)
+
+
+def test_a_slice_of_the_logits_gives_the_slice_of_the_statistics():
+    """The usual shift, logits[:, :-1] against tokens[:, 1:], is not contiguous."""
+    logits, tokens = make_logits(24, 30)
+    logits, tokens = logits.view(4, 6, 30), tokens.view(4, 6)
+    check(token_stats(logits[:, :-1], tokens[:, 1:]), brute_force(logits[:, :-1], tokens[:, 1:]))
+
+
+def test_a_wrong_shape_is_refused():
+    with pytest.raises(ValueError, match=r"\(3,\)"):
+        token_stats(torch.zeros(4, 10), torch.zeros(3, dtype=torch.long))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(-640, 640), min_size=2, max_size=40),
+    st.integers(-500, 500),
+    st.integers(0, 39),
+)
+def test_a_shift_of_the_logits_changes_no_bit(sixty_fourths, shift, token):
+    """Multiples of 1/64 and whole shifts are exact in fp32, so the statistics must be equal, not only close."""
+    logits = torch.tensor([sixty_fourths]) / 64
+    token = torch.tensor([token % len(sixty_fourths)])
+    plain, shifted = token_stats(logits, token), token_stats(logits + shift, token)
+    for name in FIELDS:
+        assert torch.equal(getattr(plain, name), getattr(shifted, name)), name
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-40, 40, width=32), min_size=2, max_size=40))
+def test_bounds_and_identities(values):
+    vocabulary = len(values)
+    logits = torch.tensor([values]).expand(vocabulary, vocabulary)
+    stats = token_stats(logits, torch.arange(vocabulary))
+    p = stats.logp.double().exp()
+    assert p.sum().item() == pytest.approx(1, abs=1e-5)
+    assert (stats.logp <= 0).all()
+    assert (stats.entropy >= 0).all()
+    assert (stats.entropy <= math.log(vocabulary) + 1e-5).all()
+    assert (stats.s_star >= -1 / math.e - 1e-6).all()
+    assert abs((p * stats.s_centered.double()).sum().item()) < 1e-5
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("rows", [6, 2500])
+def test_gradient_of_logp_from_logits(rows, temperature):
+    logits, tokens = make_logits(rows, 1000)
+    upstream = torch.randn(rows, generator=torch.Generator().manual_seed(1))
+    mine = logits.clone().requires_grad_()
+    (token_stats(mine, tokens, temperature=temperature).logp * upstream).sum().backward()
+    theirs = logits.double().requires_grad_()
+    (brute_force(theirs, tokens, temperature)["logp"] * upstream).sum().backward()
+    torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("rows", [6, 2500])
+def test_gradient_of_logp_from_hidden_states_and_weight(rows, temperature):
+    g = torch.Generator().manual_seed(4)
+    hidden, weight = torch.randn(rows, 16, generator=g), 0.5 * torch.randn(1000, 16, generator=g)
+    tokens = torch.randint(1000, (rows,), generator=g)
+    upstream = torch.randn(rows, generator=g)
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    (token_stats(h, tokens, weight=w, temperature=temperature).logp * upstream).sum().backward()
+    h64, w64 = hidden.double().requires_grad_(), weight.double().requires_grad_()
+    (brute_force(h64 @ w64.T, tokens, temperature)["logp"] * upstream).sum().backward()
+    assert w64.grad.abs().max() > 0.1
+    torch.testing.assert_close(h.grad.double(), h64.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(w.grad.double(), w64.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_has_the_dtype_of_the_logits():
+    logits, tokens = make_logits(20, 50)
+    mine = logits.bfloat16().requires_grad_()
+    token_stats(mine, tokens).logp.sum().backward()
+    theirs = mine.detach().double().requires_grad_()
+    brute_force(theirs, tokens)["logp"].sum().backward()
+    assert mine.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=0.01, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["logits", "hidden"])
+def test_only_logp_carries_a_gradient(form):
+    logits, tokens = make_logits(8, 30)
+    logits.requires_grad_()
+    weight = torch.randn(12, 30, requires_grad=True) if form == "hidden" else None
+    stats = token_stats(logits, tokens % 12, weight=weight)
+    assert stats.logp.requires_grad
+    for name in FIELDS[1:]:
+        assert not getattr(stats, name).requires_grad, name
+    with torch.no_grad():
+        assert not token_stats(logits, tokens % 12, weight=weight).logp.requires_grad
+
+
+# ---------------------------------------------------------------- memory
+
+
+class Allocations(TorchDispatchMode):
+    """Sizes, in elements, of the storages that operations return and that were not there before."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = {x.untyped_storage().data_ptr() for x in known}
+        self.sizes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        inputs = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                if storage.data_ptr() not in self.known | inputs:
+                    self.sizes.append(storage.nbytes() // x.element_size())
+        return out
+
+
+ROWS, VOCABULARY = 4096, 1024
+FULL = ROWS * VOCABULARY
+
+
+def test_the_recorder_sees_a_full_copy():
+    logits, _ = make_logits(64, 100)
+    with Allocations(logits) as seen:
+        logits.view(8, 8, 100).log_softmax(-1)
+    assert max(seen.sizes) == 6400
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_second_logits_tensor_from_logits(dtype):
+    logits, tokens = make_logits(ROWS, VOCABULARY)
+    logits = logits.to(dtype).requires_grad_()
+    with Allocations(logits) as seen:
+        stats = token_stats(logits, tokens)
+    assert ROWS <= max(seen.sizes) <= FULL // 2
+    with Allocations(logits) as seen:
+        stats.logp.sum().backward()
+    assert sum(size > FULL // 2 for size in seen.sizes) <= 1  # the gradient itself
+
+
+def test_no_logits_tensor_at_all_from_hidden_states():
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(ROWS, 16, generator=g, requires_grad=True)
+    weight = torch.randn(VOCABULARY, 16, generator=g, requires_grad=True)
+    tokens = torch.randint(VOCABULARY, (ROWS,), generator=g)
+    with Allocations(hidden, weight) as seen:
+        token_stats(hidden, tokens, weight=weight).logp.sum().backward()
+    assert ROWS <= max(seen.sizes) <= FULL // 2
