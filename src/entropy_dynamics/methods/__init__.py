@@ -1,0 +1,114 @@
+"""Entropy-control methods: each turns per-token scalars of a batch into per-token weights of the loss.
+
+A method is a frozen dataclass whose fields are its hyper-parameters and whose `token_weights` is a pure function.
+`@method("name")` above the class is all that makes it known; every module of this package is imported when a
+method is first asked for, so a new method is one new file here (and its YAML under `configs/method/`).
+
+The statistics that decide a mask are those of the whole batch: the trainer calls `token_weights` once, with the
+tokens of all micro-batches and ranks, so a mask never depends on how the batch was cut.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError, nearest
+
+# Below this a batch has no spread to speak of and nothing is an outlier (the released code's value).
+SIGMA_FLOOR = 1e-12
+
+_METHODS: dict[str, Callable[..., "Method"]] = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    """Base of all methods; on its own it changes nothing, which is plain GRPO.
+
+    denominator: which tokens the token mean divides by: `all` response tokens, or only those `kept` (weight > 0).
+    """
+
+    denominator: Literal["kept", "all"] = "all"
+
+    def __post_init__(self):
+        if self.denominator not in ("kept", "all"):
+            raise UserError(f"denominator is {self.denominator!r}; it can be 'kept' or 'all'")
+
+    def token_weights(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor:
+        """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
+
+        Args:
+            stats: TokenStats of the whole batch, each [B, T], under the policy that is about to be updated.
+            advantages: [B, T].
+            mask: [B, T], 1 on response tokens, 0 on padding; values under a 0 are arbitrary.
+
+        Returns:
+            [B, T] fp32, 0 wherever the mask is.
+        """
+        return mask.float()
+
+
+def method(name: str, **fixed) -> Callable[[type[Method]], type[Method]]:
+    """Class decorator: make `load_method(name)` build this class, with `fixed` fields already set."""
+
+    def register(cls: type[Method]) -> type[Method]:
+        _METHODS[name] = partial(cls, **fixed) if fixed else cls
+        return cls
+
+    return register
+
+
+def load_method(name: str, **params) -> Method:
+    """Build the method `name` with its hyper-parameters.
+
+    Raises:
+        UserError: unknown name or parameter (the nearest known one is named), or a value out of range.
+    """
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    if name not in _METHODS:
+        raise UserError(f"unknown method {name!r}{nearest(name, _METHODS)}")
+    build = _METHODS[name]
+    cls = build.func if isinstance(build, partial) else build
+    known = {field.name for field in dataclasses.fields(cls)} - set(getattr(build, "keywords", ()))
+    for key in params:
+        if key not in known:
+            raise UserError(f"method {name} has no parameter {key!r}{nearest(key, known)}")
+    return build(**params)
+
+
+def check_mu(mu: float, mu_plus: float | None) -> None:
+    """Raise UserError unless both are numbers >= 0 (NaN compares false, so it is caught too)."""
+    for name, value in (("mu", mu), ("mu_plus", mu_plus)):
+        if value is not None and not (isinstance(value, int | float) and value >= 0):
+            raise UserError(f"{name} is {value!r}; it is a number of standard deviations, 0 or more")
+
+
+def chosen_samples(advantages: Tensor, apply_to: str) -> Tensor:
+    """Bool, shape of `advantages`: the tokens of negative (A < 0), positive (A > 0) or both kinds of samples."""
+    match apply_to:
+        case "negative":
+            return advantages < 0
+        case "positive":
+            return advantages > 0
+        case "both":
+            return advantages != 0
+    raise UserError(f"apply_to is {apply_to!r}; it can be 'negative', 'positive' or 'both'")
+
+
+def batch_mean_and_std(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and population standard deviation of `values` [B, T] over all tokens with mask 1, in float64.
+
+    float64 so that the thresholds, and with them the masks, do not depend on the order of the sum.
+    """
+    chosen = values[mask.bool()].double()
+    if chosen.numel() == 0:
+        zero = torch.zeros((), dtype=torch.float64, device=values.device)
+        return zero, zero
+    return chosen.mean(), chosen.std(correction=0)

@@ -1,0 +1,76 @@
+"""Clip_V: vocabulary-normalised entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
+
+A token is an outlier when its centred score S_c = S* - E[S] is too many batch standard deviations from zero, which
+is the mean of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] from S_c once more; algorithm text and
+released code do not, and neither does this.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import SIGMA_FLOOR, Method, batch_mean_and_std, check_mu, chosen_samples, method
+
+
+@method("clip_v")
+@dataclass(frozen=True, kw_only=True)
+class ClipV(Method):
+    """As released with Trinity-RFT: one-sided, on negative samples, under a cap; clipped tokens leave the denominator.
+
+    mu: drop tokens with S_c < -mu sigma', sigma' the standard deviation of S_c over all response tokens.
+    mu_plus: also drop those above +mu_plus sigma'; infinite = one-sided, None = the same as mu.
+    max_frac: drop at most this share of all response tokens, the most extreme first, but never fewer than one;
+        None = no cap.
+    drop_zero_advantage: the released code also drops outliers with A = 0, outside the cap. They have no gradient,
+        so this only shrinks the denominator.
+    """
+
+    mu: float = 8.5
+    mu_plus: float | None = math.inf
+    max_frac: float | None = 1e-4
+    apply_to: str = "negative"
+    drop_zero_advantage: bool = True
+    denominator: str = "kept"
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_mu(self.mu, self.mu_plus)
+        if self.max_frac is not None and not 0 < self.max_frac <= 1:
+            raise UserError(f"max_frac is {self.max_frac}; it is a share of all tokens, in (0, 1], or null")
+
+    def token_weights(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor:
+        _, sigma = batch_mean_and_std(stats.s_centered, mask)
+        if sigma < SIGMA_FLOOR:
+            return mask.float()
+        score = stats.s_centered.double() / sigma
+        upper = self.mu if self.mu_plus is None else self.mu_plus
+        outlier = ((score < -self.mu) | (score > upper)) & mask.bool()
+        dropped = outlier & chosen_samples(advantages, self.apply_to)
+        bystanders = outlier & (advantages == 0) & self.drop_zero_advantage
+        tokens = int(mask.sum())
+        if self.max_frac is not None and int((dropped | bystanders).sum()) > self.max_frac * tokens:
+            dropped = _most_extreme(score.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
+        return torch.where(dropped | bystanders, 0.0, mask.float())
+
+
+def _most_extreme(size: Tensor, candidates: Tensor, count: int) -> Tensor:
+    """Of the `candidates` (bool [B, T]) the `count` with the largest `size`."""
+    order = torch.where(candidates, size, -math.inf).flatten().argsort(descending=True, stable=True)
+    chosen = torch.zeros_like(candidates).flatten()
+    chosen[order[: min(count, int(candidates.sum()))]] = True
+    return chosen.view_as(candidates)
+
+
+@method("clip_v_paper")
+@dataclass(frozen=True, kw_only=True)
+class ClipVPaper(ClipV):
+    """As Algorithm 2 has it: two-sided, no cap, the gradient alone is masked; on negative samples (Section 5.3)."""
+
+    mu_plus: float | None = None
+    max_frac: float | None = None
+    drop_zero_advantage: bool = False
+    denominator: str = "all"
