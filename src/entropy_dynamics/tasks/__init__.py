@@ -1,0 +1,1 @@
+"""What the models are asked: problems, prompts, and how an answer is graded."""
