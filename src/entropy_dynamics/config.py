@@ -1,0 +1,345 @@
+"""Configuration: typed, merged in one order, and an unknown key is an error that names the nearest known one.
+
+    base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- --set key=value
+
+A scale may say that it `extends` another, whose file then comes before it.
+Every value and the reason for it stands in the YAML files; this module only says which keys exist and of what
+type they are. A scale, model or method file may end with `overrides`, a list of `{for: {scale|model|method: ...}, ...}`
+entries; those whose `for` fits the run are merged over the rest of that file.
+
+A method may be given with parameters, `clip_b@mu=1.2,sides=both`: the file `method/clip_b.yaml` with these values.
+
+This module imports neither torch nor transformers, so Snakemake and the reports can use it freely.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from entropy_dynamics.errors import UserError, nearest
+
+CONFIGS = Path("configs")
+
+
+@dataclass
+class ProblemSetConfig:
+    """Where the problems of one set come from."""
+
+    source: str = MISSING  # arithmetic | split | file
+    size: int | None = None  # arithmetic, split: how many problems
+    terms: list[int] | None = None  # arithmetic: [fewest, most] numbers in a sum
+    path: str | None = None  # file: JSONL or parquet
+    id_column: str = "id"
+    problem_column: str = "problem"
+    answer_column: str = "answer"
+
+
+@dataclass
+class DataConfig:
+    seed: int = MISSING
+    train: ProblemSetConfig = MISSING
+    evaluation: dict[str, ProblemSetConfig] = MISSING
+
+
+@dataclass
+class HabitsConfig:
+    """The mixture of habits in the warm-start solutions (see tasks/arithmetic.py)."""
+
+    shuffled: float = MISSING  # careful solutions: chance that the numbers are added in a shuffled order
+    shortcut: float = MISSING  # chance of a bare guess instead of a careful solution
+    sloppy: float = MISSING  # chance that any one running sum is off
+    unboxed: float = MISSING  # chance that the answer is left without its box
+    rambling: float = MISSING  # chance that a solution never ends
+
+
+@dataclass
+class WarmStartConfig:
+    terms: list[int] = MISSING  # [fewest, most] numbers in a sum
+    steps: int = MISSING
+    batch_size: int = MISSING
+    learning_rate: float = MISSING
+    habits: HabitsConfig = MISSING
+
+
+@dataclass
+class StandInConfig:
+    """A small model of the same architecture family as the real one, warm-started from nothing."""
+
+    architecture: str = MISSING  # qwen2 | qwen3 | llama
+    hidden_size: int = MISSING
+    layers: int = MISSING
+    head_size: int = MISSING  # 32 or 64, so that vLLM can serve it on a CPU
+    heads: int = MISSING
+    kv_heads: int = MISSING
+    intermediate_size: int = MISSING
+    tied_embeddings: bool = MISSING
+    seed: int = MISSING
+    warm_start: WarmStartConfig = MISSING
+
+
+@dataclass
+class ModelConfig:
+    name: str = MISSING
+    label: str = MISSING  # how the paper writes it
+    pretrained: str = MISSING  # hub id of the real model
+    prompt_format: str = MISSING  # chat | base
+
+
+@dataclass
+class SamplingConfig:
+    temperature: float = MISSING
+    max_prompt_tokens: int = MISSING
+    max_new_tokens: int = MISSING
+    batch_size: int = MISSING  # sequences generated at a time
+
+
+@dataclass
+class PassRateConfig:
+    model: str = MISSING
+    samples: int = MISSING
+    low: float = MISSING  # keep low < rate < high
+    high: float = MISSING
+
+
+@dataclass
+class OptimizerConfig:
+    learning_rate: float = MISSING
+    betas: list[float] = MISSING
+    eps: float = MISSING
+    weight_decay: float = MISSING
+    max_grad_norm: float = MISSING
+
+
+@dataclass
+class ObjectiveConfig:
+    clip_low: float = MISSING
+    clip_high: float = MISSING
+    dual_clip: float = MISSING
+    loss_scope: str = MISSING  # global_token | per_group
+
+
+@dataclass
+class TrainingConfig:
+    steps: int = MISSING
+    prompts_per_step: int = MISSING
+    group_size: int = MISSING
+    updates_per_batch: int = MISSING
+    reward: str = MISSING  # paper | binary
+    tokens_per_micro_batch: int = MISSING  # padding counted
+    held_tokens: int = (
+        MISSING  # a batch of at most so many tokens keeps its forward graphs: one forward for score and update
+    )
+    entropy_change_every: int = MISSING  # steps between measurements of the entropy change; 0 = never
+    validation_every: int = MISSING  # steps between validations; 0 = never
+    validation_problems: int = MISSING
+    validation_samples: int = MISSING
+    optimizer: OptimizerConfig = MISSING
+    objective: ObjectiveConfig = MISSING
+
+
+@dataclass
+class EvaluationConfig:
+    temperature: float = MISSING
+    samples: dict[str, int] = MISSING  # data set -> K
+
+
+@dataclass
+class MethodConfig:
+    name: str = MISSING
+    label: str = MISSING  # how tables and figures write it
+    params: dict[str, Any] = MISSING
+
+
+@dataclass
+class SeedsConfig:
+    tables: int = MISSING
+    extras: int = MISSING
+
+
+@dataclass
+class Config:
+    scale: str = MISSING
+    threads: int = MISSING
+    seeds: SeedsConfig = MISSING
+    data: DataConfig = MISSING
+    models: list[str] = MISSING
+    stand_ins: dict[str, StandInConfig] = MISSING
+    model: ModelConfig = MISSING
+    sampling: SamplingConfig = MISSING
+    pass_rates: PassRateConfig = MISSING
+    training: TrainingConfig = MISSING
+    evaluation: EvaluationConfig = MISSING
+    method: MethodConfig = MISSING
+
+
+def load_config(
+    scale: str,
+    model: str | None = None,
+    method: str | None = None,
+    overrides: Iterable[str] = (),
+    configs: Path = CONFIGS,
+) -> Config:
+    """Merge the files of one run and the `key=value` overrides into a typed Config.
+
+    Without `model` or `method` those sections stay unset, which is what steps that belong to no run need.
+
+    Raises:
+        UserError: a file that is not there, broken YAML, an unknown key, a value of the wrong type or out of range.
+    """
+    chosen = {"scale": scale, "model": model, "method": method and split_method(method)[0]}
+    config = OmegaConf.structured(Config)
+    layers = [configs / "base.yaml", *scale_files(scale, configs)]
+    for kind in ("model", "method"):
+        if chosen[kind] is not None:
+            layers.append(_named(configs / kind, kind, chosen[kind]))
+    for path in layers:
+        config = _merge(config, _layer(path, chosen), str(path))
+    params = split_method(method)[1] if method else []
+    dotlist = [f"method.params.{param}" for param in params] + list(overrides)
+    for entry in dotlist:
+        config = _merge_entry(config, entry)
+    if model is not None and model not in config.models:
+        raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
+    _check(config)
+    return config
+
+
+def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
+    """The file of a scale, after the one that it `extends`, if it does."""
+    path = _named(configs / "scale", "scale", scale)
+    parent = _read(path).get("extends")
+    if parent is None:
+        return [path]
+    if parent == scale or _read(_named(configs / "scale", "scale", parent)).get("extends") is not None:
+        raise UserError(f"{path}: extends {parent!r}, which has to be another scale that extends none")
+    return [*scale_files(parent, configs), path]
+
+
+def split_method(name: str) -> tuple[str, list[str]]:
+    """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
+    base, _, params = name.partition("@")
+    entries = params.split(",") if params else []
+    if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"\w+=[\w.+-]+", entry) for entry in entries):
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
+    return base, entries
+
+
+def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
+    """The names of all scales, models or methods: the YAML files in that folder."""
+    return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as YAML, without the sections that are unset."""
+    return OmegaConf.to_yaml(config)
+
+
+def _named(folder: Path, kind: str, name: str) -> Path:
+    path = folder / f"{name}.yaml"
+    if not re.fullmatch(r"[\w.-]+", name) or not path.is_file():
+        if not folder.is_dir():
+            raise UserError(f"no folder {folder}: run this from the root of the repository")
+        raise UserError(f"unknown {kind} {name!r}{nearest(name, known_names(kind, folder.parent))}")
+    return path
+
+
+def _read(path: Path) -> DictConfig:
+    try:
+        content = OmegaConf.load(path)
+    except FileNotFoundError:
+        raise UserError(f"no file {path}: run this from the root of the repository") from None
+    except Exception as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not OmegaConf.is_dict(content):
+        raise UserError(f"{path}: a config is a mapping of keys to values")
+    return content
+
+
+def _layer(path: Path, chosen: dict[str, str | None]) -> DictConfig:
+    """One YAML file with those of its `overrides` merged in that are for the chosen scale, model and method."""
+    content = _read(path)
+    content.pop("extends", None)
+    extra = content.pop("overrides", None) or []
+    for entry in extra:
+        condition = entry.pop("for", {})
+        unknown = set(condition) - set(chosen)
+        if unknown:
+            raise UserError(f"{path}: overrides are `for` a scale, model or method, not {sorted(unknown)[0]!r}")
+        if all(chosen[key] in ([value] if isinstance(value, str) else list(value)) for key, value in condition.items()):
+            content = OmegaConf.merge(content, entry)
+    return content
+
+
+def _merge_entry(config: DictConfig, entry: str) -> DictConfig:
+    key, equals, _ = entry.partition("=")
+    if not equals or not re.fullmatch(r"[\w.\-\[\]]+", key):  # brackets: stand_ins[qwen2.5-7b-instruct].seed
+        raise UserError(f"--set {entry!r} is not of the form key=value")
+    try:
+        parsed = OmegaConf.from_dotlist([entry])
+    except Exception as error:
+        raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
+    return _merge(config, parsed, f"--set {entry}")
+
+
+def _merge(config: DictConfig, layer: DictConfig, where: str) -> DictConfig:
+    try:
+        return OmegaConf.merge(config, layer)
+    except ConfigKeyError as error:
+        key = str(error.full_key or error.key)
+        *parents, last = key.split(".")
+        parent = OmegaConf.select(config, ".".join(parents)) if parents else config
+        known = list(parent) if parent is not None else []
+        raise UserError(f"{where}: unknown key {key!r}{nearest(last, known)}") from None
+    except OmegaConfBaseException as error:
+        message = str(error).split("\n")[0]
+        raise UserError(f"{where}: {error.full_key}: {message}") from None
+
+
+# What a value may be where its type alone does not say it. (key, test, what would be right)
+_CHECKS = [
+    ("threads", lambda v: v >= 1, "1 or more"),
+    ("seeds.tables", lambda v: v >= 1, "1 or more"),
+    ("seeds.extras", lambda v: v >= 1, "1 or more"),
+    ("sampling.temperature", lambda v: v > 0, "above 0"),
+    ("sampling.max_prompt_tokens", lambda v: v >= 1, "1 or more"),
+    ("sampling.max_new_tokens", lambda v: v >= 1, "1 or more"),
+    ("sampling.batch_size", lambda v: v >= 1, "1 or more"),
+    ("pass_rates.samples", lambda v: v >= 1, "1 or more"),
+    ("pass_rates.low", lambda v: 0 <= v < 1, "a share from 0 to 1"),
+    ("pass_rates.high", lambda v: 0 < v <= 1, "a share from 0 to 1"),
+    ("training.steps", lambda v: v >= 1, "1 or more"),
+    ("training.prompts_per_step", lambda v: v >= 1, "1 or more"),
+    ("training.group_size", lambda v: v >= 2, "2 or more: a group of one has no baseline"),
+    ("training.updates_per_batch", lambda v: v >= 1, "1 or more"),
+    ("training.reward", lambda v: v in ("paper", "binary"), "'paper' or 'binary'"),
+    ("training.tokens_per_micro_batch", lambda v: v >= 1, "1 or more"),
+    ("training.validation_every", lambda v: v >= 0, "0 (never) or more"),
+    ("training.optimizer.learning_rate", lambda v: v > 0, "above 0"),
+    ("training.optimizer.max_grad_norm", lambda v: v > 0, "above 0"),
+    ("training.optimizer.betas", lambda v: len(v) == 2 and all(0 <= beta < 1 for beta in v), "two numbers in [0, 1)"),
+    ("training.objective.clip_low", lambda v: 0 < v <= 1, "in (0, 1]"),
+    ("training.objective.clip_high", lambda v: v > 0, "above 0"),
+    ("training.objective.dual_clip", lambda v: v > 1, "above 1"),
+    ("training.objective.loss_scope", lambda v: v in ("global_token", "per_group"), "'global_token' or 'per_group'"),
+    ("evaluation.temperature", lambda v: v > 0, "above 0"),
+    ("evaluation.samples", lambda v: all(k >= 1 for k in v.values()), "1 or more for every data set"),
+    ("model.prompt_format", lambda v: v in ("chat", "base"), "'chat' or 'base'"),
+]
+
+
+def _check(config: DictConfig) -> None:
+    for key, test, right in _CHECKS:
+        if OmegaConf.is_missing(config, key.split(".")[0]):
+            continue
+        value = OmegaConf.select(config, key)
+        if value is not None and not test(value):
+            raise UserError(f"{key} is {value}; it has to be {right}")
+    of_a_run = {"model", "method", "training.group_size"}  # come with a model or a method
+    missing = OmegaConf.missing_keys(config) - of_a_run
+    if missing:
+        raise UserError(f"no value for {min(missing)}: set it in the scale's config")

@@ -1,0 +1,191 @@
+"""What a table or figure needs and shows: one YAML file each in experiments/, read into an Experiment.
+
+Snakemake asks this module for the input files of its rules, so it imports nothing heavy.
+
+    kind: scores | curves | pass_rate_distribution | data_filter
+    title, shows: what it is called, and what to look for
+    seeds: tables | extras            how many seeds, a number of the scale's config
+    runs: [{models: [...], methods: [...]}]
+    sweeps: [{models: [...], method: clip_b, parameter: mu, values: {default: [...], <scale>: [...]}}]
+    evaluations: [aime24, ...]        scores, pass_rate_distribution: the data sets
+    metrics: [avg, pass]              scores
+    baseline: grpo                    what differences are taken to, and which line is black
+    panels: [{title, model, methods, columns, points, log}]    curves; methods are names or patterns such as clip_b@*
+    labels: {method: label}           where the method's own label would be too long
+"""
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.layout import Layout
+
+EXPERIMENTS = Path("experiments")
+BASE = "base"  # the untrained model: evaluated, never trained
+_NOT_EXPERIMENTS = {"paper_values", "claims"}
+_PANEL_KEYS = {"title", "model", "methods", "columns", "points", "log"}
+_KEYS = {
+    "scores": ({"kind", "title", "shows", "seeds", "runs", "evaluations", "metrics"}, {"sweeps", "baseline"}),
+    "curves": ({"kind", "title", "shows", "seeds", "runs", "panels"}, {"sweeps", "labels", "baseline"}),
+    "pass_rate_distribution": ({"kind", "title", "shows", "seeds", "runs", "evaluations"}, {"baseline"}),
+    "data_filter": ({"kind", "title", "shows"}, set()),
+}  # kind: (keys it needs, keys it may have)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run (or the untrained model). `method` may carry parameters: clip_b@mu=1.2."""
+
+    model: str
+    method: str
+    seed: int
+
+    def metrics_file(self, results: Path) -> Path:
+        return Layout(results).run(self.model, self.method, self.seed) / "metrics.parquet"
+
+    def evaluation_file(self, results: Path, dataset: str) -> Path:
+        return Layout(results).evaluation(self.model, self.method, self.seed) / f"{dataset}.parquet"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One axes of a figure: the runs of `methods` on `model`, one line for each method and column."""
+
+    model: str
+    methods: tuple[str, ...]
+    columns: tuple[str, ...]
+    title: str = ""
+    points: str | None = None  # a second column, drawn as separate points
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    kind: str
+    title: str
+    shows: str
+    runs: tuple[Run, ...] = ()
+    evaluations: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    baseline: str = "grpo"
+    panels: tuple[Panel, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(run.model for run in self.runs))
+
+    def methods(self, model: str) -> list[str]:
+        """The methods that run on this model, in the order of the file."""
+        return list(dict.fromkeys(run.method for run in self.runs if run.model == model))
+
+    def seeds(self, model: str, method: str) -> list[int]:
+        return [run.seed for run in self.runs if (run.model, run.method) == (model, method)]
+
+    def metrics_files(self, results: Path) -> list[Path]:
+        """The training curves it draws: empty for what only needs evaluations."""
+        if not self.panels:
+            return []
+        return [run.metrics_file(results) for run in self.runs]
+
+    def evaluation_files(self, results: Path) -> list[Path]:
+        return [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
+
+    def input_files(self, results: Path) -> list[Path]:
+        """All that `render` reads from the results of this scale."""
+        files = self.metrics_files(results) + self.evaluation_files(results)
+        files += [Layout(results).model(model) / "model.json" for model in self.models]
+        if self.kind == "data_filter":
+            files.append(Layout(results).pass_rates)
+        return files
+
+
+def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
+    """The names of all tables and figures: the YAML files in that folder."""
+    return sorted(path.stem for path in experiments.glob("*.yaml") if path.stem not in _NOT_EXPERIMENTS)
+
+
+def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPERIMENTS) -> Experiment:
+    """Read experiments/<name>.yaml for one scale; `seeds` is the `seeds` section of the scale's config.
+
+    Raises:
+        UserError: no such experiment, broken YAML, a key that is unknown or missing, a panel that matches no run.
+    """
+    path = experiments / f"{name}.yaml"
+    if name not in known_experiments(experiments):
+        raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if kind not in _KEYS:
+        raise UserError(f"{path}: unknown kind {kind!r}{nearest(str(kind), _KEYS)}")
+    _check_keys(content, *_KEYS[kind], str(path))
+    runs = _runs(content, scale, seeds, path) if "runs" in content else ()
+    return Experiment(
+        name=name,
+        kind=kind,
+        title=content["title"],
+        shows=content["shows"],
+        runs=runs,
+        evaluations=tuple(content.get("evaluations", ())),
+        metrics=tuple(content.get("metrics", ())),
+        baseline=content.get("baseline", "grpo"),
+        panels=tuple(_panel(entry, i, runs, path) for i, entry in enumerate(content.get("panels", ()), 1)),
+        labels=content.get("labels", {}),
+    )
+
+
+def _runs(content: dict, scale: str, seeds: Any, path: Path) -> tuple[Run, ...]:
+    if content["seeds"] not in ("tables", "extras"):
+        raise UserError(f"{path}: seeds is {content['seeds']!r}; it has to be 'tables' or 'extras'")
+    count = seeds[content["seeds"]]
+    runs = []
+    for entry in content["runs"]:
+        _check_keys(entry, {"models", "methods"}, set(), f"{path}: runs")
+        runs += [(model, method) for model in entry["models"] for method in entry["methods"]]
+    for entry in content.get("sweeps", ()):
+        _check_keys(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
+        values = entry["values"].get(scale, entry["values"].get("default"))
+        if values is None:
+            raise UserError(f"{path}: the sweep of {entry['method']} has no values for {scale!r} and no default")
+        swept = [f"{entry['method']}@{entry['parameter']}={value}" for value in values]
+        runs += [(model, method) for model in entry["models"] for method in swept]
+    return tuple(
+        Run(model, method, seed)
+        for model, method in dict.fromkeys(runs)
+        for seed in range(1 if method == BASE else count)  # sampling apart, the untrained model has no seeds
+    )
+
+
+def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel:
+    where = f"{path}: panel {number}"
+    _check_keys(entry, {"columns"}, _PANEL_KEYS, where)
+    models = list(dict.fromkeys(run.model for run in runs))
+    model = entry.get("model", models[0])
+    if model not in models or ("model" not in entry and len(models) > 1):
+        raise UserError(f"{where}: model has to be one of {', '.join(models)}")
+    known = list(dict.fromkeys(run.method for run in runs if run.model == model))
+    patterns = entry.get("methods", ["*"])
+    for pattern in patterns:
+        if not any(fnmatchcase(method, pattern) for method in known):
+            raise UserError(f"{where}: no run of method {pattern!r}{nearest(pattern, known)}")
+    methods = tuple(m for m in known if any(fnmatchcase(m, pattern) for pattern in patterns))
+    rest = {key: entry[key] for key in ("title", "points", "log") if key in entry}
+    return Panel(model, methods, tuple(entry["columns"]), **rest)
+
+
+def _check_keys(content: Any, needed: set[str], allowed: set[str], where: str) -> None:
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: {content!r} has to be a mapping of keys to values")
+    for key in content:
+        if key not in needed | allowed:
+            raise UserError(f"{where}: unknown key {key!r}{nearest(str(key), needed | allowed)}")
+    for key in sorted(needed - set(content)):
+        raise UserError(f"{where}: the key {key!r} is missing")

@@ -1,0 +1,161 @@
+"""Reading what runs wrote, with one-line errors for what is missing or not as it should be."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from omegaconf import OmegaConf
+
+from entropy_dynamics.config import load_config, split_method
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.reporting.experiments import Experiment, Run
+
+
+@dataclass(frozen=True)
+class Model:
+    """What ran under a model's name."""
+
+    label: str  # the real model's name, as the paper writes it
+    stand_in: bool
+    parameters: int
+
+    @property
+    def ran(self) -> str:
+        return f"stand-in of {self.label}" if self.stand_in else self.label
+
+    @property
+    def ran_with_size(self) -> str:
+        millions = self.parameters / 1e6
+        size = f"{millions / 1000:.1f} G" if millions >= 1000 else f"{millions:.2f} M"
+        return f"{self.ran}, {size} parameters"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One run's evaluation on one data set."""
+
+    problems: tuple[str, ...]
+    correct: np.ndarray  # bool [problems, K]
+    unreadable: float  # share of samples without a readable answer
+    truncated: float  # share of samples cut off at the token limit
+
+    @property
+    def k(self) -> int:
+        return self.correct.shape[1]
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that the tables and figures of one scale are made from."""
+
+    root: Path
+    scale: str
+    configs: Path
+    experiments: Path
+
+    def _found(self, path: Path) -> Path:
+        if not path.is_file():
+            raise UserError(f"{path} is missing; make it with: snakemake --config scale={self.scale} -- {path}")
+        return path
+
+    def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
+        try:
+            frame = pd.read_parquet(self._found(path))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: not a readable parquet file ({' '.join(str(error).split())})") from None
+        for column in columns:
+            if column not in frame:
+                raise UserError(f"{path}: the column {column!r} is missing")
+        return frame
+
+    def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
+        """The columns of a training curve, with `step`. `s_centered_ratio` is |s_centered_mean| / s_star_mean."""
+        wanted = ["step", *columns]
+        ratio_of = ["s_centered_mean", "s_star_mean"] if "s_centered_ratio" in wanted else []
+        stored = [column for column in wanted if column != "s_centered_ratio"] + ratio_of
+        frame = self._parquet(run.metrics_file(self.root), stored)
+        if ratio_of:
+            frame["s_centered_ratio"] = frame["s_centered_mean"].abs() / frame["s_star_mean"]
+        return frame[wanted].sort_values("step")
+
+    def samples(self, run: Run, dataset: str) -> Samples:
+        path = run.evaluation_file(self.root, dataset)
+        frame = self._parquet(path, ("problem_id", "sample", "correct", "answer", "finish_reason"))
+        table = frame.pivot(index="problem_id", columns="sample", values="correct").sort_index()
+        if table.empty or table.isna().any(axis=None):
+            raise UserError(f"{path}: not every problem has the same number of samples; make it again")
+        return Samples(
+            problems=tuple(table.index.astype(str)),
+            correct=table.to_numpy(dtype=bool),
+            unreadable=float(frame["answer"].isna().mean()),
+            truncated=float((frame["finish_reason"] == "length").mean()),
+        )
+
+    def paired_samples(self, experiment: Experiment, model: str, dataset: str) -> dict[str, list[Samples]]:
+        """Every method's evaluations on one data set, a Samples for each seed; all on the same problems, with one K."""
+        first, by_method = None, {}
+        for method in experiment.methods(model):
+            runs = [Run(model, method, seed) for seed in experiment.seeds(model, method)]
+            by_method[method] = [self.samples(run, dataset) for run in runs]
+            for run, samples in zip(runs, by_method[method], strict=True):
+                first = first or samples
+                if samples.problems != first.problems or samples.k != first.k:
+                    raise UserError(
+                        f"{run.evaluation_file(self.root, dataset)}: other problems or another K than the other "
+                        "methods have; make the evaluations again"
+                    )
+        return by_method
+
+    def pass_rates(self) -> pd.DataFrame:
+        """A row for each training problem: correct of samples, rate, and whether it was kept or why not."""
+        return self._parquet(Layout(self.root).pass_rates, ("correct", "samples", "rate", "kept", "reason"))
+
+    def model(self, name: str) -> Model:
+        path = Layout(self.root).model(name) / "model.json"
+        facts = json.loads(self._found(path).read_text(encoding="utf-8"))
+        try:
+            return Model(facts["label"], facts["stand_in"], facts["parameters"])
+        except KeyError as error:
+            raise UserError(f"{path}: the key {error} is missing") from None
+
+    def provenance(self, experiment: Experiment) -> list[str]:
+        """What ran, at which scale and with how many seeds, for the small print of a figure."""
+        models = "; ".join(self.model(model).ran_with_size for model in experiment.models)
+        seeds = len({run.seed for run in experiment.runs})
+        if seeds == 1:
+            drawn = "one seed: the spread between seeds is not known"
+        else:
+            drawn = f"mean of {seeds} seeds" + (", shading: lowest to highest seed" if experiment.panels else "")
+        return [f"{self.scale} scale: {models}", drawn]
+
+    def method_label(self, method: str) -> str:
+        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'."""
+        name, parameters = split_method(method)
+        path = self.configs / "method" / f"{name}.yaml"
+        if not path.is_file():
+            raise UserError(f"{path}: no such file, so the method {name!r} has no label")
+        label = OmegaConf.select(OmegaConf.load(path), "method.label") or name
+        return f"{label} ({', '.join(parameters).replace('=', ' ')})" if parameters else label
+
+    @cached_property
+    def paper(self) -> dict:
+        """experiments/paper_values.yaml."""
+        return OmegaConf.to_container(OmegaConf.load(self.experiments / "paper_values.yaml"))
+
+    def paper_score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
+        """The paper's score in per cent, or None where it reports none."""
+        return self.paper["scores"].get(model, {}).get(method, {}).get(dataset, {}).get(metric)
+
+    @cached_property
+    def config(self):
+        return load_config(self.scale, configs=self.configs)
+
+    def stand_in_problems(self, dataset: str) -> bool:
+        """Whether generated sums go under this data set's name."""
+        source = self.config.data.evaluation[dataset].source
+        return "arithmetic" in (source, self.config.data.train.source if source == "split" else None)

@@ -1,0 +1,49 @@
+"""Sampling: one protocol, served by the native sampler (native.py) and by vLLM.
+
+Random numbers belong to (stream, problem, sample), never to a place in a batch: the same stream gives the same
+rollouts whatever else is sampled beside them and however the work is cut.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A problem as the model sees it."""
+
+    problem_id: str
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One response. `token_ids` include the end token when the model stopped by itself."""
+
+    problem_id: str
+    sample: int
+    token_ids: list[int]
+    finish_reason: Literal["stop", "length"]
+
+
+class Sampler(Protocol):
+    """What the pass-rate filter, the trainer and the evaluation need of an engine."""
+
+    def sample(
+        self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
+    ) -> list[Rollout]:
+        """`samples` responses to every prompt, ordered by prompt, then sample.
+
+        Args:
+            temperature: logits are divided by it; neither top-k nor top-p is applied.
+            stream: names the random numbers, e.g. "train/seed0/step12".
+        """
+        ...
+
+
+def sample_seed(stream: str, problem_id: str, sample: int) -> int:
+    """A 128-bit seed that belongs to one sample of one problem in one stream."""
+    digest = hashlib.blake2b(f"{stream}\0{problem_id}\0{sample}".encode(), digest_size=16).digest()
+    return int.from_bytes(digest, "little")

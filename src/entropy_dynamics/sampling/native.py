@@ -1,0 +1,167 @@
+"""The native sampler: a plain decoding loop around a transformers model.
+
+What makes it quick on a CPU: a prompt is read once per group and its keys and values repeated, the cache is
+allocated once instead of growing by concatenation, and finished sequences leave the batch.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
+
+# Compacting copies the cache, so it waits until this share of the rows is finished.
+FINISHED_SHARE = 0.2
+
+
+class PreallocatedLayer(DynamicLayer):
+    """A DynamicLayer whose keys and values are views into buffers of the final length."""
+
+    def __init__(self, max_length: int):
+        super().__init__()
+        self.max_length = max_length
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            batch, heads, _, size = key_states.shape
+            self.key_buffer = key_states.new_empty(batch, heads, self.max_length, size)
+            self.value_buffer = torch.empty_like(self.key_buffer)
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        self.key_buffer[:, :, start:end] = key_states
+        self.value_buffer[:, :, start:end] = value_states
+        self._show(end)
+        return self.keys, self.values
+
+    def _show(self, length: int) -> None:
+        self.keys = self.key_buffer[:, :, :length]
+        self.values = self.value_buffer[:, :, :length]
+
+    def _rebuild(self, rows: Tensor) -> None:
+        length = self.get_seq_length()
+        for name in ("key_buffer", "value_buffer"):
+            old = getattr(self, name)
+            new = old.new_empty(len(rows), *old.shape[1:])
+            new[:, :, :length] = old[rows, :, :length]
+            setattr(self, name, new)
+        self._show(length)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._rebuild(torch.arange(len(self.keys), device=self.keys.device).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self._rebuild(indices)
+
+
+class NativeSampler:
+    """Samples from `model`, always with its current weights."""
+
+    def __init__(self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int):
+        """batch_size: sequences generated at a time; it bounds memory and changes no result."""
+        self.model = model
+        self.end_token = end_token
+        self.pad_token = pad_token
+        self.batch_size = batch_size
+
+    @torch.no_grad()
+    def sample(
+        self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
+    ) -> list[Rollout]:
+        """See `Sampler.sample`."""
+        requests = [(prompt, range(samples)) for prompt in prompts]
+        if samples > self.batch_size:  # one prompt's samples may be more than a batch
+            cuts = range(0, samples, self.batch_size)
+            requests = [(p, range(cut, min(cut + self.batch_size, samples))) for p in prompts for cut in cuts]
+        per_batch = max(1, self.batch_size // samples)
+        rollouts = []
+        for start in range(0, len(requests), per_batch):
+            rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
+        return rollouts
+
+    def _sample_batch(
+        self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
+    ) -> list[Rollout]:
+        names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
+        repeats = len(requests[0][1])
+        if any(len(samples) != repeats for _, samples in requests):  # only the cut-up last piece of one prompt
+            return [r for one in requests for r in self._sample_batch([one], temperature, max_new_tokens, stream)]
+        device = self.model.device
+        uniforms = np.stack(
+            [
+                np.random.Generator(np.random.Philox(key=sample_seed(stream, *name))).random(max_new_tokens)
+                for name in names
+            ]
+        )
+        uniforms = torch.from_numpy(uniforms).to(device)
+
+        ids, attention = self._left_padded([prompt.token_ids for prompt, _ in requests], device)
+        width = ids.shape[1]
+        padded = not bool(attention.all())
+        cache = Cache(layers=[PreallocatedLayer(width + max_new_tokens) for _ in range(self._layers())])
+        logits = self._forward(ids, attention if padded else None, (attention.cumsum(-1) - 1).clamp_min(0), cache)
+        cache.batch_repeat_interleave(repeats)
+        logits = logits.repeat_interleave(repeats, 0)
+        length = attention.sum(-1).repeat_interleave(repeats)
+        full_attention = attention.new_ones(len(names), width + max_new_tokens)
+        full_attention[:, :width] = attention.repeat_interleave(repeats, 0)
+
+        responses = torch.full((len(names), max_new_tokens), self.pad_token, device=device)
+        sizes = torch.full((len(names),), max_new_tokens, device=device)
+        rows = torch.arange(len(names), device=device)  # where each row still in the batch stands in `responses`
+        alive = torch.ones(len(names), dtype=torch.bool, device=device)
+        for position in range(max_new_tokens):
+            tokens = _draw(logits, temperature, uniforms[rows, position])
+            responses[rows[alive], position] = tokens[alive]
+            ended = alive & (tokens == self.end_token)
+            sizes[rows[ended]] = position + 1
+            alive = alive & ~ended
+            left = int(alive.sum())
+            if left == 0 or position + 1 == max_new_tokens:
+                break
+            if left <= (1 - FINISHED_SHARE) * len(alive):
+                kept = alive.nonzero().squeeze(-1)
+                cache.batch_select_indices(kept)
+                rows, tokens, length, full_attention = rows[kept], tokens[kept], length[kept], full_attention[kept]
+                alive = alive[kept]
+            seen = full_attention[:, : width + position + 1] if padded else None
+            logits = self._forward(tokens[:, None], seen, (length + position)[:, None], cache)
+
+        stopped = responses.gather(1, sizes[:, None] - 1).squeeze(-1) == self.end_token
+        return [
+            Rollout(problem_id, sample, response[:size], "stop" if stop else "length")
+            for (problem_id, sample), response, size, stop in zip(
+                names, responses.tolist(), sizes.tolist(), stopped.tolist(), strict=True
+            )
+        ]
+
+    def _forward(self, ids: Tensor, attention: Tensor | None, positions: Tensor, cache: DynamicCache) -> Tensor:
+        """Logits [rows, V] after the last of `ids` [rows, tokens]."""
+        hidden = self.model.model(
+            input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        return self.model.lm_head(hidden[:, -1])
+
+    def _layers(self) -> int:
+        return self.model.config.num_hidden_layers
+
+    def _left_padded(self, prompts: Sequence[Sequence[int]], device) -> tuple[Tensor, Tensor]:
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.full((len(prompts), width), self.pad_token)
+        attention = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            attention[row, width - len(prompt) :] = 1
+        return ids.to(device), attention.to(device)
+
+
+def _draw(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
+    """Inverse-CDF samples: [rows, V] logits and [rows] uniforms in [0, 1) -> [rows] tokens."""
+    cumulative = (logits.float() / temperature).softmax(-1).double().cumsum(-1)
+    # Rounding leaves the last sum a little off 1; scaling the uniform keeps the index inside the vocabulary.
+    target = (uniforms * cumulative[:, -1]).unsqueeze(-1)
+    return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)

@@ -1,0 +1,126 @@
+"""Intervals, paired differences and curves over seeds. NumPy only.
+
+Scores come as values in [0, 1], one for each problem and seed: [seeds, problems], or [problems] for one seed. With
+one seed an interval speaks of that run alone: of other problems and samples, not of another training seed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DRAWS = 2000
+LEVEL = 0.95
+ROUNDING = 1e-9  # smaller differences come from the order of additions
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the ends of its percentile interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > ROUNDING or self.high < -ROUNDING
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A mean over seeds at each step; low and high are the lowest and the highest seed, None when there is one seed."""
+
+    step: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    seeds: int
+
+
+def bootstrap_interval(values: np.ndarray, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
+    """Mean of `values` ([seeds, problems] or [problems], in [0, 1]) with its percentile interval.
+
+    Each draw resamples the seeds, then the problems, all samples of a problem staying together. The seeds share their
+    problems, so a draw takes the same problems from all of them. Of S > 1 seeds a draw takes S - 1: with so few, taking
+    S would show only (S - 1) / S of the variance between them (McCarthy and Snowden 1985).
+    """
+    values = _seeds_by_problems(values)
+    rng = np.random.default_rng(seed)
+    means = _resampled_problems(values, draws, rng, rng)
+    return _interval(values.mean(), means, values, (0.0, 1.0), level)
+
+
+def paired_difference(
+    a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> Interval:
+    """Mean of `a` minus mean of `b` with its percentile interval; the columns are the same problems in the same order.
+
+    A draw takes the same problems from both, and seeds from each by itself: runs of two methods are separate even where
+    they share a seed's number, and a method may have more seeds than the other. Raises ValueError if the numbers of
+    problems differ.
+    """
+    a, b = _seeds_by_problems(a), _seeds_by_problems(b)
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"paired methods need the same problems; they have {a.shape[1]} and {b.shape[1]}")
+    seeds_rng = np.random.default_rng(seed)
+    # Two generators in the same state draw the same problems.
+    means = [_resampled_problems(v, draws, seeds_rng, np.random.default_rng([seed, 1])) for v in (a, b)]
+    differences = (a[:, None] - b[None]).reshape(-1, a.shape[1])
+    return _interval(a.mean() - b.mean(), means[0] - means[1], differences, (-1.0, 1.0), level)
+
+
+def curve_over_seeds(steps: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Curve:
+    """One Curve from the runs of several seeds: `steps[s]` and `values[s]` are the points of seed s.
+
+    Values that are not finite count as absent, and only steps that every seed has are kept: a mean over changing seeds
+    would jump where one ends.
+    """
+    points = [
+        {step: value for step, value in zip(s.tolist(), v.tolist(), strict=True) if np.isfinite(value)}
+        for s, v in zip(steps, values, strict=True)
+    ]
+    common = sorted(set.intersection(*(set(p) for p in points)))
+    table = np.array([[p[step] for step in common] for p in points], dtype=float)
+    several = len(points) > 1
+    return Curve(
+        step=np.array(common, dtype=int),
+        mean=table.mean(axis=0),
+        low=table.min(axis=0) if several else None,
+        high=table.max(axis=0) if several else None,
+        seeds=len(points),
+    )
+
+
+def _resampled_problems(
+    values: np.ndarray, draws: int, seeds_rng: np.random.Generator, problems_rng: np.random.Generator
+) -> np.ndarray:
+    """[seeds, problems] -> [draws]: the mean of each bootstrap draw."""
+    seeds, problems = values.shape
+    # How often each seed is drawn, as weights: a draw's seeds are averaged before its problems are taken.
+    taken = max(seeds - 1, 1)
+    weights = seeds_rng.multinomial(taken, np.full(seeds, 1 / seeds), size=draws) / taken
+    chosen = problems_rng.integers(0, problems, size=(draws, problems))
+    return np.take_along_axis(weights @ values, chosen, axis=1).mean(axis=1)
+
+
+def _interval(
+    value: float, means: np.ndarray, values: np.ndarray, bounds: tuple[float, float], level: float
+) -> Interval:
+    tail = (1 - level) / 2
+    if np.ptp(values) < ROUNDING:
+        # No spread to resample (say, every problem solved), which is no certainty. If a share q of all problems
+        # had this value, n problems would all have it with chance q^n; the interval takes every q for which that is
+        # not too unlikely (one-sided Clopper-Pearson) and lets the other problems lie anywhere within the bounds.
+        share = tail ** (1 / values.shape[1])
+        low, high = (share * value + (1 - share) * bound for bound in bounds)
+    else:
+        low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(float(value), float(low), float(high))
+
+
+def _seeds_by_problems(values: np.ndarray) -> np.ndarray:
+    values = np.atleast_2d(np.asarray(values, dtype=float))
+    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(f"values have to be finite, [seeds, problems]; they are {list(values.shape)}")
+    return values

@@ -1,0 +1,1 @@
+"""Training: sample -> grade -> advantages -> score -> weigh -> update."""

@@ -1,0 +1,73 @@
+"""One training run from its inputs to its directory: model and kept problems in; policy, metrics and records out."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from entropy_dynamics.config import Config, to_yaml
+from entropy_dynamics.files import write_json, write_parquet, write_text, written_whole
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.provenance import provenance
+from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
+from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.training.progress import Progress
+from entropy_dynamics.training.trainer import Trainer
+
+VALIDATION_SET = "dapo500"  # the paper's validation set
+
+
+def run_training(config: Config, layout: Layout, method_name: str, seed: int) -> Path:
+    """Train one model with one method and one seed; write the run's directory whole or not at all.
+
+    Raises UserError for a mistake in the config and for a loss that is not finite.
+    """
+    method = load_method(config.method.name, **config.method.params)
+    model_name = config.model.name
+    model, tokenizer = load_policy(layout.model(model_name))
+    kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
+    problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
+    held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
+    sampler = make_sampler(config, model, tokenizer)
+    grade = make_grader(tokenizer, [*problems, *held_out])
+    validation_prompts = make_prompts(config, tokenizer, held_out)
+
+    def validate() -> float:
+        rollouts = sampler.sample(
+            validation_prompts,
+            samples=config.training.validation_samples,
+            temperature=config.evaluation.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            stream="validation",  # the same random numbers at every step: what changes is the policy
+        )
+        return sum(grade(rollout).correct for rollout in rollouts) / len(rollouts)
+
+    trainer = Trainer(
+        config.training,
+        model=model,
+        method=method,
+        sampler=sampler,
+        grade=grade,
+        prompts=make_prompts(config, tokenizer, problems),
+        temperature=config.sampling.temperature,
+        max_new_tokens=config.sampling.max_new_tokens,
+        pad_token=tokenizer.pad_token_id,
+        seed=seed,
+        validate=validate,
+    )
+    rows = []
+    with Progress(f"{model_name} {method_name} seed {seed}", config.training.steps) as progress:
+        for row in trainer.run():
+            rows.append(row)
+            progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
+
+    inputs = [layout.model(model_name), layout.pass_rates, layout.problems("train"), layout.problems(VALIDATION_SET)]
+    out = layout.run(model_name, method_name, seed)
+    with written_whole(out) as directory:
+        save_policy(model, tokenizer, directory / "policy")
+        write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
+        write_text(directory / "config.yaml", to_yaml(config))
+        record = {"model": model_name, "method": method_name, "seed": seed, **provenance(inputs)}
+        write_json(directory / "provenance.json", record)
+    return out

@@ -1,0 +1,46 @@
+"""What a step writes into metrics.parquet: one flat dictionary of numbers."""
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.core.dynamics import batch_entropy_change
+from entropy_dynamics.core.token_stats import TokenStats
+
+
+def entropy_metrics(
+    stats: TokenStats, advantages_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor, learning_rate: float
+) -> dict[str, float]:
+    """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
+
+    `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
+    `predicted_entropy_change` is Corollary 4 with the advantages that the method leaves, w A: the change per unit of
+    the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
+    another size, so it is to be compared with the measured change by its sign and correlation.
+    """
+    mask = mask_BT.bool()
+    advantage, weight, s_centered = (x[mask].double() for x in (advantages_BT, weights_BT, stats.s_centered))
+    terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
+    dropped, negative = weight == 0, advantage < 0
+    return {
+        "entropy": float(stats.entropy[mask].double().mean()),
+        "s_star_mean": float(stats.s_star[mask].double().mean()),
+        "s_centered_mean": float(s_centered.mean()),
+        "s_star_std": float(stats.s_star[mask].double().std(correction=0)),
+        "s_centered_std": float(s_centered.std(correction=0)),
+        "neg_cov": float(terms.mean()),
+        "neg_cov_positive": float(terms.clamp_min(0).mean()),
+        "neg_cov_negative": float(terms.clamp_max(0).mean()),
+        "clip_fraction": float(dropped.double().mean()),
+        "clip_fraction_neg": float((dropped & negative).sum() / negative.sum().clamp_min(1)),
+        "predicted_entropy_change": float(
+            batch_entropy_change(advantages_BT * weights_BT, stats.s_centered, mask, learning_rate)
+        ),
+        "tokens": int(mask.sum()),
+    }
+
+
+def zero_variance_groups(rewards_B: Tensor, groups_B: Tensor) -> float:
+    """Share of groups whose rewards are all the same, which teach nothing."""
+    groups = groups_B.unique()
+    same = [rewards_B[groups_B == group].unique().numel() == 1 for group in groups]
+    return torch.tensor(same).double().mean().item()
