@@ -1,0 +1,19 @@
+# The whole reproduction. `snakemake` builds everything of the default scale; `snakemake table1` only what Table 1
+# needs; `snakemake --config scale=smoke` another scale; any file under results/ can be a target.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.tables.input,
+        rules.figures.input,

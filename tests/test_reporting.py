@@ -1,0 +1,330 @@
+"""Tables and figures from made-up runs, written where real runs write theirs."""
+
+import re
+import shutil
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.files import write_json, write_parquet
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.reporting import render
+from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.reporting.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.statistics import paired_difference
+
+ROOT = Path(__file__).parents[1]
+SCALE = "laptop"
+SEEDS = {"tables": 3, "extras": 1}
+MODEL = "qwen2.5-7b-instruct"
+STEPS = 40
+
+
+def write_models(results: Path, stand_in: bool = True) -> None:
+    for name, label in {"qwen2.5-7b-instruct": "Qwen2.5-7B-Instruct", "qwen3-4b-base": "Qwen3-4B-Base"}.items():
+        facts = {"name": name, "label": label, "stand_in": stand_in, "parameters": 110_000, "architecture": "qwen2"}
+        write_json(Layout(results).model(name) / "model.json", facts)
+
+
+def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> None:
+    """A made-up training curve: the entropy falls by half, or rises, depending on the method's name."""
+    rng = np.random.default_rng([run.seed, *run.method.encode()])
+    t = np.linspace(0, 1, steps)
+    ends = {"grpo": 0.15, "clip_b": 0.24, "clip_v": 0.3}
+    rising = [f"s_star_{action}_{sign}" for action, sign in (("keep", "pos_lt"), ("keep", "neg_gt"))]
+    rising += ["s_star_mask_pos_gt", "s_star_mask_neg_lt"]
+    end = ends.get(run.method.partition("@")[0], 0.7 if run.method in rising else 0.08)
+    mu = float(run.method.partition("=")[2] or 1.6)
+    accuracy = 0.12 + 0.4 * t + 0.03 * rng.standard_normal(steps)
+    frame = {
+        "step": np.arange(steps),
+        "entropy": 0.34
+        + (end * mu / (1 if "@" not in run.method else 1.6) - 0.34) * t
+        + 0.01 * rng.standard_normal(steps),
+        "accuracy": accuracy.clip(0),
+        "validation_accuracy": np.where(np.arange(steps) % 10 == 0, accuracy + 0.1, np.nan),
+        "clip_fraction": 0.0 if run.method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
+        "s_star_mean": 0.09 - 0.03 * t + 0.003 * rng.standard_normal(steps),
+        "s_centered_mean": 2e-4 * rng.standard_normal(steps),
+        "neg_cov": -0.004 + 0.002 * rng.standard_normal(steps),
+        "neg_cov_positive": 0.01 + 0.002 * rng.standard_normal(steps),
+        "neg_cov_negative": -0.014 + 0.002 * rng.standard_normal(steps),
+        "grad_norm": rng.uniform(0.2, 1, steps),
+    }
+    write_parquet(run.metrics_file(results), pd.DataFrame(frame | columns))
+
+
+def evaluation_frame(correct: np.ndarray) -> pd.DataFrame:
+    problems, k = correct.shape
+    return pd.DataFrame(
+        {
+            "problem_id": np.repeat([f"p{i:04d}" for i in range(problems)], k),
+            "sample": np.tile(np.arange(k), problems),
+            "correct": correct.ravel(),
+            "formatted": True,
+            "answer": pd.array(np.tile([7] * (k - 1) + [None], problems), dtype="Int64"),
+            "finish_reason": np.tile(["length"] + ["stop"] * (k - 1), problems),
+            "tokens": 30,
+        }
+    )
+
+
+def write_evaluation(results: Path, run: Run, dataset: str, correct: np.ndarray | None = None) -> None:
+    if correct is None:
+        problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+        rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.method, 0.46)
+        rng = np.random.default_rng([run.seed, *run.method.encode(), *dataset.encode()])
+        correct = rng.random((problems, k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))
+    write_parquet(run.evaluation_file(results, dataset), evaluation_frame(correct))
+
+
+def write_all(results: Path, seeds: dict[str, int]) -> None:
+    write_models(results)
+    for name in known_experiments(ROOT / "experiments"):
+        experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
+        for run in experiment.runs:
+            if experiment.panels:
+                write_metrics(results, run)
+            for dataset in experiment.evaluations:
+                write_evaluation(results, run, dataset)
+    correct = np.random.default_rng(0).binomial(16, np.random.default_rng(1).beta(0.6, 1.2, 600))
+    dropped = np.where(correct <= 1, "rate <= 0.0625", np.where(correct >= 15, "rate >= 0.9375", ""))
+    columns = {"problem_id": [f"p{i}" for i in range(600)], "correct": correct, "samples": 16, "rate": correct / 16}
+    write_parquet(Layout(results).pass_rates, pd.DataFrame(columns | {"kept": dropped == "", "reason": dropped}))
+
+
+def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
+    return render(name, results, ROOT / "configs", ROOT / "experiments", SCALE, seeds)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """Made-up runs of every experiment: three seeds for the tables, one for the rest. Read-only for the tests."""
+    folder = tmp_path_factory.mktemp("results") / SCALE
+    write_all(folder, SEEDS)
+    return folder
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    """Only GRPO on one model, three seeds: what Figures 3 and 5 need."""
+    folder = tmp_path / SCALE
+    write_models(folder)
+    for seed in range(3):
+        write_metrics(folder, Run(MODEL, "grpo", seed))
+    return folder
+
+
+# Table 1
+
+
+def test_table_numbers_by_hand(tmp_path):
+    folder = tmp_path / SCALE
+    write_models(folder)
+    rng = np.random.default_rng(3)
+    by_run = {}
+    for run in load_experiment("table1", SCALE, {"tables": 2}, ROOT / "experiments").runs:
+        for dataset in ("aime24", "aime25", "dapo500"):
+            p = {"base": 0.1, "grpo": 0.3, "clip_b": 0.8, "clip_v": 0.3}[run.method]
+            by_run[run, dataset] = rng.random((20, 4)) < p
+            write_evaluation(folder, run, dataset, by_run[run, dataset])
+    csv, md, tex = draw("table1", folder, {"tables": 2})
+    table = pd.read_csv(csv).set_index(["model", "method"])
+    assert list(table.loc[MODEL].index) == ["base", "grpo", "clip_b", "clip_v"]
+
+    def values(method, seeds, reduce):
+        return np.stack([reduce(by_run[Run(MODEL, method, seed), "aime24"]) for seed in range(seeds)])
+
+    row = table.loc[(MODEL, "clip_b")]
+    assert row.seeds == 2
+    assert row.aime24_avg == pytest.approx(100 * values("clip_b", 2, np.mean).mean(), abs=1e-3)
+    solved = values("clip_b", 2, lambda c: c.any(axis=1).astype(float))
+    assert row.aime24_pass == pytest.approx(100 * solved.mean(), abs=1e-3)
+    gain = paired_difference(values("clip_b", 2, lambda c: c.mean(axis=1)), values("grpo", 2, lambda c: c.mean(axis=1)))
+    assert row.aime24_avg_difference == pytest.approx(100 * gain.value, abs=1e-3)
+    assert row.aime24_avg_difference_low == pytest.approx(100 * gain.low, abs=1e-3)
+    assert (row.aime24_avg_paper, row.dapo500_pass_paper) == (19.69, 80.2)
+    assert row.aime24_avg_low < row.aime24_avg < row.aime24_avg_high
+    assert (row.aime24_unreadable, row.aime24_truncated) == (25, 25)  # 1 of 4 samples of each problem
+    assert row.model_that_ran == "stand-in of Qwen2.5-7B-Instruct, 0.11 M parameters"
+    assert np.isnan(table.loc[(MODEL, "grpo")].aime24_avg_difference)
+    # Bold is what excludes zero, and nothing else.
+    text = md.read_text()
+    excluded = 0
+    for name in [c for c in table.columns if c.endswith("_difference")]:
+        excluded += ((table[f"{name}_low"] > 0) | (table[f"{name}_high"] < 0)).sum()
+    assert 0 < excluded < 36
+    assert len(re.findall(r"\*\*[+-]", text)) == excluded
+    assert tex.read_text().count(r"\textbf{") == excluded
+    assert "paper 19.69 (+2.81)" in text
+
+
+def test_latex_has_as_many_cells_in_every_line(results):
+    tex = draw("table1", results, SEEDS)[2].read_text()
+    body = tex[tex.index(r"\toprule") : tex.index(r"\bottomrule")].splitlines()
+    lines = [line for line in body if "&" in line]
+    assert {line.count("&") for line in lines} == {6}
+    assert tex.count("{") == tex.count("}")
+    assert tex.count("$") % 2 == 0
+    assert not re.search(r"(?<!\\)%", tex.split("\n", 1)[1].replace("{!}{%", ""))
+
+
+def test_a_stand_in_never_goes_under_the_real_name(results):
+    _, md, tex = draw("table1", results, SEEDS)
+    for text in (md.read_text(), tex.read_text()):
+        assert "Qwen2.5-7B-Instruct" in text
+        assert not re.search(r"(?<!stand-in of )Qwen", text)
+        assert "DAPO500 (stand-in" in text
+    for name in ("figure1", "figure6"):
+        assert pd.read_csv(draw(name, results, SEEDS)[2]).model_that_ran.str.startswith("stand-in of ").all()
+
+
+def test_the_real_model_goes_under_its_name(small):
+    write_models(small, stand_in=False)
+    assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {
+        "Qwen2.5-7B-Instruct, 0.11 M parameters"
+    }
+
+
+def test_one_seed_is_said_to_be_one(results, tmp_path):
+    one = {"tables": 1, "extras": 1}
+    shutil.copytree(results, tmp_path / SCALE)
+    caption = draw("table1", tmp_path / SCALE, one)[1].read_text()
+    assert "one seed" in caption
+    assert "seeds and over problems" not in caption
+    frame = pd.read_csv(draw("figure5", tmp_path / SCALE, one)[2])
+    assert frame.low.isna().all()
+    assert frame.high.isna().all()
+    assert "one seed" in " ".join(footer("figure5", tmp_path / SCALE, one).split())
+
+
+def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
+    experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
+    figure, _ = draw_curves(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
+    return figure.get_supxlabel()
+
+
+# Figures
+
+
+@pytest.mark.parametrize("name", [n for n in known_experiments(ROOT / "experiments") if n != "table1"])
+def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
+    png, svg, csv = draw(name, results, SEEDS)
+    image = matplotlib.image.imread(png)
+    assert image.shape[1] == 700  # one column at 200 dpi
+    assert image[..., :3].std() > 0.05
+    assert svg.read_text().startswith("<?xml")
+    assert len(pd.read_csv(csv))
+    first = [path.read_bytes() for path in (png, svg, csv)]
+    assert [path.read_bytes() for path in draw(name, results, SEEDS)] == first
+
+
+def test_a_curve_is_the_mean_of_its_seeds_with_the_lowest_and_the_highest(small):
+    frame = pd.read_csv(draw("figure5", small, SEEDS)[2])
+    runs = np.stack(
+        [pd.read_parquet(Run(MODEL, "grpo", seed).metrics_file(small)).neg_cov_negative for seed in range(3)]
+    )
+    drawn = frame[frame.column == "neg_cov_negative"]
+    np.testing.assert_allclose(drawn.value, runs.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(drawn.low, runs.min(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(drawn.high, runs.max(axis=0), rtol=1e-5)
+    assert list(drawn.step) == list(range(STEPS))
+    assert set(drawn.seeds) == {3}
+
+
+def test_the_ratio_of_figure3(small):
+    for seed in range(3):
+        write_metrics(small, Run(MODEL, "grpo", seed), s_star_mean=0.08, s_centered_mean=-0.0004 * (seed + 1))
+    frame = pd.read_csv(draw("figure3", small, SEEDS)[2])
+    np.testing.assert_allclose(frame[frame.column == "s_centered_ratio"].value, 0.01)
+    experiment = load_experiment("figure3", SCALE, SEEDS, ROOT / "experiments")
+    figure, _ = draw_curves(experiment, Results(small, SCALE, ROOT / "configs", ROOT / "experiments"))
+    low, high = figure.axes[1].get_ylim()
+    assert low <= 0.001 < 0.01 <= high  # the paper's level is in sight too
+
+
+def test_shares_of_figure4_by_hand(tmp_path):
+    write_models(tmp_path / SCALE)
+    # GRPO solves 3 problems always and 1 never; Clip_B solves all four in 1 of 2 samples.
+    write_evaluation(tmp_path / SCALE, Run(MODEL, "grpo", 0), "dapo500", np.array([[1, 1]] * 3 + [[0, 0]], dtype=bool))
+    write_evaluation(tmp_path / SCALE, Run(MODEL, "clip_b", 0), "dapo500", np.array([[1, 0]] * 4, dtype=bool))
+    frame = pd.read_csv(draw("figure4", tmp_path / SCALE, {"tables": 1})[2])
+    shares = frame.pivot(index="method", columns="correct", values="share")
+    assert shares.loc["grpo"].tolist() == [25, 0, 75]
+    assert shares.loc["clip_b"].tolist() == [0, 100, 0]
+    never = frame[(frame.method == "clip_b") & (frame.correct == 0)]
+    assert never.high.item() == pytest.approx(100 * (1 - 0.025 ** (1 / 4)), abs=1e-3)  # none of four is not "never"
+
+
+def test_the_filter_histogram_counts_every_problem(results):
+    frame = pd.read_csv(draw("pass_rates", results, SEEDS)[2])
+    assert (frame.kept + frame.dropped).sum() == 600
+    assert frame[frame.kept > 0].correct.tolist() == list(range(2, 15))
+    assert frame[frame.dropped > 0].correct.tolist() == [0, 1, 15, 16]
+
+
+def test_runs_of_unequal_length_and_a_diverged_seed_are_drawn_and_named(small):
+    write_metrics(small, Run(MODEL, "grpo", 1), steps=25)
+    write_metrics(small, Run(MODEL, "grpo", 2), neg_cov=np.where(np.arange(STEPS) < 10, -0.01, np.nan))
+    frame = pd.read_csv(draw("figure5", small, SEEDS)[2])
+    assert frame.groupby("column").step.max().to_dict() == {
+        "neg_cov": 9,
+        "neg_cov_negative": 24,
+        "neg_cov_positive": 24,
+    }
+    note = " ".join(footer("figure5", small, SEEDS).split())
+    assert "seeds end after 40, 25, 40 steps" in note
+    assert "neg_cov is not finite, or not shared by all seeds, at 15 steps" in note
+
+
+# Errors
+
+
+def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):
+    missing = Run(MODEL, "grpo", 1).metrics_file(small)
+    missing.unlink()
+    with pytest.raises(UserError) as error:
+        draw("figure5", small, SEEDS)
+    assert str(error.value) == f"{missing} is missing; make it with: snakemake --config scale={SCALE} -- {missing}"
+    assert not (small / "figures").exists()
+
+
+def test_a_missing_column_is_named(small):
+    path = Run(MODEL, "grpo", 0).metrics_file(small)
+    write_parquet(path, pd.read_parquet(path).drop(columns="neg_cov_positive"))
+    with pytest.raises(UserError, match=r"seed0/metrics.parquet: the column 'neg_cov_positive' is missing"):
+        draw("figure5", small, SEEDS)
+
+
+def test_a_file_that_is_no_parquet_is_named(small):
+    Run(MODEL, "grpo", 0).metrics_file(small).write_text("no")
+    with pytest.raises(UserError, match=r"seed0/metrics.parquet: not a readable parquet file"):
+        draw("figure5", small, SEEDS)
+
+
+def test_evaluations_on_other_problems_are_not_paired(results, tmp_path):
+    shutil.copytree(results, tmp_path / SCALE)
+    run = Run(MODEL, "clip_b", 0)
+    write_evaluation(tmp_path / SCALE, run, "aime24", np.ones((29, 32), dtype=bool))
+    with pytest.raises(UserError, match=r"clip_b/seed0/aime24.parquet: other problems"):
+        draw("table1", tmp_path / SCALE, SEEDS)
+    frame = evaluation_frame(np.ones((30, 32), dtype=bool)).iloc[:-1]
+    write_parquet(run.evaluation_file(tmp_path / SCALE, "aime24"), frame)
+    with pytest.raises(UserError, match="not every problem has the same number of samples"):
+        draw("table1", tmp_path / SCALE, SEEDS)
+
+
+def test_a_failed_drawing_leaves_the_old_figure(small):
+    paths = draw("figure5", small, SEEDS)
+    before = [path.read_bytes() for path in paths]
+    write_metrics(small, Run(MODEL, "grpo", 0))
+    Run(MODEL, "grpo", 2).metrics_file(small).unlink()
+    with pytest.raises(UserError):
+        draw("figure5", small, SEEDS)
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted(p.name for p in (small / "figures").iterdir()) == sorted(p.name for p in paths)

@@ -1,0 +1,81 @@
+# What all rules share: the chosen scale, where its results stand, and which configs a run depends on.
+import os
+import sys
+from pathlib import Path
+
+from snakemake.utils import validate
+
+from entropy_dynamics.config import load_config, scale_files, split_method
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.reporting.experiments import known_experiments, load_experiment
+
+validate(config, "../schemas/selection.schema.yaml")
+SCALE = config.get("scale", "laptop")
+SCALE_CONFIG = load_config(SCALE)
+SEEDS = dict(SCALE_CONFIG.seeds)
+if isinstance(
+    config.get("seeds"), int
+):  # snakemake --config seeds=5: more seeds for the tables
+    SEEDS["tables"] = config["seeds"]
+LAYOUT = Layout.of(SCALE)
+ROOT = LAYOUT.root.as_posix()
+EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
+
+EXPERIMENTS = {
+    name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
+}
+TABLES = [
+    name for name, experiment in EXPERIMENTS.items() if experiment.kind == "scores"
+]
+FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
+
+# Rules call `entropy-dynamics`: take the one beside this Snakemake, activated environment or not.
+shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
+
+
+wildcard_constraints:
+    model="[a-z0-9.-]+",
+    method=r"\w+(@[\w.=+,-]+)?",
+    seed=r"\d+",
+
+
+def configs(*names):
+    """The config files that a result depends on: editing one reruns just what was made with it."""
+    return [
+        "configs/base.yaml",
+        f"configs/scale/{SCALE}.yaml",
+        *(f"configs/{name}.yaml" for name in names),
+    ]
+
+
+def model_config(wildcards):
+    return f"configs/model/{wildcards.model}.yaml"
+
+
+def method_config(wildcards):
+    """clip_b@mu=1.2 is configs/method/clip_b.yaml with another value."""
+    return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
+
+
+def policy_weights(wildcards):
+    directory = LAYOUT.policy(wildcards.model, wildcards.method, wildcards.seed)
+    return (directory / "model.safetensors").as_posix()
+
+
+def problem_files(wildcards):
+    """The files that problems are read from, where a set's source is a file."""
+    sets = [SCALE_CONFIG.data.train, *SCALE_CONFIG.data.evaluation.values()]
+    return [one.path for one in sets if one.path is not None]
+
+
+def inputs_of(wildcards):
+    """The runs, evaluations and configs that a table or figure is made from."""
+    experiment = EXPERIMENTS[wildcards.name]
+    labels = {
+        f"configs/method/{split_method(run.method)[0]}.yaml" for run in experiment.runs
+    }
+    return [
+        f"experiments/{wildcards.name}.yaml",
+        *sorted(labels),
+        *experiment.input_files(LAYOUT.root),
+    ]

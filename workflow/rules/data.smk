@@ -1,0 +1,59 @@
+# Problem sets, base models, and the pass-rate filter.
+
+
+rule problems:
+    input:
+        configs(),
+        files=problem_files,
+    output:
+        expand(f"{ROOT}/data/{{name}}.parquet", name=["train", *EVALUATION_SETS]),
+        f"{ROOT}/data/problems.json",
+    log:
+        f"{ROOT}/logs/problems.log",
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+    shell:
+        "entropy-dynamics data --scale {params.scale} > {log} 2>&1"
+
+
+rule base_model:
+    input:
+        configs(),
+        model_config,
+        rules.problems.output,
+    output:
+        f"{ROOT}/models/{{model}}/model.json",
+        f"{ROOT}/models/{{model}}/model.safetensors",
+    log:
+        f"{ROOT}/logs/models/{{model}}.log",
+    benchmark:
+        f"{ROOT}/logs/models/{{model}}.jsonl"
+    priority: 100
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+    shell:
+        "entropy-dynamics model --scale {params.scale} --model {wildcards.model:q} > {log} 2>&1"
+
+
+rule measure_pass_rates:
+    input:
+        configs(f"model/{SCALE_CONFIG.pass_rates.model}"),
+        f"{ROOT}/data/train.parquet",
+        f"{ROOT}/models/{SCALE_CONFIG.pass_rates.model}/model.safetensors",
+    output:
+        f"{ROOT}/data/pass_rates.parquet",
+    log:
+        f"{ROOT}/logs/pass_rates.log",
+    benchmark:
+        f"{ROOT}/logs/pass_rates.jsonl"
+    priority: 100
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+    shell:
+        "entropy-dynamics pass-rates --scale {params.scale} > {log} 2>&1"
