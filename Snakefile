@@ -10,6 +10,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/claims.smk"
 
 
 rule all:
@@ -17,3 +18,4 @@ rule all:
     input:
         rules.tables.input,
         rules.figures.input,
+        rules.claims.output,

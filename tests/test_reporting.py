@@ -10,96 +10,36 @@ import pandas as pd
 import pytest
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_json, write_parquet
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.files import write_parquet
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.experiments import Run, known_experiments, load_experiment
 from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.reporting.theory import slope_and_correlation
 from entropy_dynamics.statistics import paired_difference
+from made_up import (
+    LABELS,
+    MODEL,
+    ROOT,
+    SCALE,
+    SEEDS,
+    STEPS,
+    evaluation_frame,
+    write_all,
+    write_evaluation,
+    write_logit_steps,
+    write_metrics,
+    write_models,
+)
 
-ROOT = Path(__file__).parents[1]
-SCALE = "laptop"
-SEEDS = {"tables": 3, "extras": 1}
-MODEL = "qwen2.5-7b-instruct"
-STEPS = 40
-
-
-def write_models(results: Path, stand_in: bool = True) -> None:
-    for name, label in {"qwen2.5-7b-instruct": "Qwen2.5-7B-Instruct", "qwen3-4b-base": "Qwen3-4B-Base"}.items():
-        facts = {"name": name, "label": label, "stand_in": stand_in, "parameters": 110_000, "architecture": "qwen2"}
-        write_json(Layout(results).model(name) / "model.json", facts)
-
-
-def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> None:
-    """A made-up training curve: the entropy falls by half, or rises, depending on the method's name."""
-    rng = np.random.default_rng([run.seed, *run.method.encode()])
-    t = np.linspace(0, 1, steps)
-    ends = {"grpo": 0.15, "clip_b": 0.24, "clip_v": 0.3}
-    rising = [f"s_star_{action}_{sign}" for action, sign in (("keep", "pos_lt"), ("keep", "neg_gt"))]
-    rising += ["s_star_mask_pos_gt", "s_star_mask_neg_lt"]
-    end = ends.get(run.method.partition("@")[0], 0.7 if run.method in rising else 0.08)
-    mu = float(run.method.partition("=")[2] or 1.6)
-    accuracy = 0.12 + 0.4 * t + 0.03 * rng.standard_normal(steps)
-    frame = {
-        "step": np.arange(steps),
-        "entropy": 0.34
-        + (end * mu / (1 if "@" not in run.method else 1.6) - 0.34) * t
-        + 0.01 * rng.standard_normal(steps),
-        "accuracy": accuracy.clip(0),
-        "validation_accuracy": np.where(np.arange(steps) % 10 == 0, accuracy + 0.1, np.nan),
-        "clip_fraction": 0.0 if run.method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
-        "s_star_mean": 0.09 - 0.03 * t + 0.003 * rng.standard_normal(steps),
-        "s_centered_mean": 2e-4 * rng.standard_normal(steps),
-        "neg_cov": -0.004 + 0.002 * rng.standard_normal(steps),
-        "neg_cov_positive": 0.01 + 0.002 * rng.standard_normal(steps),
-        "neg_cov_negative": -0.014 + 0.002 * rng.standard_normal(steps),
-        "grad_norm": rng.uniform(0.2, 1, steps),
-    }
-    write_parquet(run.metrics_file(results), pd.DataFrame(frame | columns))
-
-
-def evaluation_frame(correct: np.ndarray) -> pd.DataFrame:
-    problems, k = correct.shape
-    return pd.DataFrame(
-        {
-            "problem_id": np.repeat([f"p{i:04d}" for i in range(problems)], k),
-            "sample": np.tile(np.arange(k), problems),
-            "correct": correct.ravel(),
-            "formatted": True,
-            "answer": pd.array(np.tile([7] * (k - 1) + [None], problems), dtype="Int64"),
-            "finish_reason": np.tile(["length"] + ["stop"] * (k - 1), problems),
-            "tokens": 30,
-        }
-    )
-
-
-def write_evaluation(results: Path, run: Run, dataset: str, correct: np.ndarray | None = None) -> None:
-    if correct is None:
-        problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
-        rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.method, 0.46)
-        rng = np.random.default_rng([run.seed, *run.method.encode(), *dataset.encode()])
-        correct = rng.random((problems, k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))
-    write_parquet(run.evaluation_file(results, dataset), evaluation_frame(correct))
-
-
-def write_all(results: Path, seeds: dict[str, int]) -> None:
-    write_models(results)
-    for name in known_experiments(ROOT / "experiments"):
-        experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
-        for run in experiment.runs:
-            if experiment.panels:
-                write_metrics(results, run)
-            for dataset in experiment.evaluations:
-                write_evaluation(results, run, dataset)
-    correct = np.random.default_rng(0).binomial(16, np.random.default_rng(1).beta(0.6, 1.2, 600))
-    dropped = np.where(correct <= 1, "rate <= 0.0625", np.where(correct >= 15, "rate >= 0.9375", ""))
-    columns = {"problem_id": [f"p{i}" for i in range(600)], "correct": correct, "samples": 16, "rate": correct / 16}
-    write_parquet(Layout(results).pass_rates, pd.DataFrame(columns | {"kept": dropped == "", "reason": dropped}))
+EXPERIMENTS = {
+    name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
+}
+TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "scores"]
 
 
 def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
-    return render(name, results, ROOT / "configs", ROOT / "experiments", SCALE, seeds)
+    return render(name, results, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +152,7 @@ def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
 # Figures
 
 
-@pytest.mark.parametrize("name", [n for n in known_experiments(ROOT / "experiments") if n != "table1"])
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in TABLES])
 def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
     png, svg, csv = draw(name, results, SEEDS)
     image = matplotlib.image.imread(png)

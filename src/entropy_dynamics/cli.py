@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
+        print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
     return 0
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--model", required=True, help="a file of configs/model")
         if "method" in needs:
             sub.add_argument("--method", required=True, help="a file of configs/method, or name@parameter=value,...")
-            sub.add_argument("--seed", type=int, required=True)
+            sub.add_argument("--seed", type=_seed, required=True, help="0 or more")
         return sub
 
     data = step("data", _data, "Build or read, check and split the problem sets.")
@@ -57,11 +57,19 @@ def _parser() -> argparse.ArgumentParser:
     step("train", _train, "Train one model with one method and one seed.", "model", "method")
     evaluate = step("evaluate", _evaluate, "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
+    step("theory", _theory, "Theorems 1 and 2 on the base model: predicted against realised entropy change.", "model")
     report = step("report", _report, "Draw tables and figures.")
     report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., pass_rates")
+    step("claims", _claims, "Judge the paper's claims by the results that are there.")
     show = step("config", _config, "Print the resolved config of a run.", "model")
     show.add_argument("--method", required=True)
     return parser
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
+    return int(text)
 
 
 def _load(options: argparse.Namespace, model: str | None = None, method: str | None = None) -> tuple[Config, Layout]:
@@ -87,6 +95,8 @@ def _data(options: argparse.Namespace) -> None:
 
     config, layout = _load(options, options.prompts)
     out = Path(options.out) if options.out else layout.data
+    if options.train and not options.out and out.exists():
+        raise UserError(f"{out} holds the scale's own problems; say with --out DIR where yours should go")
     report = build_problem_sets(_problem_sources(config.data, options), out)
     for name, entry in report["sets"].items():
         print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
@@ -153,6 +163,14 @@ def _evaluate(options: argparse.Namespace) -> None:
     evaluate(config, layout, options.method, options.seed, options.datasets or list(config.evaluation.samples))
 
 
+def _theory(options: argparse.Namespace) -> None:
+    config, layout = _load(options, options.model)
+    _load_torch(config)
+    from entropy_dynamics.theory_check import check_logit_steps
+
+    print(check_logit_steps(config, layout))
+
+
 def _report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
@@ -160,6 +178,14 @@ def _report(options: argparse.Namespace) -> None:
     for name in options.names:
         for path in render(name, layout.root, options.scale, dict(config.seeds)):
             print(path)
+
+
+def _claims(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.claims import write_claims
+
+    config, layout = _load(options)
+    for path in write_claims(layout.root, options.scale, dict(config.seeds)):
+        print(path)
 
 
 def _config(options: argparse.Namespace) -> None:

@@ -124,12 +124,25 @@ class ObjectiveConfig:
 
 
 @dataclass
+class CriticConfig:
+    """PPO's critic; unused where advantages are group-normalised."""
+
+    learning_rate: float = MISSING
+    weight_decay: float = MISSING
+    max_grad_norm: float = MISSING
+    gamma: float = MISSING
+    lam: float = MISSING
+    value_clip: float = MISSING
+
+
+@dataclass
 class TrainingConfig:
     steps: int = MISSING
     prompts_per_step: int = MISSING
     group_size: int = MISSING
     updates_per_batch: int = MISSING
     reward: str = MISSING  # paper | binary
+    advantage: str = MISSING  # group (GRPO) | gae (PPO)
     tokens_per_micro_batch: int = MISSING  # padding counted
     held_tokens: int = (
         MISSING  # a batch of at most so many tokens keeps its forward graphs: one forward for score and update
@@ -140,6 +153,7 @@ class TrainingConfig:
     validation_samples: int = MISSING
     optimizer: OptimizerConfig = MISSING
     objective: ObjectiveConfig = MISSING
+    critic: CriticConfig = MISSING
 
 
 @dataclass
@@ -166,6 +180,7 @@ class Config:
     scale: str = MISSING
     threads: int = MISSING
     seeds: SeedsConfig = MISSING
+    experiments: list[str] | None = MISSING  # the tables and figures of this scale; null = all of experiments/
     data: DataConfig = MISSING
     models: list[str] = MISSING
     stand_ins: dict[str, StandInConfig] = MISSING
@@ -203,9 +218,9 @@ def load_config(
     dotlist = [f"method.params.{param}" for param in params] + list(overrides)
     for entry in dotlist:
         config = _merge_entry(config, entry)
+    _check(config)
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
-    _check(config)
     return config
 
 
@@ -241,10 +256,10 @@ def to_yaml(config: Config) -> str:
 
 def _named(folder: Path, kind: str, name: str) -> Path:
     path = folder / f"{name}.yaml"
-    if not re.fullmatch(r"[\w.-]+", name) or not path.is_file():
+    if not re.fullmatch(r"[\w.-]+", str(name)) or not path.is_file():
         if not folder.is_dir():
             raise UserError(f"no folder {folder}: run this from the root of the repository")
-        raise UserError(f"unknown {kind} {name!r}{nearest(name, known_names(kind, folder.parent))}")
+        raise UserError(f"unknown {kind} {name!r}{nearest(str(name), known_names(kind, folder.parent))}")
     return path
 
 
@@ -264,13 +279,15 @@ def _layer(path: Path, chosen: dict[str, str | None]) -> DictConfig:
     """One YAML file with those of its `overrides` merged in that are for the chosen scale, model and method."""
     content = _read(path)
     content.pop("extends", None)
-    extra = content.pop("overrides", None) or []
+    extra = content.pop("overrides", None) or OmegaConf.create([])
+    if not OmegaConf.is_list(extra) or not all(OmegaConf.is_dict(entry) for entry in extra):
+        raise UserError(f"{path}: overrides is a list of entries, each `- for: ...` and the keys to override")
     for entry in extra:
         condition = entry.pop("for", {})
         unknown = set(condition) - set(chosen)
         if unknown:
             raise UserError(f"{path}: overrides are `for` a scale, model or method, not {sorted(unknown)[0]!r}")
-        if all(chosen[key] in ([value] if isinstance(value, str) else list(value)) for key, value in condition.items()):
+        if all(chosen[key] in (value if OmegaConf.is_list(value) else [value]) for key, value in condition.items()):
             content = OmegaConf.merge(content, entry)
     return content
 
@@ -291,13 +308,10 @@ def _merge(config: DictConfig, layer: DictConfig, where: str) -> DictConfig:
         return OmegaConf.merge(config, layer)
     except ConfigKeyError as error:
         key = str(error.full_key or error.key)
-        *parents, last = key.split(".")
-        parent = OmegaConf.select(config, ".".join(parents)) if parents else config
-        known = list(parent) if parent is not None else []
-        raise UserError(f"{where}: unknown key {key!r}{nearest(last, known)}") from None
+        raise UserError(f"{where}: unknown key {key!r}{nearest(str(error.key), list(error.parent_node))}") from None
     except OmegaConfBaseException as error:
         message = str(error).split("\n")[0]
-        raise UserError(f"{where}: {error.full_key}: {message}") from None
+        raise UserError(f"{where}: {error.full_key + ': ' if error.full_key else ''}{message}") from None
 
 
 # What a value may be where its type alone does not say it. (key, test, what would be right)
@@ -317,9 +331,21 @@ _CHECKS = [
     ("training.group_size", lambda v: v >= 2, "2 or more: a group of one has no baseline"),
     ("training.updates_per_batch", lambda v: v >= 1, "1 or more"),
     ("training.reward", lambda v: v in ("paper", "binary"), "'paper' or 'binary'"),
+    ("training.advantage", lambda v: v in ("group", "gae"), "'group' (GRPO) or 'gae' (PPO)"),
+    ("training.critic.learning_rate", lambda v: v > 0, "above 0"),
+    ("training.critic.gamma", lambda v: 0 <= v <= 1, "in [0, 1]"),
+    ("training.critic.lam", lambda v: 0 <= v <= 1, "in [0, 1]"),
+    ("training.critic.value_clip", lambda v: v > 0, "above 0"),
+    ("training.critic.max_grad_norm", lambda v: v > 0, "above 0"),
     ("training.tokens_per_micro_batch", lambda v: v >= 1, "1 or more"),
+    ("training.held_tokens", lambda v: v >= 0, "0 (hold none) or more"),
+    ("training.entropy_change_every", lambda v: v >= 0, "0 (never) or more"),
     ("training.validation_every", lambda v: v >= 0, "0 (never) or more"),
+    ("training.validation_problems", lambda v: v >= 1, "1 or more"),
+    ("training.validation_samples", lambda v: v >= 1, "1 or more"),
     ("training.optimizer.learning_rate", lambda v: v > 0, "above 0"),
+    ("training.optimizer.eps", lambda v: v >= 0, "0 or more"),
+    ("training.optimizer.weight_decay", lambda v: v >= 0, "0 or more"),
     ("training.optimizer.max_grad_norm", lambda v: v > 0, "above 0"),
     ("training.optimizer.betas", lambda v: len(v) == 2 and all(0 <= beta < 1 for beta in v), "two numbers in [0, 1)"),
     ("training.objective.clip_low", lambda v: 0 < v <= 1, "in (0, 1]"),
@@ -336,7 +362,10 @@ def _check(config: DictConfig) -> None:
     for key, test, right in _CHECKS:
         if OmegaConf.is_missing(config, key.split(".")[0]):
             continue
-        value = OmegaConf.select(config, key)
+        try:
+            value = OmegaConf.select(config, key)
+        except OmegaConfBaseException as error:  # an interpolation that leads nowhere
+            raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
         if value is not None and not test(value):
             raise UserError(f"{key} is {value}; it has to be {right}")
     of_a_run = {"model", "method", "training.group_size"}  # come with a model or a method

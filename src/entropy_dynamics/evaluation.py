@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from entropy_dynamics.config import Config
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.files import write_json, write_parquet
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.metrics import avg_at_k, pass_at_k
@@ -19,12 +20,15 @@ __all__ = ["avg_at_k", "evaluate", "pass_at_k", "sample_rows"]
 def evaluate(config: Config, layout: Layout, method: str, seed: int, datasets: Sequence[str]) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet for each.
 
-    All sets share one pass of the sampler, so a small set costs no batch of its own.
+    Raises UserError for a data set without a number of samples in the config, and for a file that is not there.
     """
     from entropy_dynamics.models.loading import load_policy
     from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
     from entropy_dynamics.tasks.problems import load_problems
 
+    for dataset in datasets:
+        if dataset not in config.evaluation.samples:
+            raise UserError(f"evaluation.samples has no {dataset!r}{nearest(dataset, config.evaluation.samples)}")
     policy = layout.policy(config.model.name, method, seed)
     model, tokenizer = load_policy(policy)
     sampler = make_sampler(config, model, tokenizer)

@@ -22,6 +22,10 @@ class Layout:
     def pass_rates(self) -> Path:
         return self.data / "pass_rates.parquet"
 
+    @property
+    def logit_steps(self) -> Path:
+        return self.root / "theory" / "logit_steps.parquet"
+
     def problems(self, name: str) -> Path:
         return self.data / f"{name}.parquet"
 

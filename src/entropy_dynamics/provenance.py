@@ -29,7 +29,7 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the number of cores that this process may use, the memory, and the GPUs by name."""
+    """The processor, the number of cores that this process may use, its memory in GiB, and the GPUs by name."""
     import torch
 
     return {
@@ -37,6 +37,7 @@ def hardware() -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.system(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
 

@@ -7,6 +7,7 @@ from snakemake.utils import validate
 
 from entropy_dynamics.config import load_config, scale_files, split_method
 from entropy_dynamics.layout import Layout
+from entropy_dynamics.reporting import claims
 from entropy_dynamics.reporting.experiments import known_experiments, load_experiment
 
 validate(config, "../schemas/selection.schema.yaml")
@@ -21,12 +22,9 @@ LAYOUT = Layout.of(SCALE)
 ROOT = LAYOUT.root.as_posix()
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-EXPERIMENTS = {
-    name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
-}
-TABLES = [
-    name for name, experiment in EXPERIMENTS.items() if experiment.kind == "scores"
-]
+WANTED = SCALE_CONFIG.experiments or known_experiments()
+EXPERIMENTS = {name: load_experiment(name, SCALE, SEEDS) for name in WANTED}
+TABLES = [name for name in WANTED if EXPERIMENTS[name].kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 
 # Rules call `entropy-dynamics`: take the one beside this Snakemake, activated environment or not.
@@ -41,11 +39,8 @@ wildcard_constraints:
 
 def configs(*names):
     """The config files that a result depends on: editing one reruns just what was made with it."""
-    return [
-        "configs/base.yaml",
-        f"configs/scale/{SCALE}.yaml",
-        *(f"configs/{name}.yaml" for name in names),
-    ]
+    files = ["configs/base.yaml", *(f"configs/{name}.yaml" for name in names)]
+    return [*files, *map(str, scale_files(SCALE))]
 
 
 def model_config(wildcards):
@@ -79,3 +74,16 @@ def inputs_of(wildcards):
         *sorted(labels),
         *experiment.input_files(LAYOUT.root),
     ]
+
+
+def claim_inputs(wildcards):
+    """What claims are judged by: all runs that they name, or, where a scale has not all experiments, those it has."""
+    files = claims.input_files(LAYOUT.root, SCALE, SEEDS)
+    if SCALE_CONFIG.experiments is None:
+        return files
+    made = {
+        file
+        for experiment in EXPERIMENTS.values()
+        for file in experiment.input_files(LAYOUT.root)
+    }
+    return [file for file in files if file in made or file == LAYOUT.logit_steps]

@@ -76,3 +76,22 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: 
         next_value = torch.where(here, values[:, t], next_value)
         advantages[:, t] = torch.where(here, next_advantage, 0.0)
     return advantages, torch.where(response, advantages + values, 0.0)
+
+
+def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Shift and scale to mean 0 and variance 1 over the tokens of the batch: (A - mean) / sqrt(var + 1e-8).
+
+    The variance is the unbiased one (verl, Trinity-RFT). Signs are relative to the batch afterwards, which matters to a
+    method that asks for A < 0.
+
+    Args:
+        advantages, mask: [B, T].
+
+    Returns:
+        [B, T], 0 wherever the mask is. A batch of one token is only shifted.
+    """
+    response = mask.bool()
+    chosen = advantages[response].double()
+    variance = chosen.var() if chosen.numel() > 1 else torch.ones_like(chosen.sum())
+    whitened = (advantages.double() - chosen.mean()) / (variance + 1e-8).sqrt()
+    return torch.where(response, whitened, 0.0).to(advantages.dtype)

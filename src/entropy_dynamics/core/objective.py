@@ -92,3 +92,24 @@ def policy_loss(
     loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
     dual = torch.where(advantages < 0, -advantages * dual_clip, torch.inf)
     return (torch.minimum(loss, dual) * multipliers).sum()
+
+
+def value_loss(values: Tensor, values_old: Tensor, returns: Tensor, multipliers: Tensor, *, clip: float) -> Tensor:
+    """sum_t multiplier_t * loss_t of a critic, clipped as in PPO:
+
+        loss = 0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2)
+
+    Args:
+        values: V of the critic being trained [B, T]; carries the gradient.
+        values_old: V as it was when the advantages were estimated [B, T].
+        returns: R [B, T].
+        multipliers: from `loss_weights` with every response token at weight 1 [B, T].
+        clip: how far V may move before its gradient stops; `inf` turns clipping off.
+
+    Returns:
+        A scalar.
+    """
+    active = multipliers != 0
+    values, values_old, returns, multipliers = (x[active] for x in (values, values_old, returns, multipliers))
+    clipped = values_old + (values - values_old).clamp(-clip, clip)
+    return (0.5 * torch.maximum((values - returns).square(), (clipped - returns).square()) * multipliers).sum()

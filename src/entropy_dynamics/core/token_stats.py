@@ -25,7 +25,7 @@ LOWEST = -1e4
 
 @dataclass(frozen=True)
 class TokenStats:
-    """Statistics of sampled tokens, each [...] in fp32; only `logp` carries a gradient."""
+    """Statistics of sampled tokens, each [...] in fp32; `logp` carries a gradient, `entropy` where asked for."""
 
     logp: Tensor  # log p of the sampled token, nats
     entropy: Tensor  # H of the next-token distribution, nats
@@ -43,7 +43,12 @@ class TokenStats:
 
 
 def token_stats(
-    logits_or_hidden: Tensor, tokens: Tensor, *, weight: Tensor | None = None, temperature: float = 1.0
+    logits_or_hidden: Tensor,
+    tokens: Tensor,
+    *,
+    weight: Tensor | None = None,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
 ) -> TokenStats:
     """Statistics of `tokens` under softmax(logits / temperature).
 
@@ -52,9 +57,10 @@ def token_stats(
         tokens: int64 [...], the sampled token at every position.
         weight: output projection [V, d]; logits are then hidden @ weight.T, never held for more than one block of rows.
         temperature: the sampling temperature that the policy is taken at.
+        entropy_gradient: let the gradient flow through `entropy` too, for an entropy bonus.
 
     Returns:
-        TokenStats, each [...] fp32. The gradient flows through `logp` only, into the logits, or into hidden and weight.
+        TokenStats, each [...] fp32. The gradient of `logp` flows into the logits, or into hidden states and weight.
 
     Raises:
         ValueError: if `tokens` does not have the leading shape of the first argument.
@@ -64,9 +70,9 @@ def token_stats(
     rows = logits_or_hidden.reshape(-1, logits_or_hidden.shape[-1])
     flat = tokens.reshape(-1)
     if weight is None:
-        columns = _StatsFromLogits.apply(rows, flat, temperature)
+        columns = _StatsFromLogits.apply(rows, flat, temperature, entropy_gradient)
     else:
-        columns = _StatsFromHidden.apply(rows, weight, flat, temperature)
+        columns = _StatsFromHidden.apply(rows, weight, flat, temperature, entropy_gradient)
     return TokenStats(*(column.reshape(tokens.shape) for column in columns))
 
 
@@ -91,12 +97,25 @@ def _block_stats(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
     return logp, entropy, s_star, s_expected, top.squeeze(-1) + log_s
 
 
-def _softmax_minus_onehot_(logits: Tensor, tokens: Tensor, log_normaliser: Tensor, temperature: float) -> Tensor:
-    """d(-log p)/d(logits / temperature) of one block, fp32 [rows, V]."""
-    p = logits.float() if temperature == 1.0 else logits.float() / temperature
-    p = (p - log_normaliser[:, None]).exp_()
-    p.scatter_add_(-1, tokens[:, None], p.new_full((len(p), 1), -1.0))
-    return p
+def _block_gradient(
+    logits: Tensor,
+    tokens: Tensor,
+    log_normaliser: Tensor,
+    grad_logp: Tensor,
+    entropy: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
+) -> Tensor:
+    """Gradient of one block of logits, fp32 [rows, V]: d log p_k = e_k - p, dH = -p (log p + H)."""
+    x = logits.float() if temperature == 1.0 else logits.float() / temperature
+    logp = (x - log_normaliser[:, None]).clamp_min_(LOWEST)
+    p = logp.exp()
+    if grad_entropy is None:
+        gradient = p.mul_(-grad_logp[:, None])
+    else:
+        gradient = logp.add_(entropy[:, None]).mul_(grad_entropy[:, None]).add_(grad_logp[:, None]).mul_(p).neg_()
+    gradient.scatter_add_(-1, tokens[:, None], grad_logp[:, None])
+    return gradient if temperature == 1.0 else gradient / temperature
 
 
 def _blocks(rows: int, vocabulary: int) -> list[slice]:
@@ -108,52 +127,66 @@ def _empty_columns(like: Tensor, rows: int) -> list[Tensor]:
     return [torch.empty(rows, dtype=torch.float32, device=like.device) for _ in range(5)]
 
 
+def _keep_for_backward(ctx, inputs: tuple[Tensor, ...], columns: list[Tensor], temperature, entropy_gradient):
+    logp, entropy, s_star, s_expected, log_normaliser = columns
+    ctx.save_for_backward(*inputs, entropy, log_normaliser)
+    ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+    ctx.mark_non_differentiable(s_star, s_expected, *([] if entropy_gradient else [entropy]))
+    return logp, entropy, s_star, s_expected
+
+
 class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits: Tensor, tokens: Tensor, temperature: float):
+    def forward(ctx, logits: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool):
         columns = _empty_columns(logits, len(logits))
         for block in _blocks(*logits.shape):
-            for column, values in zip(columns, _block_stats(logits[block], tokens[block], temperature), strict=True):
-                column[block] = values
-        ctx.save_for_backward(logits, tokens, columns[4])
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(*columns[1:4])
-        return tuple(columns[:4])
+            values = _block_stats(logits[block], tokens[block], temperature)
+            for column, value in zip(columns, values, strict=True):
+                column[block] = value
+        return _keep_for_backward(ctx, (logits, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
-    def backward(ctx, grad_logp: Tensor, *_):
-        logits, tokens, log_normaliser = ctx.saved_tensors
+    def backward(ctx, grad_logp: Tensor, grad_entropy: Tensor, *_):
+        logits, tokens, entropy, log_normaliser = ctx.saved_tensors
         grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
-        scale = -grad_logp / ctx.temperature
         for block in _blocks(*logits.shape):
-            d = _softmax_minus_onehot_(logits[block], tokens[block], log_normaliser[block], ctx.temperature)
-            grad[block] = d.mul_(scale[block, None])
-        return grad, None, None
+            grad[block] = _block_gradient(
+                logits[block],
+                tokens[block],
+                log_normaliser[block],
+                grad_logp[block],
+                entropy[block],
+                grad_entropy[block] if ctx.entropy_gradient else None,
+                ctx.temperature,
+            )
+        return grad, None, None, None
 
 
 class _StatsFromHidden(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float):
+    def forward(ctx, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool):
         columns = _empty_columns(hidden, len(hidden))
         for block in _blocks(len(hidden), len(weight)):
-            logits = hidden[block] @ weight.T
-            for column, values in zip(columns, _block_stats(logits, tokens[block], temperature), strict=True):
-                column[block] = values
-        ctx.save_for_backward(hidden, weight, tokens, columns[4])
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(*columns[1:4])
-        return tuple(columns[:4])
+            values = _block_stats(hidden[block] @ weight.T, tokens[block], temperature)
+            for column, value in zip(columns, values, strict=True):
+                column[block] = value
+        return _keep_for_backward(ctx, (hidden, weight, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
-    def backward(ctx, grad_logp: Tensor, *_):
-        hidden, weight, tokens, log_normaliser = ctx.saved_tensors
+    def backward(ctx, grad_logp: Tensor, grad_entropy: Tensor, *_):
+        hidden, weight, tokens, entropy, log_normaliser = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        scale = -grad_logp / ctx.temperature
         for block in _blocks(len(hidden), len(weight)):
-            logits = hidden[block] @ weight.T
-            d = _softmax_minus_onehot_(logits, tokens[block], log_normaliser[block], ctx.temperature)
-            d = d.mul_(scale[block, None]).to(weight.dtype)
+            d = _block_gradient(
+                hidden[block] @ weight.T,
+                tokens[block],
+                log_normaliser[block],
+                grad_logp[block],
+                entropy[block],
+                grad_entropy[block] if ctx.entropy_gradient else None,
+                ctx.temperature,
+            ).to(weight.dtype)
             grad_hidden[block] = d @ weight
             grad_weight.addmm_(d.T.float(), hidden[block].float())
-        return grad_hidden, grad_weight.to(weight.dtype), None, None
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None

@@ -13,7 +13,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,18 +40,46 @@ class Method:
         if self.denominator not in ("kept", "all"):
             raise UserError(f"denominator is {self.denominator!r}; it can be 'kept' or 'all'")
 
-    def token_weights(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor:
+    # True: with several updates a batch, weigh anew before each, on its own tokens under the current policy.
+    every_update: ClassVar[bool] = False
+
+    def shape_rewards(self, rewards: Tensor, groups: Tensor, mean_logp: Tensor) -> Tensor:
+        """Rewards [B] as they enter the group normalisation.
+
+        Args:
+            rewards: [B].
+            groups: integers [B], rollouts of one prompt share a number.
+            mean_logp: [B], mean log-probability of each response's tokens under the policy that sampled it, nats.
+        """
+        return rewards
+
+    def token_weights(
+        self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 
         Args:
             stats: TokenStats of the whole batch, each [B, T], under the policy that is about to be updated.
             advantages: [B, T].
             mask: [B, T], 1 on response tokens, 0 on padding; values under a 0 are arbitrary.
+            generator: for methods that choose at random; seeded by run and step.
 
         Returns:
             [B, T] fp32, 0 wherever the mask is.
         """
         return mask.float()
+
+    def drift_penalty(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor | None:
+        """Coefficient [B, T] of |log p - log p_old| in every token's loss; None = no such term. Arguments as above."""
+        return None
+
+    def entropy_bonus(self) -> float:
+        """Coefficient c of -c H in every token's loss; its gradient goes through the entropy H."""
+        return 0.0
+
+    def notes(self, updates_per_batch: int) -> str | None:
+        """What a reader of a run in this mode has to know, in one line; None = nothing."""
+        return None
 
 
 def method(name: str, **fixed) -> Callable[[type[Method]], type[Method]]:
@@ -83,11 +111,19 @@ def load_method(name: str, **params) -> Method:
     return build(**params)
 
 
-def check_mu(mu: float, mu_plus: float | None) -> None:
-    """Raise UserError unless both are numbers >= 0 (NaN compares false, so it is caught too)."""
-    for name, value in (("mu", mu), ("mu_plus", mu_plus)):
-        if value is not None and not (isinstance(value, int | float) and value >= 0):
+def check_number(name: str, value, test: Callable[[float], bool], right: str) -> None:
+    """Raise UserError unless `value` is a number that passes `test`; `right` says in words which ones do."""
+    if not (isinstance(value, int | float) and test(value)):  # NaN compares false, so a comparison catches it too
+        raise UserError(f"{name} is {value!r}; it has to be {right}")
+
+
+def check_clipping(mu: float, mu_plus: float | None, apply_to: str) -> None:
+    """Raise UserError unless mu and mu_plus (if given) are at least 0 and `chosen_samples` knows apply_to."""
+    for name, value in (("mu", mu), ("mu_plus", mu if mu_plus is None else mu_plus)):
+        if not (isinstance(value, int | float) and value >= 0):  # NaN compares false, so it is caught too
             raise UserError(f"{name} is {value!r}; it is a number of standard deviations, 0 or more")
+    if apply_to not in ("negative", "positive", "both"):
+        raise UserError(f"apply_to is {apply_to!r}; it can be 'negative', 'positive' or 'both'")
 
 
 def chosen_samples(advantages: Tensor, apply_to: str) -> Tensor:
@@ -97,9 +133,8 @@ def chosen_samples(advantages: Tensor, apply_to: str) -> Tensor:
             return advantages < 0
         case "positive":
             return advantages > 0
-        case "both":
+        case _:
             return advantages != 0
-    raise UserError(f"apply_to is {apply_to!r}; it can be 'negative', 'positive' or 'both'")
 
 
 def batch_mean_and_std(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

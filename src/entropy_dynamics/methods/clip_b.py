@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import SIGMA_FLOOR, Method, batch_mean_and_std, check_mu, chosen_samples, method
+from entropy_dynamics.methods import SIGMA_FLOOR, Method, batch_mean_and_std, check_clipping, chosen_samples, method
 
 
 @method("clip_b")
@@ -31,9 +31,11 @@ class ClipB(Method):
 
     def __post_init__(self):
         super().__post_init__()
-        check_mu(self.mu, self.mu_plus)
+        check_clipping(self.mu, self.mu_plus, self.apply_to)
 
-    def token_weights(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor:
+    def token_weights(
+        self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         mean, sigma = batch_mean_and_std(stats.s_star, mask)
         if sigma < SIGMA_FLOOR:
             return mask.float()

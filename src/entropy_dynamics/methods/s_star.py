@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from entropy_dynamics.core.token_stats import TokenStats
@@ -28,7 +29,9 @@ class SStar(Method):
     samples: Literal["pos", "neg"]
     side: Literal["gt", "lt"]
 
-    def token_weights(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor:
+    def token_weights(
+        self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         of_samples = advantages > 0 if self.samples == "pos" else advantages < 0
         of_side = stats.s_star > 0 if self.side == "gt" else stats.s_star < 0
         chosen = of_samples & of_side

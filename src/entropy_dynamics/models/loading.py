@@ -1,5 +1,6 @@
 """Loading a policy: a directory with safetensors, a config and a tokenizer, as transformers writes it."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,20 @@ def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTo
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise UserError(f"no model in {directory}: it has no config.json")
+    if not (directory / "tokenizer_config.json").is_file():
+        raise UserError(f"no tokenizer in {directory}: it has no tokenizer_config.json")
     if not any(directory.glob("*.safetensors")):
         raise UserError(f"no weights in {directory}: a model is loaded from safetensors only")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
     model = AutoModelForCausalLM.from_pretrained(
         directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
     )
-    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    # AutoTokenizer gives every model of the type qwen2 the byte-level tokenizer of Qwen2, whatever was saved beside it.
+    saved = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    generic = saved.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    tokenizer_class = PreTrainedTokenizerFast if generic else AutoTokenizer
+    tokenizer = tokenizer_class.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     return model.eval(), tokenizer
 
 

@@ -3,22 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.reporting.experiments import load_experiment
+from entropy_dynamics.config import CONFIGS
+from entropy_dynamics.reporting.experiments import EXPERIMENTS, load_experiment
 
 
 def render(
     name: str,
     results: Path,
-    configs: Path,
-    experiments: Path,
     scale: str,
     seeds: Any,
+    configs: Path = CONFIGS,
+    experiments: Path = EXPERIMENTS,
 ) -> list[Path]:
     """Write the files of one table or figure (table1, figure1, pass_rates, ...) and return their paths.
 
-    `results` is results/<scale>, `configs` and `experiments` are the folders of those names, `seeds` the section of the
-    scale's config. Tables go to tables/ as csv, md and
-    tex, figures to figures/ as png, svg and csv. Nothing is written until all of it is drawn.
+    `results` is results/<scale>, `seeds` the `seeds` section of the scale's config, `configs` and `experiments` are the
+    folders of those names. Tables go to tables/ as csv, md and tex, figures to figures/ as png, svg and csv. Nothing is
+    written until all of it is drawn.
 
     Raises:
         UserError: an unknown name, or a file of a run that is missing or not as it should be.

@@ -126,7 +126,7 @@ def _draw_panel(ax: Axes, panel: Panel, lines: list[Line], styles: dict[str, dic
             low, high = np.log10([min([np.quantile(positive, 0.1), *levels]), max([positive.max(), *levels])])
             ax.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
     else:
-        ax.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
         low, high = ax.get_ylim()
         if low < 0 < high:
             ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)

@@ -2,16 +2,17 @@
 
 Snakemake asks this module for the input files of its rules, so it imports nothing heavy.
 
-    kind: scores | curves | pass_rate_distribution | data_filter
+    kind: scores | curves | pass_rate_distribution | data_filter | theory | lens
     title, shows: what it is called, and what to look for
     seeds: tables | extras            how many seeds, a number of the scale's config
-    runs: [{models: [...], methods: [...]}]
+    runs: [{models: [...], methods: [...]}]    an entry may have its own seeds
     sweeps: [{models: [...], method: clip_b, parameter: mu, values: {default: [...], <scale>: [...]}}]
     evaluations: [aime24, ...]        scores, pass_rate_distribution: the data sets
     metrics: [avg, pass]              scores
     baseline: grpo                    what differences are taken to, and which line is black
     panels: [{title, model, methods, columns, points, log}]    curves; methods are names or patterns such as clip_b@*
     labels: {method: label}           where the method's own label would be too long
+    beyond_weights: {method: what}    lens: what the method acts through beside the weights of tokens
 """
 
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ _KEYS = {
     "curves": ({"kind", "title", "shows", "seeds", "runs", "panels"}, {"sweeps", "labels", "baseline"}),
     "pass_rate_distribution": ({"kind", "title", "shows", "seeds", "runs", "evaluations"}, {"baseline"}),
     "data_filter": ({"kind", "title", "shows"}, set()),
+    "theory": ({"kind", "title", "shows", "seeds", "runs"}, set()),
+    "lens": ({"kind", "title", "shows", "seeds", "runs"}, {"labels", "baseline", "beyond_weights"}),
 }  # kind: (keys it needs, keys it may have)
 
 
@@ -75,6 +78,7 @@ class Experiment:
     baseline: str = "grpo"
     panels: tuple[Panel, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
+    beyond_weights: dict[str, str] = field(default_factory=dict)
 
     @property
     def models(self) -> list[str]:
@@ -88,8 +92,8 @@ class Experiment:
         return [run.seed for run in self.runs if (run.model, run.method) == (model, method)]
 
     def metrics_files(self, results: Path) -> list[Path]:
-        """The training curves it draws: empty for what only needs evaluations."""
-        if not self.panels:
+        """The training metrics it reads: empty for what only needs evaluations."""
+        if self.kind not in ("curves", "theory", "lens"):
             return []
         return [run.metrics_file(results) for run in self.runs]
 
@@ -102,6 +106,8 @@ class Experiment:
         files += [Layout(results).model(model) / "model.json" for model in self.models]
         if self.kind == "data_filter":
             files.append(Layout(results).pass_rates)
+        if self.kind == "theory":
+            files.append(Layout(results).logit_steps)
         return files
 
 
@@ -126,7 +132,7 @@ def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPER
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind not in _KEYS:
         raise UserError(f"{path}: unknown kind {kind!r}{nearest(str(kind), _KEYS)}")
-    _check_keys(content, *_KEYS[kind], str(path))
+    check_keys(content, *_KEYS[kind], str(path))
     runs = _runs(content, scale, seeds, path) if "runs" in content else ()
     return Experiment(
         name=name,
@@ -139,34 +145,40 @@ def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPER
         baseline=content.get("baseline", "grpo"),
         panels=tuple(_panel(entry, i, runs, path) for i, entry in enumerate(content.get("panels", ()), 1)),
         labels=content.get("labels", {}),
+        beyond_weights=content.get("beyond_weights", {}),
     )
 
 
 def _runs(content: dict, scale: str, seeds: Any, path: Path) -> tuple[Run, ...]:
-    if content["seeds"] not in ("tables", "extras"):
-        raise UserError(f"{path}: seeds is {content['seeds']!r}; it has to be 'tables' or 'extras'")
-    count = seeds[content["seeds"]]
-    runs = []
+    counts: dict[tuple[str, str], int] = {}  # seeds of each model and method
     for entry in content["runs"]:
-        _check_keys(entry, {"models", "methods"}, set(), f"{path}: runs")
-        runs += [(model, method) for model in entry["models"] for method in entry["methods"]]
+        check_keys(entry, {"models", "methods"}, {"seeds"}, f"{path}: runs")
+        count = _count(entry.get("seeds", content["seeds"]), seeds, path)
+        counts |= {(model, method): count for model in entry["models"] for method in entry["methods"]}
     for entry in content.get("sweeps", ()):
-        _check_keys(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
+        check_keys(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
         values = entry["values"].get(scale, entry["values"].get("default"))
         if values is None:
             raise UserError(f"{path}: the sweep of {entry['method']} has no values for {scale!r} and no default")
         swept = [f"{entry['method']}@{entry['parameter']}={value}" for value in values]
-        runs += [(model, method) for model in entry["models"] for method in swept]
+        count = _count(content["seeds"], seeds, path)
+        counts |= {(model, method): count for model in entry["models"] for method in swept}
     return tuple(
         Run(model, method, seed)
-        for model, method in dict.fromkeys(runs)
+        for (model, method), count in counts.items()
         for seed in range(1 if method == BASE else count)  # sampling apart, the untrained model has no seeds
     )
 
 
+def _count(section: str, seeds: Any, path: Path) -> int:
+    if section not in ("tables", "extras"):
+        raise UserError(f"{path}: seeds is {section!r}; it has to be 'tables' or 'extras'")
+    return seeds[section]
+
+
 def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel:
     where = f"{path}: panel {number}"
-    _check_keys(entry, {"columns"}, _PANEL_KEYS, where)
+    check_keys(entry, {"columns"}, _PANEL_KEYS, where)
     models = list(dict.fromkeys(run.model for run in runs))
     model = entry.get("model", models[0])
     if model not in models or ("model" not in entry and len(models) > 1):
@@ -181,7 +193,7 @@ def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel
     return Panel(model, methods, tuple(entry["columns"]), **rest)
 
 
-def _check_keys(content: Any, needed: set[str], allowed: set[str], where: str) -> None:
+def check_keys(content: Any, needed: set[str], allowed: set[str], where: str) -> None:
     if not isinstance(content, dict):
         raise UserError(f"{where}: {content!r} has to be a mapping of keys to values")
     for key in content:

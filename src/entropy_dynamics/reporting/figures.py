@@ -10,15 +10,23 @@ from matplotlib.figure import Figure
 from entropy_dynamics.files import write_text, written_whole
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.experiments import Experiment
+from entropy_dynamics.reporting.lens import draw_lens
 from entropy_dynamics.reporting.results import Results
 from entropy_dynamics.reporting.style import BARS, DPI, RC, WIDTH, add_footer, pretty
+from entropy_dynamics.reporting.theory import draw_theory
 from entropy_dynamics.statistics import LEVEL, bootstrap_interval
 
 
 def write_figure(experiment: Experiment, results: Path, scale: str, configs: Path, experiments: Path) -> list[Path]:
     """Write figures/<name>.png, .svg and .csv."""
     source = Results(results, scale, configs, experiments)
-    draw = {"curves": draw_curves, "pass_rate_distribution": draw_pass_rates, "data_filter": draw_data_filter}
+    draw = {
+        "curves": draw_curves,
+        "pass_rate_distribution": draw_pass_rates,
+        "data_filter": draw_data_filter,
+        "theory": draw_theory,
+        "lens": draw_lens,
+    }
     png, svg, csv = (results / "figures" / f"{experiment.name}.{ending}" for ending in ("png", "svg", "csv"))
     with matplotlib.rc_context(RC):
         figure, frame = draw[experiment.kind](experiment, source)

@@ -115,6 +115,10 @@ class Results:
         """A row for each training problem: correct of samples, rate, and whether it was kept or why not."""
         return self._parquet(Layout(self.root).pass_rates, ("correct", "samples", "rate", "kept", "reason"))
 
+    def logit_steps(self) -> pd.DataFrame:
+        """A row for each token, theorem and step size: predicted and realised entropy change, nats."""
+        return self._parquet(Layout(self.root).logit_steps, ("theorem", "step_size", "predicted", "realised"))
+
     def model(self, name: str) -> Model:
         path = Layout(self.root).model(name) / "model.json"
         facts = json.loads(self._found(path).read_text(encoding="utf-8"))

@@ -87,9 +87,7 @@ class NativeSampler:
         self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
-        repeats = len(requests[0][1])
-        if any(len(samples) != repeats for _, samples in requests):  # only the cut-up last piece of one prompt
-            return [r for one in requests for r in self._sample_batch([one], temperature, max_new_tokens, stream)]
+        repeats = len(requests[0][1])  # the same for all: a prompt whose samples were cut up is in a batch by itself
         device = self.model.device
         uniforms = np.stack(
             [

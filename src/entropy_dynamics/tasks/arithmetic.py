@@ -6,6 +6,7 @@ high entropy, while a running sum follows from what stands before it. The bad ha
 has to unlearn: guessing at once, being off in a sum, forgetting the box, never coming to an end.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from math import comb
 
@@ -18,6 +19,7 @@ from entropy_dynamics.tasks.problems import Problem
 DIGITS = 9  # the numbers are 1 to 9: adding a zero is no step
 RAMBLING_CHARACTERS = 160  # a solution that never ends is written this long: more than any token limit in use
 MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy running sum is off
+RARE = 0.05  # of a length with less than this share of its sums left the warm start draws none
 GUESSING_ERROR = 4.0  # standard deviation of a guess around the true sum
 
 
@@ -36,11 +38,7 @@ def generate_problems(
     """
     low, high = _checked_terms(terms)
     seen = {canonical(text) for text in exclude}
-    left = {length: comb(DIGITS + length - 1, length) for length in range(low, high + 1)}
-    for text in seen:
-        length = text.count("+") + 1
-        if length in left:
-            left[length] -= 1
+    left = _sums_left(low, high, seen)
     if count > sum(left.values()):
         raise UserError(
             f"arithmetic: {count} problems of {low} to {high} numbers wanted, but only {sum(left.values())} different "
@@ -62,19 +60,21 @@ def generate_problems(
 def problem_stream(*, terms: tuple[int, int], seed: int, exclude: set[str] = frozenset()) -> Iterator[str]:
     """Problem texts without end, repetitions allowed, none of them in `exclude` in any order of its numbers.
 
-    Raises UserError if a length has no sum left beside `exclude`.
+    Every length is drawn equally often and a draw in `exclude` is drawn anew, so a length is the rarer the more of its
+    sums are excluded; one of which hardly any is left does not occur. Raises UserError if that is all of them.
     """
     low, high = _checked_terms(terms)
     excluded = {canonical(text) for text in exclude}
-    for length in range(low, high + 1):
-        if sum(text.count("+") + 1 == length for text in excluded) >= comb(DIGITS + length - 1, length):
-            raise UserError(
-                f"arithmetic: every sum of {length} numbers is in another set, so none is left for the warm start; "
-                "make those sets smaller or start `terms` above it"
-            )
+    left = _sums_left(low, high, excluded)
+    lengths = [length for length, number in left.items() if number >= RARE * _number_of_sums(length)]
+    if not lengths:
+        raise UserError(
+            f"arithmetic: the other sets hold nearly every sum of {low} to {high} numbers, so none is left "
+            "for the warm start; make those sets smaller or widen its `terms`"
+        )
     rng = np.random.default_rng(seed)
     while True:
-        text = _draw(int(rng.integers(low, high + 1)), rng)
+        text = _draw(int(rng.choice(lengths)), rng)
         if canonical(text) not in excluded:
             yield text
 
@@ -106,6 +106,16 @@ def _running_sums(numbers: list[int], habits: HabitsConfig, rng: np.random.Gener
 
 def _boxed(answer: int) -> str:
     return f"\\boxed{{{answer}}}"
+
+
+def _number_of_sums(length: int) -> int:
+    return comb(DIGITS + length - 1, length)  # multisets of `length` numbers
+
+
+def _sums_left(low: int, high: int, excluded: set[str]) -> dict[int, int]:
+    """For every length how many sums are not among `excluded` (canonical texts)."""
+    taken = Counter(text.count("+") + 1 for text in excluded)
+    return {length: _number_of_sums(length) - taken[length] for length in range(low, high + 1)}
 
 
 def _draw(length: int, rng: np.random.Generator) -> str:

@@ -1,10 +1,12 @@
 """One training run from its inputs to its directory: model and kept problems in; policy, metrics and records out."""
 
+import sys
 from pathlib import Path
 
 import pandas as pd
 
 from entropy_dynamics.config import Config, to_yaml
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
@@ -26,11 +28,13 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
     method = load_method(config.method.name, **config.method.params)
     model_name = config.model.name
     model, tokenizer = load_policy(layout.model(model_name))
+    if not layout.pass_rates.is_file():
+        raise UserError(f"no file {layout.pass_rates}: measure the pass rates first (entropy-dynamics pass-rates)")
     kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
     sampler = make_sampler(config, model, tokenizer)
-    grade = make_grader(tokenizer, [*problems, *held_out])
+    grade_held_out = make_grader(tokenizer, held_out)  # two files may use one id for different problems
     validation_prompts = make_prompts(config, tokenizer, held_out)
 
     def validate() -> float:
@@ -41,14 +45,14 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
             max_new_tokens=config.sampling.max_new_tokens,
             stream="validation",  # the same random numbers at every step: what changes is the policy
         )
-        return sum(grade(rollout).correct for rollout in rollouts) / len(rollouts)
+        return sum(grade_held_out(rollout).correct for rollout in rollouts) / len(rollouts)
 
     trainer = Trainer(
         config.training,
         model=model,
         method=method,
         sampler=sampler,
-        grade=grade,
+        grade=make_grader(tokenizer, problems),
         prompts=make_prompts(config, tokenizer, problems),
         temperature=config.sampling.temperature,
         max_new_tokens=config.sampling.max_new_tokens,
@@ -56,6 +60,9 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
         seed=seed,
         validate=validate,
     )
+    note = method.notes(config.training.updates_per_batch)
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)
     rows = []
     with Progress(f"{model_name} {method_name} seed {seed}", config.training.steps) as progress:
         for row in trainer.run():
@@ -68,6 +75,6 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
         save_policy(model, tokenizer, directory / "policy")
         write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
         write_text(directory / "config.yaml", to_yaml(config))
-        record = {"model": model_name, "method": method_name, "seed": seed, **provenance(inputs)}
+        record = {"model": model_name, "method": method_name, "seed": seed, "note": note, **provenance(inputs)}
         write_json(directory / "provenance.json", record)
     return out

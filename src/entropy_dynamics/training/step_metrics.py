@@ -16,11 +16,20 @@ def entropy_metrics(
     `predicted_entropy_change` is Corollary 4 with the advantages that the method leaves, w A: the change per unit of
     the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
     another size, so it is to be compared with the measured change by its sign and correlation.
+    `lens_<samples>_<direction>` is the mean over all response tokens of the positive (up) or negative (down) part of
+    -A S_c on positive or negative samples: the entropy increase and decrease that GRPO would cause there (Section 4.2);
+    `..._kept` is what is left of it under the method's weights.
     """
     mask = mask_BT.bool()
     advantage, weight, s_centered = (x[mask].double() for x in (advantages_BT, weights_BT, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
-    dropped, negative = weight == 0, advantage < 0
+    dropped, positive, negative = weight == 0, advantage > 0, advantage < 0
+    change = -advantage * s_centered
+    lens = {
+        f"lens_{samples}_{direction}": part * chosen
+        for samples, chosen in (("pos", positive), ("neg", negative))
+        for direction, part in (("up", change.clamp_min(0)), ("down", change.clamp_max(0)))
+    }
     return {
         "entropy": float(stats.entropy[mask].double().mean()),
         "s_star_mean": float(stats.s_star[mask].double().mean()),
@@ -36,6 +45,8 @@ def entropy_metrics(
             batch_entropy_change(advantages_BT * weights_BT, stats.s_centered, mask, learning_rate)
         ),
         "tokens": int(mask.sum()),
+        **{name: float(part.mean()) for name, part in lens.items()},
+        **{f"{name}_kept": float((weight * part).mean()) for name, part in lens.items()},
     }
 
 

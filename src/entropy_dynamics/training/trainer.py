@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,16 +16,24 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from entropy_dynamics.config import TrainingConfig
-from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.objective import loss_weights, policy_loss
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks.grading import REWARDS, Grade
+from entropy_dynamics.training.advantage_estimators import AdvantageEstimator, CriticGAE, GroupNormalised
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import policy_stats
 from entropy_dynamics.training.step_metrics import entropy_metrics, zero_variance_groups
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What a method makes of a batch, each [B, T]: weights, and coefficients of |log p - log p_old| if it has any."""
+
+    weights: Tensor
+    drift_penalty: Tensor | None
 
 
 class Trainer:
@@ -55,6 +64,12 @@ class Trainer:
         """
         if not prompts:
             raise UserError("no training problems are left: the pass-rate filter dropped them all")
+        per_step = min(config.prompts_per_step, len(prompts))
+        if config.updates_per_batch > per_step:
+            raise UserError(
+                f"training.updates_per_batch is {config.updates_per_batch}, but a step has only {per_step} prompts "
+                "to divide among its updates"
+            )
         self.config, self.model, self.method, self.sampler = config, model, method, sampler
         self.grade, self.prompts, self.validate = grade, prompts, validate
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
@@ -69,6 +84,9 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
+        self.estimator: AdvantageEstimator = GroupNormalised()
+        if config.advantage == "gae":
+            self.estimator = CriticGAE(config.critic, model, config.tokens_per_micro_batch)
 
     def run(self) -> Iterator[dict[str, float]]:
         """Train for `config.steps` steps.
@@ -77,7 +95,7 @@ class Trainer:
             The metrics of each step (step 0 is the untrained policy's batch).
 
         Raises:
-            UserError: the loss or the gradient is not finite; the model is then as it was before that step.
+            UserError: the loss or the gradient is not finite; the model is then as it was before that update.
         """
         for step in range(self.config.steps):
             yield self.step(step)
@@ -104,13 +122,18 @@ class Trainer:
             grades = [self.grade(rollout) for rollout in rollouts]
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.model.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.model.device)
-            advantages = group_advantages(rewards, batch.groups_B)[:, None].expand(batch.mask_BT.shape)
 
         with clock("score"):
             stats, graphs = self.score(batch)
-            weights = self.method.token_weights(stats, advantages, batch.mask_BT)
+            mean_logp = (stats.logp * batch.mask_BT).sum(-1) / batch.response_lengths_B
+            shaped = self.method.shape_rewards(rewards, batch.groups_B, mean_logp)
+            advantages = self.estimator.estimate(batch, shaped)
+            generator = torch.Generator(self.model.device)
+            generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
+            weighing = self.weigh(stats, advantages, batch.mask_BT, generator)
         with clock("update"):
-            grad_norm = self.update(batch, stats, advantages, weights, graphs, step)
+            weights, grad_norm = self.update(batch, stats, advantages, weighing, graphs, generator, step)
+            learnt = self.estimator.learn(self._mini_batches(batch))
         if self.config.entropy_change_every and step % self.config.entropy_change_every == 0:
             with clock("measure"):
                 before = _mean(stats.entropy, batch.mask_BT)
@@ -125,6 +148,7 @@ class Trainer:
             "truncated": float(np.mean([grade.truncated for grade in grades])),
             "zero_variance_groups": zero_variance_groups(rewards, batch.groups_B),
             "grad_norm": grad_norm,
+            **learnt,
             **clock.seconds,
         }
 
@@ -136,59 +160,58 @@ class Trainer:
         order = np.random.default_rng([self.seed, epoch]).permutation(size)
         return [self.prompts[index] for index in order[place * count : (place + 1) * count]]
 
-    def score(self, batch: RolloutBatch, graph: bool = True) -> tuple[TokenStats, list[tuple[Tensor, Tensor]]]:
-        """Statistics of the whole batch under the current policy, detached, each [B, T].
+    def score(
+        self, batch: RolloutBatch, rows: Tensor | None = None, graph: bool = True
+    ) -> tuple[TokenStats, list[tuple[Tensor, TokenStats]]]:
+        """Statistics of `rows` (the whole batch by default) under the current policy, detached, each [B, T].
 
         When one update follows and the batch is small enough to hold (`held_tokens`), the forward passes keep their
-        graphs and the update goes on from them: [(rows, logp [rows, T] with its graph), ...]. Else the list is empty.
+        graphs and the update goes on from them: [(rows, their statistics with the graph), ...]. Else the list is empty.
         """
         held = graph and self.config.updates_per_batch == 1 and int(batch.lengths_B.sum()) <= self.config.held_tokens
-        columns = {name: torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device) for name in _COLUMNS}
-        graphs = []
-        with torch.set_grad_enabled(held):
-            for rows in batch.micro_batches(self.config.tokens_per_micro_batch):
-                stats = policy_stats(self.model, batch, rows, self.temperature)
+        rows = torch.arange(len(batch)) if rows is None else rows
+        graphs = list(self._forward(batch, rows)) if held else []
+        with torch.no_grad():
+            parts = graphs or self._forward(batch, rows)
+            columns = {name: torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device) for name in _COLUMNS}
+            for part, stats in parts:
                 for name, column in columns.items():
-                    column[rows] = getattr(stats, name).detach()
-                if held:
-                    graphs.append((rows, stats.logp))
+                    column[part] = getattr(stats, name).detach()
         return TokenStats(**columns), graphs
+
+    def weigh(self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator) -> Weighing:
+        """Ask the method, with the tokens of a whole batch."""
+        weights = self.method.token_weights(stats, advantages, mask, generator)
+        return Weighing(weights, self.method.drift_penalty(stats, advantages, mask))
 
     def update(
         self,
         batch: RolloutBatch,
         stats: TokenStats,
         advantages: Tensor,
-        weights: Tensor,
-        graphs: list[tuple[Tensor, Tensor]],
+        weighing: Weighing,
+        graphs: list[tuple[Tensor, TokenStats]],
+        generator: torch.Generator,
         step: int,
-    ) -> float:
-        """`updates_per_batch` optimizer steps, each on its share of the prompts; returns the mean gradient norm."""
-        objective = self.config.objective
+    ) -> tuple[Tensor, float]:
+        """`updates_per_batch` optimizer steps, each on its share of the prompts.
+
+        Returns:
+            The weights that were used, [B, T], and the mean gradient norm.
+        """
+        used = torch.zeros_like(weighing.weights)
         norms = []
-        for rows in self._mini_batches(batch):
-            multipliers = torch.zeros_like(weights)
-            multipliers[rows] = loss_weights(
-                weights[rows],
-                batch.mask_BT[rows],
-                batch.groups_B[rows],
-                scope=objective.loss_scope,
-                denominator=self.method.denominator,
-            )
+        for number, rows in enumerate(self._mini_batches(batch)):
+            if self.method.every_update and self.config.updates_per_batch > 1:
+                current = stats if number == 0 else self.score(batch, rows)[0]  # the policy has moved since
+                weighing = self.weigh(current, advantages, _only(batch.mask_BT, rows), generator)
+            used[rows] = weighing.weights[rows]
             self.optimizer.zero_grad(set_to_none=True)
             total = 0.0
-            for part, logp in graphs or self._forward_again(batch, rows):
-                # Strictly on-policy the policy that sampled is the one trained: lp_old = lp, and the ratio exactly 1.
-                logp_old = stats.logp[part] if self.config.updates_per_batch > 1 else logp.detach()
-                loss = policy_loss(
-                    logp,
-                    logp_old,
-                    advantages[part],
-                    multipliers[part],
-                    clip_low=objective.clip_low,
-                    clip_high=objective.clip_high,
-                    dual_clip=objective.dual_clip,
-                )
+            # Before the first update the policy that sampled is the one trained: lp_old = lp, and the ratio exactly 1.
+            # The stored scores would equal it only up to the rounding of another micro-batch.
+            logp_old = stats.logp if number > 0 else None
+            for loss in self._losses(batch, rows, logp_old, advantages, weighing, graphs):
                 loss.backward()
                 total += loss.item()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.max_grad_norm).item()
@@ -199,18 +222,68 @@ class Trainer:
                 )
             self.optimizer.step()
             norms.append(norm)
-        return float(np.mean(norms))
+        return used, float(np.mean(norms))
+
+    def _losses(
+        self,
+        batch: RolloutBatch,
+        rows: Tensor,
+        logp_old_BT: Tensor | None,
+        advantages: Tensor,
+        weighing: Weighing,
+        graphs: list[tuple[Tensor, TokenStats]],
+    ) -> Iterator[Tensor]:
+        """The losses of the micro-batches of `rows`; their sum is the loss of one optimizer step.
+
+        logp_old_BT: under the policy that sampled; None where that is the current one.
+        """
+        objective = self.config.objective
+        mask = _only(batch.mask_BT, rows)
+
+        def shares(weights: Tensor, denominator: str) -> Tensor:
+            result = torch.zeros_like(weights)
+            own = (weights[rows], mask[rows], batch.groups_B[rows])
+            result[rows] = loss_weights(*own, scope=objective.loss_scope, denominator=denominator)
+            return result
+
+        multipliers = shares(weighing.weights, self.method.denominator)
+        everywhere = shares(mask.float(), "all")  # terms beside the policy loss are means over all response tokens
+        for part, now in graphs or self._forward(batch, rows):
+            logp_old = now.logp.detach() if logp_old_BT is None else logp_old_BT[part]
+            loss = policy_loss(
+                now.logp,
+                logp_old,
+                advantages[part],
+                multipliers[part],
+                clip_low=objective.clip_low,
+                clip_high=objective.clip_high,
+                dual_clip=objective.dual_clip,
+            )
+            if weighing.drift_penalty is not None:
+                penalty = weighing.drift_penalty[part] * (now.logp - logp_old).abs()
+                loss = loss + (penalty * everywhere[part]).sum()
+            if self.method.entropy_bonus():
+                loss = loss - self.method.entropy_bonus() * (now.entropy * everywhere[part]).sum()
+            yield loss
 
     def _mini_batches(self, batch: RolloutBatch) -> list[Tensor]:
-        groups = batch.groups_B.unique().chunk(self.config.updates_per_batch)
+        groups = batch.groups_B.unique().tensor_split(self.config.updates_per_batch)
         return [torch.isin(batch.groups_B, chosen).nonzero().squeeze(-1) for chosen in groups]
 
-    def _forward_again(self, batch: RolloutBatch, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _forward(self, batch: RolloutBatch, rows: Tensor) -> Iterator[tuple[Tensor, TokenStats]]:
         for part in batch.micro_batches(self.config.tokens_per_micro_batch, rows):
-            yield part, policy_stats(self.model, batch, part, self.temperature).logp
+            bonus = self.method.entropy_bonus() != 0
+            yield part, policy_stats(self.model, batch, part, self.temperature, entropy_gradient=bonus)
 
 
 _COLUMNS = tuple(TokenStats.__dataclass_fields__)
+
+
+def _only(mask: Tensor, rows: Tensor) -> Tensor:
+    """The mask [B, T] with all rows but `rows` at 0."""
+    chosen = torch.zeros_like(mask)
+    chosen[rows] = mask[rows]
+    return chosen
 
 
 def _mean(values: Tensor, mask: Tensor) -> float:

@@ -1,0 +1,109 @@
+"""One training step of a scale, split by phase: seconds, tokens a second and peak memory, each method beside GRPO.
+
+The methods take turns step by step (grpo, clip_b, clip_v, grpo, ...), each from its own copy of the base model, so that
+a drift of the machine's speed meets all of them alike. Medians over the steps after the first.
+"""
+
+import argparse
+import copy
+import resource
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+from entropy_dynamics.config import load_config
+from entropy_dynamics.files import write_json
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.provenance import hardware
+from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
+from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.training.trainer import Trainer
+
+PHASES = ("sample", "grade", "score", "update")
+RESULT = Path(__file__).parent / "results" / "training_step.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scale", default="laptop")
+    parser.add_argument("--results", default="results", help="where the scale's base model and problems are")
+    parser.add_argument("--model", default="qwen2.5-7b-instruct")
+    parser.add_argument("--methods", nargs="+", default=["grpo", "clip_b", "clip_v"])
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+
+    layout = Layout.of(options.scale, options.results)
+    torch.set_num_threads(load_config(options.scale).threads)
+    trainers = {method: make_trainer(options.scale, options.model, method, layout) for method in options.methods}
+    rows = {method: [] for method in trainers}
+    for step in range(options.steps + 1):
+        for method, trainer in trainers.items():
+            rows[method].append(trainer.step(step))
+    write_json(options.out, summary(options, {method: found[1:] for method, found in rows.items()}))
+    print(options.out.read_text(), file=sys.stdout)
+
+
+def make_trainer(scale: str, model_name: str, method_name: str, layout: Layout) -> Trainer:
+    config = load_config(scale, model_name, method_name)
+    model, tokenizer = load_policy(layout.model(model_name))
+    problems = load_problems(layout.problems("train"))
+    training = copy.deepcopy(config.training)
+    training.entropy_change_every = 0  # what is measured is the step, not the measurements
+    return Trainer(
+        training,
+        model=model,
+        method=load_method(config.method.name, **config.method.params),
+        sampler=make_sampler(config, model, tokenizer),
+        grade=make_grader(tokenizer, problems),
+        prompts=make_prompts(config, tokenizer, problems),
+        temperature=config.sampling.temperature,
+        max_new_tokens=config.sampling.max_new_tokens,
+        pad_token=tokenizer.pad_token_id,
+        seed=0,
+    )
+
+
+def summary(options: argparse.Namespace, rows: dict[str, list[dict[str, float]]]) -> dict:
+    def median(method: str, value) -> float:
+        return round(statistics.median(value(row) for row in rows[method]), 4)
+
+    def seconds(row: dict[str, float]) -> float:
+        return sum(row[f"seconds_{phase}"] for phase in PHASES)
+
+    methods = {
+        method: {
+            "seconds_a_step": median(method, seconds),
+            **{f"seconds_{phase}": median(method, lambda row, p=phase: row[f"seconds_{p}"]) for phase in PHASES},
+            "response_tokens_a_second": median(method, lambda row: row["tokens"] / seconds(row)),
+            "tokens_a_step": median(method, lambda row: row["tokens"]),
+        }
+        for method in rows
+    }
+    first = next(iter(rows))
+    return {
+        "what": f"one training step, scale {options.scale}, stand-in of {options.model}, {options.steps} steps each",
+        "hardware": hardware(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "methods": methods,
+        f"seconds_per_token_against_{first}": {
+            method: round(
+                statistics.median(
+                    (seconds(row) / row["tokens"]) / (seconds(reference) / reference["tokens"])
+                    for row, reference in zip(rows[method], rows[first], strict=True)
+                ),
+                3,
+            )
+            for method in rows
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Tiny models, their tokenizer and problems, shared by all tests."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from entropy_dynamics.config import HabitsConfig, StandInConfig, WarmStartConfig
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.models.stand_ins import build_stand_in
+from entropy_dynamics.models.tokenizer import build_tokenizer
+from entropy_dynamics.sampling import Prompt
+from entropy_dynamics.sampling.native import NativeSampler
+from entropy_dynamics.tasks.arithmetic import generate_problems
+from entropy_dynamics.tasks.prompts import encode_prompt
+from entropy_dynamics.training.trainer import Trainer
+from reference import even_sum, training_config
+
+ROOT = Path(__file__).parents[1]
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def problems():
+    """Twelve sums of two to six numbers, so that prompts have five lengths."""
+    return generate_problems(12, terms=(2, 6), seed=3, prefix="p")
+
+
+@pytest.fixture(scope="session")
+def prompts(tokenizer, problems) -> list[Prompt]:
+    return [Prompt(one.id, encode_prompt(tokenizer, one.problem, "chat", 32)) for one in problems]
+
+
+@pytest.fixture(scope="session")
+def make_model(tokenizer) -> Callable:
+    """`make_model(architecture)`: a fresh untrained model of one or two layers, the same weights each time."""
+
+    def make(architecture: str = "qwen2", *, layers: int = 1, heads: int = 1, kv_heads: int = 1, seed: int = 5):
+        spec = StandInConfig(
+            architecture=architecture,
+            hidden_size=32 * heads,
+            layers=layers,
+            head_size=32,
+            heads=heads,
+            kv_heads=kv_heads,
+            intermediate_size=48,
+            tied_embeddings=True,
+            seed=seed,
+            warm_start=WarmStartConfig(terms=[2, 6], steps=1, batch_size=2, learning_rate=1e-3, habits=HabitsConfig()),
+        )
+        return build_stand_in(spec, tokenizer).eval()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def shared_model(make_model):
+    """For tests that only look at it."""
+    return make_model("qwen2", layers=2)
+
+
+@pytest.fixture
+def model(shared_model):
+    """For tests that train it."""
+    return copy.deepcopy(shared_model)
+
+
+@pytest.fixture
+def make_trainer(prompts, tokenizer) -> Callable:
+    """`make_trainer(model, method, ...)`: a trainer of `model`; other keywords are those of `training_config`."""
+
+    def make(model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, **changes):
+        return Trainer(
+            training_config(**changes),
+            model=model,
+            method=load_method(method, **(params or {})),
+            sampler=NativeSampler(
+                model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
+            ),
+            grade=grade,
+            prompts=prompts,
+            temperature=1.0,
+            max_new_tokens=max_new,
+            pad_token=tokenizer.pad_token_id,
+            seed=seed,
+            validate=validate,
+        )
+
+    return make

@@ -1,0 +1,126 @@
+"""Made-up runs and evaluations, written where real ones are: what tables, figures and the report are tried on."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.files import write_json, write_parquet
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.reporting.experiments import Run, known_experiments, load_experiment
+
+ROOT = Path(__file__).parents[1]
+SCALE = "laptop"
+SEEDS = {"tables": 3, "extras": 1}
+MODEL = "qwen2.5-7b-instruct"
+STEPS = 40
+LABELS = {
+    "qwen2.5-7b-instruct": "Qwen2.5-7B-Instruct",
+    "qwen3-4b-base": "Qwen3-4B-Base",
+    "qwen2.5-14b-instruct": "Qwen2.5-14B-Instruct",
+    "distill-llama-8b": "R1-Distill-Llama-8B",
+    "internlm3-8b-instruct": "InternLM3-8B-Instruct",
+}
+KEPT = {  # of the entropy increase and decrease on positive, then on negative samples
+    "clip_b": (1, 1, 0.7, 0.4),
+    "clip_v": (1, 1, 0.6, 0.5),
+    "advantage_reweighting": (1.3, 0.9, 1.1, 0.8),
+    "s_star_keep_pos_gt": (0, 1, 0, 0),
+}
+
+
+def write_models(results: Path, stand_in: bool = True) -> None:
+    for name, label in LABELS.items():
+        facts = {"name": name, "label": label, "stand_in": stand_in, "parameters": 110_000, "architecture": "qwen2"}
+        write_json(Layout(results).model(name) / "model.json", facts)
+
+
+def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> None:
+    """A made-up training curve: the entropy falls by half, or rises, depending on the method's name."""
+    rng = np.random.default_rng([run.seed, *run.method.encode()])
+    t = np.linspace(0, 1, steps)
+    ends = {"grpo": 0.15, "clip_b": 0.24, "clip_v": 0.3}
+    rising = [f"s_star_{action}_{sign}" for action, sign in (("keep", "pos_lt"), ("keep", "neg_gt"))]
+    rising += ["s_star_mask_pos_gt", "s_star_mask_neg_lt"]
+    end = ends.get(run.method.partition("@")[0], 0.7 if run.method in rising else 0.08)
+    mu = float(run.method.partition("=")[2] or 1.6) if "mu=" in run.method else 1.6
+    accuracy = 0.12 + 0.4 * t + 0.03 * rng.standard_normal(steps)
+    frame = {
+        "step": np.arange(steps),
+        "entropy": 0.34
+        + (end * mu / (1 if "@" not in run.method else 1.6) - 0.34) * t
+        + 0.01 * rng.standard_normal(steps),
+        "accuracy": accuracy.clip(0),
+        "validation_accuracy": np.where(np.arange(steps) % 10 == 0, accuracy + 0.1, np.nan),
+        "clip_fraction": 0.0 if run.method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
+        "s_star_mean": 0.09 - 0.03 * t + 0.003 * rng.standard_normal(steps),
+        "s_centered_mean": 2e-4 * rng.standard_normal(steps),
+        "neg_cov": -0.004 + 0.002 * rng.standard_normal(steps),
+        "neg_cov_positive": 0.01 + 0.002 * rng.standard_normal(steps),
+        "neg_cov_negative": -0.014 + 0.002 * rng.standard_normal(steps),
+        "grad_norm": rng.uniform(0.2, 1, steps),
+        "predicted_entropy_change": (predicted := 1e-6 * rng.normal(-1, 0.7, steps)),
+        "entropy_change": np.where(
+            np.arange(steps) % 2 == 0, 2000 * predicted + 5e-4 * rng.standard_normal(steps), np.nan
+        ),
+    }
+    sizes = zip(("pos_up", "pos_down", "neg_up", "neg_down"), (0.01, -0.02, 0.015, -0.012), strict=True)
+    for (part, size), kept in zip(sizes, KEPT.get(run.method, (1, 1, 1, 1)), strict=True):
+        frame[f"lens_{part}"] = size * rng.uniform(0.8, 1.2, steps)
+        frame[f"lens_{part}_kept"] = kept * frame[f"lens_{part}"]
+    write_parquet(run.metrics_file(results), pd.DataFrame(frame | columns))
+
+
+def evaluation_frame(correct: np.ndarray) -> pd.DataFrame:
+    problems, k = correct.shape
+    return pd.DataFrame(
+        {
+            "problem_id": np.repeat([f"p{i:04d}" for i in range(problems)], k),
+            "sample": np.tile(np.arange(k), problems),
+            "correct": correct.ravel(),
+            "formatted": True,
+            "answer": pd.array(np.tile([7] * (k - 1) + [None], problems), dtype="Int64"),
+            "finish_reason": np.tile(["length"] + ["stop"] * (k - 1), problems),
+            "tokens": 30,
+        }
+    )
+
+
+def write_evaluation(results: Path, run: Run, dataset: str, correct: np.ndarray | None = None) -> None:
+    if correct is None:
+        problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+        rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.method, 0.46)
+        rng = np.random.default_rng([run.seed, *run.method.encode(), *dataset.encode()])
+        correct = rng.random((problems, k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))
+    write_parquet(run.evaluation_file(results, dataset), evaluation_frame(correct))
+
+
+def write_logit_steps(results: Path, tokens: int = 500) -> None:
+    """Steps that follow the theorems, but for a term of second order."""
+    rng, frames = np.random.default_rng(5), []
+    for theorem, size in ((theorem, size) for theorem in (1, 2) for size in (1e-3, 1e-2, 1e-1)):
+        rate = rng.normal(-0.1, 0.15, tokens)
+        steps = {"predicted": size * rate, "realised": size * rate + size**2 * rng.normal(0, 0.1, tokens)}
+        frames.append(pd.DataFrame({"theorem": theorem, "step_size": size} | steps))
+    write_parquet(Layout(results).logit_steps, pd.concat(frames))
+
+
+def write_pass_rates(results: Path) -> None:
+    correct = np.random.default_rng(0).binomial(16, np.random.default_rng(1).beta(0.6, 1.2, 600))
+    dropped = np.where(correct <= 1, "rate <= 0.0625", np.where(correct >= 15, "rate >= 0.9375", ""))
+    columns = {"problem_id": [f"p{i}" for i in range(600)], "correct": correct, "samples": 16, "rate": correct / 16}
+    write_parquet(Layout(results).pass_rates, pd.DataFrame(columns | {"kept": dropped == "", "reason": dropped}))
+
+
+def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: list[str] | None = None) -> None:
+    """All that the tables and figures `names` (default: every one) are made from."""
+    write_models(results)
+    write_pass_rates(results)
+    write_logit_steps(results)
+    for name in names or known_experiments(ROOT / "experiments"):
+        experiment = load_experiment(name, scale, seeds, ROOT / "experiments")
+        for run in experiment.runs:
+            if run.metrics_file(results) in experiment.metrics_files(results):
+                write_metrics(results, run)
+            for dataset in experiment.evaluations:
+                write_evaluation(results, run, dataset)

@@ -1,0 +1,107 @@
+"""A training step written out plainly, one sequence at a time in float64: what the trainer is held against."""
+
+import numpy as np
+import torch
+
+from entropy_dynamics.config import ObjectiveConfig, OptimizerConfig, TrainingConfig
+from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.tasks.grading import Grade
+from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.trainer import Trainer
+
+HELD = 10**9
+
+
+def training_config(**changes) -> TrainingConfig:
+    """Small, and with the gradient clipping out of the way; `changes` may be of any section."""
+    optimizer = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01, "max_grad_norm": 1e9}
+    objective = {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": 3.0, "loss_scope": "global_token"}
+    for section in (optimizer, objective):
+        section.update({key: changes.pop(key) for key in list(changes) if key in section})
+    values = {
+        "steps": 2,
+        "prompts_per_step": 4,
+        "group_size": 6,
+        "updates_per_batch": 1,
+        "reward": "binary",
+        "tokens_per_micro_batch": 200,
+        "held_tokens": HELD,
+        "entropy_change_every": 1,
+        "validation_every": 0,
+        "validation_problems": 1,
+        "validation_samples": 1,
+    }
+    return TrainingConfig(
+        **(values | changes), optimizer=OptimizerConfig(**optimizer), objective=ObjectiveConfig(**objective)
+    )
+
+
+def graded(right: bool, truncated: bool = False) -> Grade:
+    return Grade(answer=None, correct=right, answer_correct=right, formatted=right, truncated=truncated)
+
+
+def even_sum(rollout: Rollout) -> Grade:
+    """A reward that has nothing to do with sense, but depends on every token."""
+    return graded(sum(rollout.token_ids) % 2 == 0, rollout.finish_reason == "length")
+
+
+def rollouts_of(trainer: Trainer, step: int = 0) -> tuple[list[Prompt], list[Rollout]]:
+    """What the step is going to sample: random numbers belong to the stream."""
+    prompts = trainer.prompts_of_step(step)
+    rollouts = trainer.sampler.sample(
+        prompts,
+        samples=trainer.config.group_size,
+        temperature=1.0,
+        max_new_tokens=trainer.max_new_tokens,
+        stream=f"train/seed{trainer.seed}/step{step}",
+    )
+    return prompts, rollouts
+
+
+def batch_of(trainer: Trainer, step: int = 0) -> RolloutBatch:
+    return RolloutBatch.collate(*rollouts_of(trainer, step), trainer.pad_token)
+
+
+def log_probabilities(model, prompts, rollouts, temperature=1.0):
+    """For every rollout log_softmax of the logits before each of its tokens [T_i, V], one sequence at a time."""
+    tokens_of = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}
+    for rollout in rollouts:
+        start = tokens_of[rollout.problem_id]
+        logits = model(torch.tensor([start + rollout.token_ids])).logits[0]
+        yield torch.log_softmax(logits[len(start) - 1 : -1].double() / temperature, -1)
+
+
+def slow_stats(model, prompts, rollouts, temperature=1.0):
+    """log p, H, S*, E[S] of every response token by their definitions, in float64, one list entry a rollout."""
+    for rollout, log_p in zip(rollouts, log_probabilities(model, prompts, rollouts, temperature), strict=True):
+        p = log_p.exp()
+        entropy = -(p * log_p).sum(-1)
+        s = p * (entropy[:, None] + log_p)
+        at = torch.tensor(rollout.token_ids)[:, None]
+        yield {
+            "logp": log_p.gather(-1, at).squeeze(-1),
+            "entropy": entropy,
+            "s_star": s.gather(-1, at).squeeze(-1),
+            "s_expected": (p * s).sum(-1),
+        }
+
+
+def slow_advantages(rollouts, group_size, grade=even_sum) -> np.ndarray:
+    rewards = np.array([float(grade(rollout).correct) for rollout in rollouts]).reshape(-1, group_size)
+    deviation = rewards - rewards.mean(1, keepdims=True)
+    return (deviation / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)).ravel()
+
+
+def gradients(model) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten().double() for parameter in model.parameters()])
+
+
+def parameters(model) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().double() for parameter in model.parameters()])
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor, relative: float = 1e-6):
+    """Up to `relative` of the largest element: single elements are sums in which larger ones cancel."""
+    scale = expected.abs().max()
+    assert scale > 0
+    assert (got - expected).abs().max() <= relative * scale

@@ -1,0 +1,294 @@
+"""The methods of other papers: masks, weights and rewards worked by hand, or by brute force over the definitions.
+
+What is special to Clip-Cov and KL-Cov is in test_covariance.py.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from batches import random_batch, seeded, shares, stats_of
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core.advantages import group_advantages
+from entropy_dynamics.core.objective import policy_loss
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.methods.unlikeliness import ranks_in_groups
+
+CONFIGS = ROOT / "configs"
+METHODS = ["clip_cov", "kl_cov", "unlikeliness", "forking_tokens", "advantage_reweighting", "entropy_bonus"]
+FILES = [*METHODS, "grpo_off_policy", "clip_higher"]
+OFF_POLICY = ["kl_cov", "grpo_off_policy", "clip_higher"]
+
+
+# ---------------------------------------------------------------- rewarding the unlikely
+
+
+def shape(rewards, groups, mean_logp, **params) -> list[float]:
+    method = load_method("unlikeliness", **params)
+    return method.shape_rewards(torch.tensor(rewards), torch.tensor(groups), torch.tensor(mean_logp)).tolist()
+
+
+def test_a_group_of_sixteen_right_answers():
+    mean_logp = torch.randperm(16, generator=seeded(1)).float() - 20
+    shaped = load_method("unlikeliness").shape_rewards(torch.ones(16), torch.zeros(16, dtype=torch.long), mean_logp)
+    by_likelihood = shaped[mean_logp.argsort()]
+    assert by_likelihood[0] == 1.0  # the least likely
+    assert by_likelihood[15] == 0.765625
+    torch.testing.assert_close(by_likelihood.diff(), torch.full((15,), -0.25 / 16))
+
+
+def test_only_right_answers_are_scaled():
+    # ranks 3, 1, 2, 0 of 4
+    shaped = shape([1.0, 1.0, -0.1, 0.0], [5, 5, 5, 5], [-1.0, -3.0, -2.0, -4.0])
+    assert shaped == pytest.approx([1 - 0.25 * 3 / 4, 1 - 0.25 * 1 / 4, -0.1, 0.0])
+    wrong = [-1.0, -0.1, 0.0, -0.1]
+    assert shape(wrong, [5, 5, 5, 5], [-1.0, -3.0, -2.0, -4.0]) == torch.tensor(wrong).tolist()
+
+
+def test_groups_of_any_size_and_order():
+    rng = np.random.default_rng(0)
+    groups = rng.permutation(np.repeat([7, -2, 40, 3, 9], [1, 2, 5, 16, 30]))
+    mean_logp = -rng.integers(0, 12, len(groups)) / 4  # with ties
+    rewards = rng.choice([1.0, 0.0, -0.1, -1.0], len(groups))
+    ranks, sizes = ranks_in_groups(torch.tensor(mean_logp), torch.tensor(groups))
+    shaped = shape(rewards.tolist(), groups.tolist(), mean_logp.tolist(), beta=0.4)
+    for i, (group, value) in enumerate(zip(groups, mean_logp, strict=True)):
+        members = np.flatnonzero(groups == group)
+        rank = sum(mean_logp[j] < value or (mean_logp[j] == value and j < i) for j in members)
+        assert ranks[i] == rank
+        assert sizes[i] == len(members)
+        expected = rewards[i] * (1 - 0.4 * rank / len(members)) if rewards[i] > 0 else rewards[i]
+        assert shaped[i] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_unlikely_right_answer_gets_the_larger_advantage():
+    rewards, groups = torch.tensor([1.0, 1.0, -0.1, -0.1]), torch.zeros(4, dtype=torch.long)
+    mean_logp = torch.tensor([-0.5, -2.0, -0.2, -3.0])
+    advantages = group_advantages(load_method("unlikeliness").shape_rewards(rewards, groups, mean_logp), groups)
+    assert advantages[1] > advantages[0] > 0
+    assert advantages[2] == advantages[3] < 0  # how likely a wrong answer is does not matter
+    assert advantages.sum().item() == pytest.approx(0, abs=1e-6)
+
+
+def test_constant_groups_can_be_left_alone():
+    rewards, groups = [1.0, 1.0, 1.0, -0.1, 1.0], [0, 1, 0, 1, 1]
+    mean_logp = [-1.0, -1.0, -2.0, -2.0, -3.0]
+    assert shape(rewards, groups, mean_logp) == pytest.approx([0.875, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
+    left = shape(rewards, groups, mean_logp, shape_constant_groups=False)
+    assert left == pytest.approx([1.0, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
+
+
+def test_without_beta_rewards_stay():
+    rewards = [1.0, -0.1, 0.0, 1.0]
+    assert shape(rewards, [0, 0, 0, 0], [-1.0, -2.0, -3.0, -4.0], beta=0) == torch.tensor(rewards).tolist()
+
+
+# ---------------------------------------------------------------- forking tokens
+
+# Five tokens; the last place of the second row is padding.
+ENTROPY = [[0.1, 0.5, 0.3], [0.9, 0.2, 7.0]]
+FIVE = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+
+
+def keep(entropy, keep_fraction, mask=FIVE, **params):
+    method = load_method("forking_tokens", keep_fraction=keep_fraction, **params)
+    return method.token_weights(stats_of(entropy=entropy), torch.zeros_like(mask), mask)
+
+
+@pytest.mark.parametrize(
+    ("keep_fraction", "first", "second"),
+    [
+        (0.01, [0, 0, 0], [1, 0, 0]),
+        (0.2, [0, 0, 0], [1, 0, 0]),
+        (0.21, [0, 1, 0], [1, 0, 0]),  # rounded up
+        (0.4, [0, 1, 0], [1, 0, 0]),
+        (0.5, [0, 1, 1], [1, 0, 0]),
+        (0.8, [0, 1, 1], [1, 1, 0]),
+        (1.0, [1, 1, 1], [1, 1, 0]),
+    ],
+)
+def test_the_tokens_of_highest_entropy_are_kept(keep_fraction, first, second):
+    weights = keep(ENTROPY, keep_fraction)
+    assert weights.dtype == torch.float32
+    assert weights.tolist() == [first, second]
+
+
+def test_the_denominator_of_forking_tokens_is_a_switch():
+    for denominator, share in (("all", 1 / 5), ("kept", 1 / 2)):
+        method = load_method("forking_tokens", denominator=denominator)
+        weights = keep(ENTROPY, 0.4, denominator=denominator)
+        assert shares(method, weights, FIVE)[1, 0].item() == pytest.approx(share)
+    assert load_method("forking_tokens").denominator == "all"
+
+
+def test_ties_at_the_threshold_are_all_kept():
+    assert keep([[0.5, 0.1, 0.5], [0.5, 0.2, 0.0]], 0.2).tolist() == [[1, 0, 1], [1, 0, 0]]
+    assert torch.equal(keep(torch.zeros(2, 3), 0.2), FIVE)
+
+
+def test_a_larger_share_keeps_a_superset_and_all_is_grpo():
+    _, entropy, advantages, mask = random_batch(seed=5)
+    before, sizes = torch.zeros_like(mask), []
+    for keep_fraction in (0.01, 0.05, 0.2, 0.5, 0.73, 0.99, 1.0):
+        kept = keep(entropy, keep_fraction, mask).bool()
+        assert not (before & ~kept).any()
+        before = kept
+        sizes.append(int(kept.sum()))
+    assert sizes == [math.ceil(f * int(mask.sum())) for f in (0.01, 0.05, 0.2, 0.5, 0.73, 0.99, 1.0)]
+    grpo = load_method("grpo").token_weights(stats_of(entropy=entropy), advantages, mask)
+    assert torch.equal(keep(entropy, 1.0, mask), grpo)
+
+
+def test_the_threshold_is_over_the_whole_batch():
+    # Row by row each would keep its own highest.
+    mask = torch.ones(2, 5)
+    weights = keep([[0.9, 0.8, 0.1, 0.1, 0.1], [0.7, 0.0, 0.0, 0.0, 0.0]], 0.2, mask)
+    assert weights.nonzero().tolist() == [[0, 0], [0, 1]]
+
+
+# ---------------------------------------------------------------- advantage reweighting and entropy bonus
+
+
+def test_advantage_reweighting_by_hand():
+    logp, mask = torch.tensor([[0.0, 0.5, 0.0]]).log(), torch.tensor([[1.0, 1.0, 0.0]])
+    logp[0, 0] = 0.0
+    for alpha, expected in ((0.2, [1.0, 0.9, 0.0]), (0.0, [1.0, 1.0, 0.0]), (1.0, [1.0, 0.5, 0.0])):
+        method = load_method("advantage_reweighting", alpha=alpha)
+        assert method.token_weights(stats_of(logp), -mask, mask)[0].tolist() == pytest.approx(expected)
+    method = load_method("advantage_reweighting")
+    assert shares(method, method.token_weights(stats_of(logp), mask, mask), mask)[0, 1].item() == pytest.approx(0.45)
+
+
+def test_a_weight_of_the_loss_is_one_of_the_advantage():
+    """Off-policy too, where PPO clips some tokens and dual clip bounds others."""
+    sampled, _, advantages, mask = random_batch(seed=6)
+    method = load_method("advantage_reweighting", alpha=0.9)
+    weights = method.token_weights(stats_of(sampled), advantages, mask)
+    gradients = []
+    for token_weights, a in ((weights, advantages), (mask.float(), advantages * (0.9 * sampled.exp() + 0.1))):
+        logp = (sampled + torch.linspace(-2, 2, sampled.numel()).view_as(sampled)).requires_grad_()
+        policy_loss(logp, sampled, a, shares(method, token_weights, mask)).backward()
+        gradients.append(logp.grad)
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients)
+
+
+def test_entropy_bonus_gives_its_coefficient_and_leaves_the_weights():
+    logp, entropy, advantages, mask = random_batch(seed=7)
+    method = load_method("entropy_bonus", coefficient=0.02)
+    assert method.entropy_bonus() == 0.02
+    assert torch.equal(method.token_weights(stats_of(logp, entropy), advantages, mask), mask.float())
+    assert all(load_method(name).entropy_bonus() == 0 for name in METHODS if name != "entropy_bonus")
+
+
+# ---------------------------------------------------------------- all of them
+
+
+def outputs(name, logp, entropy, advantages, mask) -> list[torch.Tensor]:
+    params = {"clip_cov": {"ratio": 0.02, "lb": 0.2}, "kl_cov": {"frac": 0.1}}.get(name, {})
+    method, stats = load_method(name, **params), stats_of(logp, entropy)
+    penalty = method.drift_penalty(stats, advantages, mask)
+    weights = method.token_weights(stats, advantages, mask, seeded())
+    return [weights] if penalty is None else [weights, penalty]
+
+
+@pytest.mark.parametrize("garbage", [-1e20, 1e20, math.nan, math.inf])
+@pytest.mark.parametrize("name", METHODS)
+def test_padding_may_hold_anything(name, garbage):
+    *values, mask = random_batch(seed=8)
+    clean = outputs(name, *(torch.where(mask, x, 0.0) for x in values), mask)
+    for got, expected in zip(outputs(name, *(torch.where(mask, x, garbage) for x in values), mask), clean, strict=True):
+        assert torch.equal(got, expected)
+        assert not got[~mask].any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_inputs_stay_as_they_were_and_nothing_carries_a_gradient(name):
+    batch = random_batch(seed=9)
+    batch = [*batch[:3], batch[3].float()]
+    given = [x.clone() for x in batch]
+    given[0].requires_grad_()
+    assert not any(output.requires_grad for output in outputs(name, *given))
+    for before, after in zip(batch, given, strict=True):
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("clip_cov", {"ratio": 0.0}, "ratio is 0.0; it has to be a share of all response tokens, in (0, 1]"),
+        ("clip_cov", {"ratio": 1.5}, "ratio is 1.5"),
+        ("clip_cov", {"ratio": math.nan}, "ratio is nan"),
+        ("clip_cov", {"ratio": "few"}, "ratio is 'few'"),
+        ("clip_cov", {"lb": 5.0}, "lb is 5.0; it has to be a number below ub (5.0)"),
+        ("clip_cov", {"lb": None}, "lb is None"),
+        ("clip_cov", {"ub": math.nan}, "ub is nan"),
+        ("clip_cov", {"rate": 0.1}, "clip_cov has no parameter 'rate'; did you mean 'ratio'"),
+        ("kl_cov", {"frac": 0}, "frac is 0"),
+        ("kl_cov", {"beta": -1.0}, "beta is -1.0; it has to be a finite number, 0 or more"),
+        ("kl_cov", {"beta": math.inf}, "beta is inf"),
+        ("unlikeliness", {"beta": 1.1}, "beta is 1.1; it has to be a share of the reward, in [0, 1]"),
+        ("unlikeliness", {"beta": -0.1}, "beta is -0.1"),
+        ("unlikeliness", {"shape_constant_groups": "no"}, "shape_constant_groups is 'no'; it is true or false"),
+        ("forking_tokens", {"keep_fraction": 0.0}, "keep_fraction is 0.0"),
+        ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20; it has to be a share of all response tokens"),
+        ("forking_tokens", {"denominator": "selected"}, "denominator is 'selected'; it can be 'kept' or 'all'"),
+        ("advantage_reweighting", {"alpha": 2}, "alpha is 2; it has to be in [0, 1]"),
+        ("entropy_bonus", {"coefficient": -0.1}, "coefficient is -0.1"),
+        ("entropy_bonus", {"coefficient": math.inf}, "coefficient is inf"),
+    ],
+)
+def test_bad_values(name, params, message):
+    with pytest.raises(UserError) as error:
+        load_method(name, **params)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_makes_a_method(name, scale):
+    config = load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS)
+    method = load_method(config.method.name, **config.method.params)
+    assert config.method.name == (name if name in METHODS else "grpo")
+    assert config.method.label
+    for key, value in config.method.params.items():
+        assert getattr(method, key) == value
+    updates = config.training.updates_per_batch
+    assert updates == (4 if name in OFF_POLICY else 1)
+    assert updates <= config.training.prompts_per_step
+    assert method.notes(updates) is None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_files_and_defaults_are_the_official_values_unless_a_scale_overrides_them(name):
+    content = OmegaConf.to_container(OmegaConf.load(CONFIGS / "method" / f"{name}.yaml"))
+    official = {
+        "clip_cov": {"ratio": 2e-4, "lb": 1.0, "ub": 5.0},
+        "kl_cov": {"frac": 2e-3, "beta": 1.0},
+        "unlikeliness": {"beta": 0.25},
+        "forking_tokens": {"keep_fraction": 0.2},
+        "advantage_reweighting": {"alpha": 0.2},
+        "entropy_bonus": {"coefficient": 1e-3},
+    }[name]
+    assert content["method"]["params"] == official
+    defaults = dataclasses.asdict(load_method(name))
+    assert {key: defaults[key] for key in official} == official
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop"])
+def test_the_off_policy_rows_can_be_compared(scale):
+    kl_cov, grpo, higher = (
+        OmegaConf.to_container(load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS).training)
+        for name in OFF_POLICY
+    )
+    clipping = grpo.pop("objective"), higher.pop("objective"), kl_cov.pop("objective")
+    assert grpo == higher == kl_cov
+    assert clipping[1] == {**clipping[0], "clip_high": 0.28}
+    assert clipping[2] == {**clipping[0], "clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}

@@ -1,0 +1,338 @@
+"""The command line: the steps one after another in small, and one line for every mistake."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.files import sha256
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.tasks.problems import Problem, load_problems, write_problems
+
+MODEL = "qwen2.5-7b-instruct"
+SHARED = ROOT.parent / "shared" / "data"
+SMALL = [
+    *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
+    *("data.evaluation.dapo500.size=4", f"stand_ins[{MODEL}].warm_start.steps=2"),
+    *("sampling.max_new_tokens=8", "training.steps=2", "training.prompts_per_step=3", "training.group_size=4"),
+    *("training.validation_problems=2", "training.validation_samples=2", "training.validation_every=1"),
+    *("training.entropy_change_every=1", "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}"),
+]
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def run(tmp_path, capfd):
+    """`run(step, ...)` in tmp_path at the laptop scale, made small -> (exit code, stdout, stderr)."""
+
+    def call(step, *arguments, settings=()):
+        small = [part for entry in [*SMALL, *settings] for part in ("--set", entry)]
+        code = main([step, "--results", str(tmp_path), *arguments, *small])
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return Layout.of("laptop", tmp_path)
+
+
+TRAIN = ("train", "--model", MODEL, "--method", "grpo", "--seed", "0")
+
+
+def assert_one_line(result, *parts):
+    code, out, err = result
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    assert err.endswith("\n")
+    for part in parts:
+        assert part in err
+
+
+def files_of(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def keep(layout, kept):
+    """A pass-rate file that keeps `kept` of the training problems: an untrained stand-in gets none right."""
+    ids = [problem.id for problem in load_problems(layout.problems("train"))]
+    frame = pd.DataFrame({"problem_id": ids, "kept": [index < kept for index in range(len(ids))]})
+    frame.to_parquet(layout.pass_rates, index=False)
+    return set(ids[:kept])
+
+
+# ---------------------------------------------------------------- the steps
+
+
+def test_from_data_to_evaluation(run, layout, tmp_path):
+    code, out, _ = run("data")
+    assert code == 0
+    assert out.splitlines() == [
+        "train: 20 problems",
+        "aime24: 3 problems",
+        "aime25: 3 problems",
+        "dapo500: 4 problems split off train",
+    ]
+    assert run("model", "--model", MODEL)[0] == 0
+    facts = json.loads((layout.model(MODEL) / "model.json").read_text())
+    assert facts["stand_in"] is True
+    assert facts["parameters"] == sum(one.numel() for one in load_policy(layout.model(MODEL))[0].parameters())
+    assert facts["weights_sha256"] == {"model.safetensors": sha256(layout.model(MODEL) / "model.safetensors")}
+
+    assert_one_line(run("pass-rates"), "the pass-rate filter keeps none of 20 problems", "widen pass_rates.low")
+    assert not layout.pass_rates.exists()
+    assert_one_line(run(*TRAIN), f"no file {layout.pass_rates}: measure the pass rates first")
+    keep(layout, 6)
+    assert run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")[0] == 0
+    out = layout.run(MODEL, "clip_b@mu=0.5", 3)
+    assert {path.name for path in out.iterdir()} == {"config.yaml", "metrics.parquet", "policy", "provenance.json"}
+
+    metrics = pd.read_parquet(out / "metrics.parquet")
+    assert metrics["step"].tolist() == [0, 1]
+    assert metrics["validation_accuracy"].notna().all()
+    assert np.isfinite(metrics.drop(columns="validation_accuracy").to_numpy(dtype=float)).all()
+    before, after = (load_policy(one)[0] for one in (layout.model(MODEL), out / "policy"))
+    assert any(not torch.equal(one, other) for one, other in zip(before.parameters(), after.parameters(), strict=True))
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert config["method"]["params"]["mu"] == 0.5
+    assert config["training"]["steps"] == 2
+    record = json.loads((out / "provenance.json").read_text())
+    assert (record["model"], record["method"], record["seed"]) == (MODEL, "clip_b@mu=0.5", 3)
+    for file in (layout.pass_rates, layout.problems("train"), layout.model(MODEL) / "model.safetensors"):
+        assert record["inputs"][file.as_posix()] == sha256(file)
+
+    evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")
+    assert run(*evaluate)[0] == 0
+    rows = layout.evaluation(MODEL, "clip_b@mu=0.5", 3)
+    assert files_of(rows) == ["aime24.parquet", "aime25.parquet", "dapo500.parquet", "provenance.json"]
+    assert_one_line(run(*evaluate, "--datasets", "train"), "evaluation.samples has no 'train'")
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_stand_in_beside_problems_from_files(run, layout, tmp_path):
+    """The warm start leaves out the sums among them, and does not trip over the rest."""
+    texts = ["Find $x$ if $x + 1 = 2$.", "1+2+3", "4+5+6", "7+8"]
+    rows = [json.dumps({"id": number, "problem": text, "answer": 1}) for number, text in enumerate(texts)]
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "aime24", "aime25", "dapo500")}
+    for row, file in zip(rows, files.values(), strict=True):
+        file.write_text(row + "\n")
+    sets = [part for name in list(files)[1:] for part in ("--evaluation", f"{name}={files[name]}")]
+    assert run("data", "--train", str(files["train"]), *sets)[0] == 0
+    assert run("model", "--model", MODEL)[0] == 0
+
+
+@pytest.fixture
+def prepared(run, layout):
+    """Data, an untrained model, and a filter that keeps six problems."""
+    assert run("data")[0] == 0
+    assert run("model", "--model", MODEL)[0] == 0
+    keep(layout, 6)
+
+
+@pytest.mark.usefixtures("prepared")
+def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, layout, monkeypatch):
+    """A validation problem may have the id of a training problem, since sets can come from different files."""
+    from entropy_dynamics.training import run as run_module
+
+    kept = keep(layout, 5)
+    trained = {problem.id: problem.answer for problem in load_problems(layout.problems("train")) if problem.id in kept}
+    write_problems(layout.problems("dapo500"), [Problem(name, "9+9+9", 27) for name in trained])
+    graders = []
+    original = run_module.make_grader
+
+    def spy(tokenizer, problems):
+        graders.append({problem.id: problem.answer for problem in problems})
+        return original(tokenizer, problems)
+
+    monkeypatch.setattr(run_module, "make_grader", spy)
+    assert run(*TRAIN)[0] == 0
+    assert trained in graders
+    assert dict.fromkeys(list(trained)[:2], 27) in graders  # as many as validation_problems
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_run_again_replaces_the_old_one(run, layout):
+    out = layout.run(MODEL, "grpo", 0)
+    out.mkdir(parents=True)
+    (out / "left over").write_text("from an older version")
+    assert run(*TRAIN)[0] == 0
+    assert not (out / "left over").exists()
+    first = pd.read_parquet(out / "metrics.parquet")
+    assert run(*TRAIN)[0] == 0
+    second = pd.read_parquet(out / "metrics.parquet")
+    same = [column for column in first if not column.startswith("seconds_")]
+    pd.testing.assert_frame_equal(first[same], second[same])
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, "not finite"])
+def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, error):
+    from entropy_dynamics.training.trainer import Trainer
+
+    step = Trainer.step
+
+    def broken(self, number):
+        if number == 1:
+            if error is KeyboardInterrupt:
+                raise KeyboardInterrupt
+            self.reward = lambda grade: float("nan")
+        return step(self, number)
+
+    monkeypatch.setattr(Trainer, "step", broken)
+    before = files_of(tmp_path)
+    code, out, err = run(*TRAIN)
+    assert files_of(tmp_path) == before
+    assert not layout.run(MODEL, "grpo", 0).exists()
+    if error is KeyboardInterrupt:
+        assert code == 130
+        assert err.splitlines()[-1].startswith("interrupted")
+    else:
+        assert code == 2
+        assert err.splitlines()[-1].startswith("error: step 1: the loss is nan")
+    assert "Traceback" not in out + err
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (
+            ("train", "--model", "qwen2.5-7b", "--method", "grpo", "--seed", "0"),
+            ["'qwen2.5-7b'", f"did you mean '{MODEL}'"],
+        ),
+        (("train", "--model", MODEL, "--method", "clip_bb", "--seed", "0"), ["'clip_bb'; did you mean 'clip_b'"]),
+        (("train", "--model", MODEL, "--method", "clip_b@mmu=2", "--seed", "0"), ["no parameter 'mmu'", "'mu'"]),
+        (("train", "--model", MODEL, "--method", "clip_b@mu=low", "--seed", "0"), ["mu is 'low'"]),
+        (("train", "--model", MODEL, "--method", "base", "--seed", "0"), ["unknown method 'base'"]),
+        ((*TRAIN, "--scale", "labtop"), ["unknown scale 'labtop'; did you mean 'laptop'?"]),
+        ((*TRAIN, "--set", "training.stepz=3"), ["'training.stepz'; did you mean 'steps'?"]),
+        ((*TRAIN, "--set", "training.steps=few"), ["training.steps"]),
+        (TRAIN, ["no model in "]),
+        (("model", "--model", MODEL), ["train.parquet: no such file"]),
+        (("pass-rates",), ["train.parquet: no such file"]),
+        (("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"), ["no model in "]),
+        (("data", "--train", "nowhere.jsonl"), ["nowhere.jsonl: no such file"]),
+        (("data", "--split", "dapo500=5"), ["--evaluation and --split go with --train FILE"]),
+        (("data", "--train", "x.jsonl", "--split", "dapo500"), ["--split 'dapo500' is not of the form NAME=VALUE"]),
+        (("data", "--train", "x.jsonl", "--split", "dapo500=many"), ["'many' is not a number of problems"]),
+        (("data", "--prompts", "qwen"), ["unknown model 'qwen'"]),
+        (("report", "table9"), ["table9"]),
+        (("config", "--model", MODEL, "--method", "grp"), ["did you mean 'grpo'?"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_mistakes_are_one_line_and_leave_nothing(run, tmp_path, arguments, parts):
+    assert_one_line(run(*arguments), *parts)
+    assert files_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": 1, "question": "1+1", "answer": 2}], "no column 'problem'"),
+        ([{"id": 1, "problem": "1+1", "answer": "a half"}], "none of its 1 problems is left"),
+        ([], "holds no problems"),
+    ],
+)
+def test_bad_data_files(run, tmp_path, rows, message):
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert_one_line(run("data", "--train", str(file)), message)
+    assert files_of(tmp_path) == ["mine.jsonl"]
+
+
+def test_a_split_that_leaves_nothing(run, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
+    assert_one_line(run("data", "--train", str(file), "--split", "dapo500=1"), "leaves nothing of the 1 problems")
+    assert files_of(tmp_path) == ["mine.jsonl"]
+
+
+def test_from_a_shell(tmp_path):
+    """The installed command itself, and from a place without configs."""
+    command = [sys.executable, "-m", "entropy_dynamics.cli", "train", "--model", MODEL, "--method", "clip_bb"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run(
+        [*command, "--seed", "0"], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
+    assert_one_line((result.returncode, result.stdout, result.stderr), "unknown method 'clip_bb'")
+    elsewhere = subprocess.run(
+        [*command, "--seed", "0"], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert_one_line((elsewhere.returncode, elsewhere.stdout, elsewhere.stderr), "run this from the root")
+
+
+@pytest.mark.parametrize("seed", ["-1", "x", "1.5"])
+def test_a_seed_that_is_none(run, capfd, seed):
+    with pytest.raises(SystemExit) as end:
+        run("train", "--model", MODEL, "--method", "grpo", f"--seed={seed}")
+    assert end.value.code == 2
+    assert f"{seed!r} is not an integer of 0 or more" in capfd.readouterr().err
+
+
+def test_the_resolved_config_is_shown(run):
+    code, out, _ = run("config", "--model", MODEL, "--method", "clip_v@mu=3")
+    assert code == 0
+    shown = yaml.safe_load(out)
+    assert shown["method"]["params"]["mu"] == 3
+    assert shown["training"]["steps"] == 2
+    assert shown["model"]["name"] == MODEL
+
+
+# ---------------------------------------------------------------- the real data
+
+
+@pytest.mark.skipif(not (SHARED / "dapo_slice.jsonl").is_file(), reason="the real data files are not here")
+def test_the_real_files(run, tmp_path):
+    reports, splits = [], []
+    for attempt in ("one", "two"):
+        out = tmp_path / attempt
+        code, printed, _ = run(
+            "data",
+            *("--train", str(SHARED / "dapo_slice.jsonl"), "--evaluation", f"aime24={SHARED / 'aime24.jsonl'}"),
+            *("--split", "dapo500=500", "--prompts", MODEL, "--out", str(out)),
+        )
+        assert code == 0
+        assert "dapo500: 500 problems split off train" in printed
+        reports.append(json.loads((out / "problems.json").read_text())["sets"])
+        splits.append([problem.id for problem in load_problems(out / "dapo500.parquet")])
+    assert reports[0] == reports[1]
+    assert splits[0] == splits[1]
+    assert len(splits[0]) == len(set(splits[0])) == 500
+    train = load_problems(tmp_path / "one" / "train.parquet")
+    aime24 = load_problems(tmp_path / "one" / "aime24.parquet")
+    assert len(aime24) == 30
+    assert len(train) == reports[0]["train"]["kept"] > 9000
+    for name, entry in reports[0].items():
+        assert entry["kept"] + sum(entry["dropped"].values()) == entry["rows"], name
+    texts = {problem.problem for problem in train}
+    assert not texts & {problem.problem for problem in aime24}
+    assert not {problem.id for problem in train} & set(splits[0])
+    prompts = [json.loads(line) for line in (tmp_path / "one" / "aime24.prompts.jsonl").read_text().splitlines()]
+    assert [prompt["id"] for prompt in prompts] == [problem.id for problem in aime24]
+    assert all(problem.problem in prompt["prompt"] for problem, prompt in zip(aime24, prompts, strict=True))
+    assert all(r"final answer within \boxed{}" in prompt["prompt"] for prompt in prompts)
+    run(
+        "data",
+        *("--train", str(SHARED / "dapo_slice.jsonl"), "--split", "dapo500=500", "--out", str(tmp_path / "three")),
+        settings=["data.seed=1"],
+    )
+    assert [problem.id for problem in load_problems(tmp_path / "three" / "dapo500.parquet")] != splits[0]

@@ -1,0 +1,175 @@
+"""Clip-Cov and KL-Cov: which tokens, which denominator, and what they do to the gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from batches import random_batch, seeded, shares, stats_of
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core.objective import policy_loss
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.methods.covariance import token_covariance
+
+# Four tokens (row ends are padding): mean A 1, mean log p -2, so cov = (2, 2, -2, -2) * (2, 1, -1, -2) = 4, 2, 2, 4.
+LOGP = [[0.0, -1.0, -90.0], [-3.0, -4.0, 0.0]]
+ADVANTAGES = torch.tensor([[3.0, 3.0, 3.0], [-1.0, -1.0, -1.0]])
+MASK = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
+
+
+def test_the_covariance_by_hand():
+    stats = stats_of(LOGP)
+    stats.logp.requires_grad_()
+    cov = token_covariance(stats, ADVANTAGES, MASK)
+    assert not cov.requires_grad
+    assert cov.tolist() == [[4.0, 2.0, -math.inf], [2.0, 4.0, -math.inf]]
+
+
+def test_its_mean_is_the_covariance_of_the_batch():
+    logp, _, advantages, mask = random_batch(seed=1)
+    cov = token_covariance(stats_of(logp), advantages, mask)[mask]
+    expected = np.cov(advantages[mask].double(), logp[mask].double(), bias=True)[0, 1]
+    assert cov.mean().item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("lb", "ub", "first", "second"),
+    [
+        (1.0, 5.0, [0, 0, 0], [0, 0, 0]),
+        (1.0, 3.0, [1, 0, 0], [0, 1, 0]),
+        (3.0, 5.0, [0, 1, 0], [1, 0, 0]),
+        (2.0, 4.0, [1, 1, 0], [1, 1, 0]),  # the bounds themselves are outside
+        (-math.inf, 2.5, [1, 0, 0], [0, 1, 0]),  # padding is no candidate, whatever the bounds
+    ],
+)
+def test_clip_cov_drops_candidates_between_its_bounds(lb, ub, first, second):
+    method = load_method("clip_cov", ratio=1.0, lb=lb, ub=ub)
+    weights = method.token_weights(stats_of(LOGP), ADVANTAGES, MASK, seeded())
+    assert weights.dtype == torch.float32
+    assert weights.tolist() == [first, second]
+
+
+def test_tokens_that_clip_cov_drops_stay_in_the_denominator():
+    method = load_method("clip_cov", ratio=1.0, lb=1.0, ub=3.0)
+    weights = method.token_weights(stats_of(LOGP), ADVANTAGES, MASK, seeded())
+    assert shares(method, weights, MASK).tolist() == [[0.25, 0, 0], [0, 0.25, 0]]
+
+
+def many_candidates(candidates, tokens):
+    """A batch in which the first `candidates` of the tokens have a cov of about 1 to 3 and the others one below 0.6."""
+    logp = torch.zeros(1, tokens)
+    logp[0, :candidates] = -torch.linspace(4.0, 6.0, candidates)
+    advantages = torch.full((1, tokens), 0.1)
+    advantages[0, :candidates] = -0.5
+    return stats_of(logp), advantages, torch.ones(1, tokens)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "dropped"),
+    [(2e-4, 1), (0.001, 1), (0.0125, 12), (0.0999, 99), (0.1, 100), (0.2, 100), (1.0, 100)],
+)
+def test_how_many_tokens_clip_cov_drops(ratio, dropped):
+    stats, advantages, mask = many_candidates(100, 1000)
+    weights = load_method("clip_cov", ratio=ratio).token_weights(stats, advantages, mask, seeded())
+    assert int((weights == 0).sum()) == dropped
+    assert weights[0, 100:].all()
+
+
+def test_without_a_candidate_clip_cov_drops_nothing():
+    logp, _, advantages, mask = random_batch(seed=2)
+    weights = load_method("clip_cov", lb=1e6, ub=1e7).token_weights(stats_of(logp), advantages, mask, seeded())
+    assert torch.equal(weights, mask.float())
+    nothing = torch.zeros_like(mask)
+    assert not load_method("clip_cov").token_weights(stats_of(logp), advantages, nothing, seeded()).any()
+
+
+def test_clip_cov_draws_the_same_for_a_seed_and_otherwise_for_others():
+    stats, advantages, mask = many_candidates(100, 1000)
+    method = load_method("clip_cov", ratio=0.01)
+    first, again, *others = (method.token_weights(stats, advantages, mask, seeded(seed)) for seed in (3, 3, 4, 5))
+    assert torch.equal(first, again)
+    assert all(not torch.equal(first, other) for other in others)
+
+
+def test_clip_cov_draws_uniformly():
+    stats, advantages, mask = many_candidates(10, 40)
+    method, generator, draws = load_method("clip_cov", ratio=0.05), seeded(), 2000
+    counts = sum((method.token_weights(stats, advantages, mask, generator) == 0).double() for _ in range(draws))
+    assert counts.sum() == 2 * draws
+    deviation = math.sqrt(draws * 0.2 * 0.8)
+    assert (counts[0, :10] - 0.2 * draws).abs().max() < 5 * deviation
+    assert not counts[0, 10:].any()
+
+
+# ---------------------------------------------------------------- KL-Cov
+
+
+@pytest.mark.parametrize(
+    ("frac", "first", "second"),
+    [
+        (0.01, [1, 0, 0], [0, 0, 0]),  # at least one token; of the two with a cov of 4 the first
+        (0.49, [1, 0, 0], [0, 0, 0]),  # rounded down
+        (0.5, [1, 0, 0], [0, 1, 0]),
+        (0.75, [1, 1, 0], [0, 1, 0]),
+        (1.0, [1, 1, 0], [1, 1, 0]),
+    ],
+)
+def test_kl_cov_penalises_the_largest_covariances(frac, first, second):
+    method = load_method("kl_cov", frac=frac, beta=0.5)
+    penalty = method.drift_penalty(stats_of(LOGP), ADVANTAGES, MASK)
+    assert (2 * penalty).tolist() == [first, second]
+    assert torch.equal(method.token_weights(stats_of(LOGP), ADVANTAGES, MASK), MASK)
+    assert not method.drift_penalty(stats_of(LOGP), ADVANTAGES, torch.zeros_like(MASK)).any()
+
+
+def test_kl_cov_against_a_sorted_list():
+    logp, _, advantages, mask = random_batch(seed=3, rows=40)
+    penalty = load_method("kl_cov", frac=0.07).drift_penalty(stats_of(logp), advantages, mask)
+    a, lp = advantages[mask].double().numpy(), logp[mask].double().numpy()
+    cov = (a - a.mean()) * (lp - lp.mean())
+    count = int(0.07 * len(cov))
+    assert count > 10
+    assert set(np.flatnonzero(penalty[mask].numpy())) == set(np.argsort(cov)[-count:])
+    assert not penalty[~mask].any()
+
+
+def kl_cov_gradient(log_ratio):
+    """The gradient of KL-Cov's loss in log p, at log p - log p_old = `log_ratio`, with the objective of its config."""
+    config = load_config("laptop", "qwen2.5-7b-instruct", "kl_cov", configs=ROOT / "configs")
+    objective = config.training.objective
+    method = load_method("kl_cov", frac=0.1, beta=0.7)
+    logp, _, advantages, mask = random_batch(seed=4)
+    logp.requires_grad_()
+    logp_old = (logp - log_ratio).detach()
+    multipliers = shares(method, method.token_weights(stats_of(logp), advantages, mask), mask)
+    penalty = method.drift_penalty(stats_of(logp), advantages, mask)
+    clipping = {key: objective[key] for key in ("clip_low", "clip_high", "dual_clip")}
+    loss = policy_loss(logp, logp_old, advantages, multipliers, **clipping)
+    loss = loss + (multipliers * penalty * (logp - logp_old).abs()).sum()
+    loss.backward()
+    return logp.grad, advantages, multipliers, penalty
+
+
+def test_on_policy_kl_cov_is_the_plain_policy_gradient():
+    gradient, advantages, multipliers, penalty = kl_cov_gradient(0.0)
+    assert int((penalty > 0).sum()) > 5
+    assert torch.equal(gradient, -advantages * multipliers)
+
+
+@pytest.mark.parametrize("log_ratio", [-3.0, -0.3, 0.3, 3.0])
+def test_off_policy_kl_cov_pulls_back_its_tokens_and_clips_none(log_ratio):
+    gradient, advantages, multipliers, penalty = kl_cov_gradient(log_ratio)
+    pull = 0.7 * math.copysign(1, log_ratio) * (penalty > 0)
+    expected = (-advantages * math.exp(log_ratio) + pull) * multipliers
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_kl_cov_says_when_it_has_no_effect():
+    note = load_method("kl_cov").notes(1)
+    assert "exactly no effect" in note
+    assert "training.updates_per_batch" in note
+    assert "\n" not in note
+    assert load_method("kl_cov").notes(2) is None
+    assert all(load_method(name).notes(1) is None for name in ("grpo", "clip_b", "clip_cov"))

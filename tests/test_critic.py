@@ -1,0 +1,86 @@
+"""PPO's side: whitening, the value loss, the critic and its estimator."""
+
+import pytest
+import torch
+
+from entropy_dynamics.config import CriticConfig
+from entropy_dynamics.core.advantages import whiten
+from entropy_dynamics.core.objective import loss_weights, value_loss
+from entropy_dynamics.training.advantage_estimators import CriticGAE
+from entropy_dynamics.training.batch import RolloutBatch
+
+
+def test_whiten_by_hand_and_padding_stays_zero():
+    advantages = torch.tensor([[1.0, 2.0, 99.0], [3.0, 99.0, 99.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    # mean 2, unbiased variance ((1)^2 + 0 + 1^2) / 2 = 1
+    assert whiten(advantages, mask).tolist() == [[pytest.approx(-1.0), 0.0, 0.0], [pytest.approx(1.0), 0.0, 0.0]]
+
+
+def test_whitening_can_turn_a_sign():
+    whitened = whiten(torch.tensor([[0.1, 2.0, 3.0]]), torch.ones(1, 3))
+    assert whitened[0, 0] < 0  # a positive advantage below the batch's mean
+
+
+def test_whiten_of_equal_advantages_is_zero():
+    assert whiten(torch.full((2, 3), 0.7), torch.ones(2, 3)).abs().max() == 0
+
+
+def test_value_loss_by_hand():
+    values = torch.tensor([[0.2, 2.0]], requires_grad=True)
+    old = torch.tensor([[0.0, 0.0]])
+    returns = torch.tensor([[1.0, 1.5]])
+    # token 0 inside the clip range: (0.2 - 1)^2 = 0.64; token 1: V 2.0 -> 0.25, clipped to 0.5 -> 1.0: the larger
+    loss = value_loss(values, old, returns, torch.tensor([[0.5, 0.5]]), clip=0.5)
+    assert loss.item() == pytest.approx(0.5 * (0.5 * 0.64 + 0.5 * 1.0))
+    loss.backward()
+    assert values.grad[0, 0].item() == pytest.approx(0.5 * (0.2 - 1.0))
+    assert values.grad[0, 1].item() == 0.0  # the clipped branch does not depend on V
+
+
+@pytest.fixture
+def estimator_and_batch(model, make_trainer, tokenizer):
+    prompts = make_trainer(model).prompts_of_step(0)
+    sampler = make_trainer(model).sampler
+    rollouts = sampler.sample(prompts, samples=4, temperature=1.0, max_new_tokens=8, stream="critic")
+    batch = RolloutBatch.collate(prompts, rollouts, tokenizer.pad_token_id)
+    config = CriticConfig(
+        learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0, gamma=1.0, lam=1.0, value_clip=float("inf")
+    )
+    return CriticGAE(config, model, tokens_per_micro_batch=64), batch
+
+
+def test_a_fresh_critic_gives_the_reward_to_every_token(estimator_and_batch):
+    """Values start at 0 and gamma = lambda = 1, so before whitening A = R at every token."""
+    estimator, batch = estimator_and_batch
+    rewards = torch.linspace(-1, 1, len(batch))
+    advantages = estimator.estimate(batch, rewards)
+    raw = rewards[:, None].expand(batch.mask_BT.shape)
+    assert torch.allclose(advantages, whiten(raw, batch.mask_BT), atol=1e-5)
+    assert torch.allclose(estimator.returns[batch.mask_BT], raw[batch.mask_BT])
+
+
+def test_the_critic_learns_the_rewards_and_leaves_the_policy_alone(estimator_and_batch, model):
+    estimator, batch = estimator_and_batch
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rewards = torch.tensor([1.0, -1.0]).repeat(len(batch))[: len(batch)]
+    rows = [torch.arange(len(batch))]
+    losses = []
+    for _ in range(30):
+        estimator.estimate(batch, rewards)
+        losses.append(estimator.learn(rows)["value_loss"])
+    assert losses[0] == pytest.approx(0.5)  # V = 0 against R = +-1
+    assert losses[-1] < 0.25 * losses[0]
+    assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+
+
+def test_the_critics_loss_does_not_depend_on_the_cut(estimator_and_batch):
+    estimator, batch = estimator_and_batch
+    rewards = torch.linspace(-1, 1, len(batch))
+    estimator.estimate(batch, rewards)
+    rows = torch.arange(len(batch))
+    ones = batch.mask_BT.float()
+    whole = loss_weights(ones, ones, batch.groups_B, denominator="all")
+    values = estimator.critic(batch, rows)
+    expected = value_loss(values, estimator.values, estimator.returns, whole, clip=float("inf")).item()
+    assert estimator.learn([rows])["value_loss"] == pytest.approx(expected, rel=1e-5)

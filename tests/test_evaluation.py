@@ -1,0 +1,197 @@
+"""Evaluation: one row a sample, graded against its own problem; and the record beside it."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics import responses
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.evaluation import avg_at_k, evaluate, pass_at_k, sample_rows
+from entropy_dynamics.files import sha256
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.responses import make_grader, make_prompts
+from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.tasks.grading import grade
+from entropy_dynamics.tasks.problems import Problem, write_problems
+
+MODEL = "qwen2.5-7b-instruct"
+
+
+def responses_of(tokenizer, problem_id, texts) -> list[Rollout]:
+    """`texts` ending in ~ are cut off at the limit."""
+    rollouts = []
+    for sample, text in enumerate(texts):
+        tokens = tokenizer.encode(text.removesuffix("~"), add_special_tokens=False)
+        if text.endswith("~"):
+            rollouts.append(Rollout(problem_id, sample, tokens, "length"))
+        else:
+            rollouts.append(Rollout(problem_id, sample, [*tokens, tokenizer.eos_token_id], "stop"))
+    return rollouts
+
+
+def test_rows_by_hand(tokenizer):
+    texts = ["3+4=7\\boxed{7}", "7", "\\boxed{8}", "3+4=~", "\\boxed{7}+~", "\\boxed{+}"]
+    rollouts = responses_of(tokenizer, "a", texts)
+    grade_rollout = make_grader(tokenizer, [Problem("a", "3+4", 7), Problem("b", "1+1", 2)])
+    rows = sample_rows(rollouts, [grade_rollout(rollout) for rollout in rollouts])
+    assert rows["problem_id"].tolist() == ["a"] * 6
+    assert rows["sample"].tolist() == list(range(6))
+    assert rows["correct"].tolist() == [True, False, False, False, True, False]
+    assert rows["formatted"].tolist() == [True, False, True, False, False, False]
+    assert [None if pd.isna(one) else one for one in rows["answer"]] == [7, None, 8, None, 7, None]
+    assert rows["finish_reason"].tolist() == ["stop", "stop", "stop", "length", "length", "stop"]
+    assert rows["tokens"].tolist() == [9, 2, 4, 4, 4, 4]
+    assert str(rows["answer"].dtype) == "Int64"
+    assert rows["correct"].dtype == bool
+
+
+def test_grading_is_against_the_rollouts_own_problem(tokenizer):
+    grade_rollout = make_grader(tokenizer, [Problem("a", "3+4", 7), Problem("b", "1+1", 2)])
+    [on_a], [on_b] = (responses_of(tokenizer, name, ["\\boxed{2}"]) for name in ("a", "b"))
+    assert not grade_rollout(on_a).correct
+    assert grade_rollout(on_b).correct
+    assert grade_rollout(on_b) == grade("\\boxed{2}", 2, "stop")
+
+
+@pytest.fixture
+def prepared(tmp_path, shared_model, tokenizer, problems):
+    """A config for two small sets, and a layout with a base and a trained policy and the problems."""
+    config = load_config(
+        "laptop",
+        MODEL,
+        "base",
+        overrides=["sampling.max_new_tokens=40", "evaluation.samples={aime24: 5, aime25: 3, dapo500: 2}"],
+        configs=ROOT / "configs",
+    )
+    layout = Layout(tmp_path / "results")
+    for method in ("base", "grpo"):
+        save_policy(shared_model, tokenizer, layout.policy(MODEL, method, 0))
+    for name, chosen in {"aime24": problems[:4], "aime25": problems[4:9], "dapo500": problems[9:]}.items():
+        write_problems(layout.problems(name), chosen)
+    return config, layout
+
+
+def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
+    config, layout = prepared
+    written = evaluate(config, layout, "base", 0, ["aime24", "dapo500"])
+    out = layout.evaluation(MODEL, "base", 0)
+    assert written == [out / "aime24.parquet", out / "dapo500.parquet"]
+    assert sorted(path.name for path in out.iterdir()) == ["aime24.parquet", "dapo500.parquet", "provenance.json"]
+    rows = pd.read_parquet(out / "aime24.parquet")
+    columns = ["problem_id", "sample", "correct", "formatted", "answer", "finish_reason", "tokens"]
+    assert list(rows.columns) == columns
+    expected = [(problem.id, sample) for problem in problems[:4] for sample in range(5)]
+    assert list(zip(rows["problem_id"], rows["sample"], strict=True)) == expected
+    assert rows["tokens"].between(1, 40).all()
+    assert len(pd.read_parquet(out / "dapo500.parquet")) == 3 * 2
+    record = json.loads((out / "provenance.json").read_text())
+    files = [layout.model(MODEL) / "model.safetensors", layout.problems("aime24"), layout.problems("dapo500")]
+    for file in files:
+        assert record["inputs"][file.as_posix()] == sha256(file)
+    assert layout.problems("aime25").as_posix() not in record["inputs"]
+    assert {"torch", "transformers"} <= set(record["packages"])
+    assert {"processor", "cores", "memory_gib", "gpus"} <= set(record["hardware"])
+    assert set(record["git"]) == {"commit", "changed"}
+
+
+def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, shared_model):
+    config, layout = prepared
+    asked = []
+
+    def sampler(_, model, tokenizer):
+        def sample(prompts, **arguments):
+            asked.append(arguments)
+            return responses_of(tokenizer, prompts[0].problem_id, ["\\boxed{1}"] * arguments["samples"])
+
+        return SimpleNamespace(sample=sample)
+
+    monkeypatch.setattr(responses, "make_sampler", sampler)
+    evaluate(config, layout, "base", 0, ["aime24", "aime25"])
+    evaluate(config, layout, "grpo", 0, ["aime24"])
+    save_policy(shared_model, load_policy(layout.model(MODEL))[1], layout.policy(MODEL, "grpo", 1))
+    evaluate(config, layout, "grpo", 1, ["aime24"])
+    first, other_set, other_method, other_seed = asked
+    assert first == {"samples": 5, "temperature": 0.7, "max_new_tokens": 40, "stream": first["stream"]}
+    assert other_set["samples"] == 3
+    assert first == other_method  # methods are compared on the same random numbers
+    assert len({one["stream"] for one in (first, other_set, other_seed)}) == 3
+
+
+def test_the_trained_policy_is_the_one_that_is_evaluated(prepared, make_model, tokenizer):
+    config, layout = prepared
+    save_policy(make_model("qwen2", seed=99), tokenizer, layout.policy(MODEL, "grpo", 0))
+    for method in ("base", "grpo"):
+        evaluate(config, layout, method, 0, ["dapo500"])
+    base, grpo = (pd.read_parquet(layout.evaluation(MODEL, m, 0) / "dapo500.parquet") for m in ("base", "grpo"))
+    assert base["tokens"].tolist() != grpo["tokens"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("method", "datasets", "message"),
+    [
+        ("base", ["aime42"], "evaluation.samples has no 'aime42'; did you mean 'aime2"),
+        ("clip_b", ["aime24"], "no model in "),
+        ("base", ["aime24", "aime25"], "no such file"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing_for_that_set(prepared, method, datasets, message):
+    config, layout = prepared
+    layout.problems("aime25").unlink()
+    with pytest.raises(UserError) as error:
+        evaluate(config, layout, method, 0, datasets)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (layout.evaluation(MODEL, method, 0) / f"{datasets[-1]}.parquet").exists()
+
+
+def test_prompts_are_those_of_the_configured_model(tokenizer, problems):
+    configs = ROOT / "configs"
+    chat = load_config("laptop", MODEL, configs=configs)
+    base = load_config(
+        "laptop", MODEL, overrides=["model.prompt_format=base", "sampling.max_prompt_tokens=500"], configs=configs
+    )
+    text = problems[0].problem
+    assert tokenizer.decode(make_prompts(chat, tokenizer, problems)[0].token_ids) == f"<user>{text}<assistant>"
+    assert text in tokenizer.decode(make_prompts(base, tokenizer, problems)[0].token_ids)
+    assert make_prompts(base, tokenizer, problems)[0].token_ids != make_prompts(chat, tokenizer, problems)[0].token_ids
+
+
+def test_the_scores_of_the_contract():
+    correct = np.array([[True, False, False, False], [False] * 4])
+    assert avg_at_k(correct) == 1 / 8
+    assert pass_at_k(correct, 4) == 1 / 2
+    assert pass_at_k(correct, 2) == pytest.approx(1 / 4)
+
+
+# ---------------------------------------------------------------- loading
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_a_policy_comes_back_as_it_was_saved(tmp_path, make_model, tokenizer, architecture):
+    original = make_model(architecture)
+    save_policy(original, tokenizer, tmp_path)
+    model, again = load_policy(tmp_path)
+    assert not model.training
+    assert all((one == other).all() for one, other in zip(model.parameters(), original.parameters(), strict=True))
+    for text in ("1+2=\\boxed{3}", "12 + 3, 4\n(5)", "Find x", "<user>1<assistant>2<end>"):
+        tokens = tokenizer.encode(text)
+        assert again.encode(text) == tokens
+        assert again.decode(tokens) == tokenizer.decode(tokens)
+    assert again.chat_template == tokenizer.chat_template
+    for name in ("pad_token_id", "eos_token_id", "unk_token_id", "all_special_ids", "model_max_length"):
+        assert getattr(again, name) == getattr(tokenizer, name)
+
+
+def test_only_safetensors_are_loaded(tmp_path, shared_model, tokenizer):
+    with pytest.raises(UserError, match=r"it has no config\.json"):
+        load_policy(tmp_path)
+    save_policy(shared_model, tokenizer, tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="from safetensors only"):
+        load_policy(tmp_path)

@@ -1,0 +1,110 @@
+"""Files are written whole or not at all."""
+
+import hashlib
+import json
+import os
+
+import pandas as pd
+import pytest
+
+from entropy_dynamics.files import sha256, write_json, write_parquet, written_whole
+
+
+def everything(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "new" / "folder" / "file.txt"
+    with written_whole(path) as temporary:
+        temporary.write_text("half")
+        assert not path.exists()
+        assert temporary.parent == path.parent  # a rename across file systems is no rename
+        assert "partial" in temporary.name
+    assert path.read_text() == "half"
+    assert everything(tmp_path) == ["new/folder/file.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_crash_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def crash():
+        with written_whole(path) as temporary:
+            temporary.write_text("new, but only h")
+            raise error
+
+    with pytest.raises(error):
+        crash()
+    assert path.read_text() == "old"
+    assert everything(tmp_path) == ["file.txt"]
+
+
+def test_a_crash_before_anything_was_written(tmp_path):
+    with pytest.raises(ValueError), written_whole(tmp_path / "file.txt"):  # noqa: PT011
+        raise ValueError
+    assert everything(tmp_path) == []
+
+
+def test_directories_replace_the_old_one_whole(tmp_path):
+    path = tmp_path / "run"
+    for names in (("a", "b"), ("b", "c")):
+        with written_whole(path) as temporary:
+            (temporary / "deep").mkdir(parents=True)
+            for name in names:
+                (temporary / "deep" / name).write_text(name * 2)
+    assert everything(tmp_path) == ["run/deep/b", "run/deep/c"]
+    assert (path / "deep" / "c").read_text() == "cc"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_crash_leaves_the_old_directory(tmp_path, error):
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").write_text("old")
+
+    def crash():
+        with written_whole(path) as temporary:
+            (temporary / "deep").mkdir(parents=True)
+            (temporary / "deep" / "new").write_text("new")
+            raise error
+
+    with pytest.raises(error):
+        crash()
+    assert everything(tmp_path) == ["run/old"]
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_what_is_written_is_flushed_and_then_renamed(tmp_path, monkeypatch, kind):
+    """The rename must not reach the disk before the content."""
+    order = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("flush") or sync(descriptor))
+    monkeypatch.setattr(os, "replace", lambda *paths: order.append("rename") or replace(*paths))
+    with written_whole(tmp_path / "new") as temporary:
+        if kind == "directory":
+            temporary.mkdir()
+        (temporary / "file" if kind == "directory" else temporary).write_text("x")
+    assert order[:2] == ["flush", "rename"]
+    assert everything(tmp_path) == ["new/file" if kind == "directory" else "new"]
+
+
+def test_the_writers(tmp_path):
+    write_json(tmp_path / "a.json", {"x": [1, None, "ü"]})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"x": [1, None, "ü"]}
+    assert (tmp_path / "a.json").read_text(encoding="utf-8").endswith("}\n")
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", None]}, index=[5, 6])
+    write_parquet(tmp_path / "a.parquet", frame)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "a.parquet"), frame.reset_index(drop=True))
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"x": object()})
+    assert json.loads((tmp_path / "a.json").read_text())["x"][0] == 1
+    assert everything(tmp_path) == ["a.json", "a.parquet"]
+
+
+def test_sha256(tmp_path):
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    (tmp_path / "large").write_bytes(b"\0" * 3_000_000)
+    assert sha256(tmp_path / "large") == hashlib.sha256(b"\0" * 3_000_000).hexdigest()

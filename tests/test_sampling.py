@@ -1,0 +1,239 @@
+"""The native sampler against decoding without a cache, and its promise that batches change nothing."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import Cache, DynamicCache
+
+from entropy_dynamics.sampling import Prompt, sample_seed
+from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer
+
+NEW_TOKENS = 30
+
+
+@pytest.fixture
+def sampler_of(tokenizer):
+    def make(model, batch_size=64):
+        return NativeSampler(
+            model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=batch_size
+        )
+
+    return make
+
+
+def sample(sampler, prompts, samples=4, temperature=1.0, max_new_tokens=NEW_TOKENS, stream="test"):
+    return sampler.sample(
+        prompts, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
+    )
+
+
+@torch.no_grad()
+def decoded_slowly(model, prompts, samples, temperature, stream, end_token):
+    """One sequence at a time, the whole text through the model for every token."""
+    rollouts = []
+    for prompt in prompts:
+        for number in range(samples):
+            generator = np.random.Generator(np.random.Philox(key=sample_seed(stream, prompt.problem_id, number)))
+            tokens = []
+            for uniform in generator.random(NEW_TOKENS):
+                logits = model(torch.tensor([[*prompt.token_ids, *tokens]])).logits[0, -1].double()
+                cumulative = (logits / temperature).softmax(-1).cumsum(-1)
+                tokens.append(int((cumulative <= uniform).sum()))  # the first token whose cumulative share is above
+                if tokens[-1] == end_token:
+                    break
+            rollouts.append((prompt.problem_id, number, tokens, "stop" if tokens[-1] == end_token else "length"))
+    return rollouts
+
+
+def plain(rollouts):
+    return [(one.problem_id, one.sample, one.token_ids, one.finish_reason) for one in rollouts]
+
+
+@pytest.fixture
+def rebuilds(monkeypatch):
+    """How many rows are left each time that finished ones leave the batch."""
+    sizes = []
+    original = PreallocatedLayer.batch_select_indices
+
+    def spy(self, indices):
+        sizes.append(len(indices))
+        original(self, indices)
+
+    monkeypatch.setattr(PreallocatedLayer, "batch_select_indices", spy)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [("qwen2", 2, 1, 1), ("qwen3", 1, 2, 1), ("llama", 1, 2, 2)],
+    ids=lambda shape: shape[0],
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_same_tokens_as_decoding_without_a_cache(
+    make_model, sampler_of, prompts, tokenizer, rebuilds, shape, temperature
+):
+    architecture, layers, heads, kv_heads = shape
+    model = make_model(architecture, layers=layers, heads=heads, kv_heads=kv_heads, seed=6)
+    got = sample(sampler_of(model), prompts[:6], temperature=temperature)
+    assert plain(got) == decoded_slowly(model, prompts[:6], 4, temperature, "test", tokenizer.eos_token_id)
+    assert {one.finish_reason for one in got} == {"stop", "length"}
+    assert rebuilds, "no finished sequence ever left the batch, so dropping was not tried"
+    assert max(rebuilds) < 24
+
+
+def test_almost_no_temperature_is_greedy(shared_model, sampler_of, prompts, tokenizer):
+    """transformers' own generate, one prompt at a time."""
+    got = sample(sampler_of(shared_model), prompts[:4], samples=1, temperature=1e-5)
+    for prompt, rollout in zip(prompts, got, strict=False):
+        expected = shared_model.generate(
+            torch.tensor([prompt.token_ids]),
+            attention_mask=torch.ones(1, len(prompt.token_ids), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )[0, len(prompt.token_ids) :].tolist()
+        assert rollout.token_ids == expected
+
+
+def test_batches_and_neighbours_change_nothing(shared_model, sampler_of, prompts):
+    expected = {(one.problem_id, one.sample): one for one in sample(sampler_of(shared_model), prompts, samples=5)}
+    assert len({tuple(one.token_ids) for one in expected.values()}) > 30
+    for batch_size in (1, 3, 5, 7, 17, 1000):
+        got = sample(sampler_of(shared_model, batch_size), prompts, samples=5)
+        assert [(one.problem_id, one.sample) for one in got] == [(p.problem_id, n) for p in prompts for n in range(5)]
+        assert got == list(expected.values())
+    backwards = sample(sampler_of(shared_model), prompts[::-1], samples=5)
+    assert backwards[0].problem_id == prompts[-1].problem_id
+    assert all(one == expected[one.problem_id, one.sample] for one in backwards)
+    alone = sample(sampler_of(shared_model), prompts[3:4], samples=5)
+    assert alone == [expected[prompts[3].problem_id, number] for number in range(5)]
+    more = sample(sampler_of(shared_model), prompts[3:5], samples=9)
+    assert more[:5] == alone
+
+
+def test_a_prompt_with_more_samples_than_a_batch(shared_model, sampler_of, prompts):
+    whole = sample(sampler_of(shared_model, 64), prompts[:2], samples=7)
+    assert [one.sample for one in whole] == [*range(7), *range(7)]
+    for batch_size in (1, 3, 6):
+        assert sample(sampler_of(shared_model, batch_size), prompts[:2], samples=7) == whole
+
+
+def test_a_batch_is_never_larger_than_asked(shared_model, sampler_of, prompts, monkeypatch):
+    rows = []
+    original = NativeSampler._sample_batch
+
+    def spy(self, requests, *rest):
+        rollouts = original(self, requests, *rest)
+        rows.append(len(rollouts))
+        return rollouts
+
+    monkeypatch.setattr(NativeSampler, "_sample_batch", spy)
+    sample(sampler_of(shared_model, 10), prompts, samples=4)
+    assert rows == [8] * 6
+    rows.clear()
+    sample(sampler_of(shared_model, 3), prompts[:2], samples=7)
+    assert rows == [3, 3, 1] * 2
+
+
+def test_random_numbers_belong_to_stream_problem_and_sample(shared_model, sampler_of, prompts):
+    sampler = sampler_of(shared_model)
+    first = sample(sampler, prompts[:3], stream="train/seed0/step0")
+    assert sample(sampler, prompts[:3], stream="train/seed0/step0") == first
+    other = sample(sampler, prompts[:3], stream="train/seed0/step1")
+    assert sum(a.token_ids == b.token_ids for a, b in zip(first, other, strict=True)) <= 1
+    twin = sample(sampler, [Prompt("another id", prompts[0].token_ids)], stream="train/seed0/step0")
+    assert [one.token_ids for one in twin] != [one.token_ids for one in first[:4]]
+    names = [
+        (stream, problem, number) for stream in ("a", "a1") for problem in ("p", "1p", "p1") for number in (0, 1, 11)
+    ]
+    seeds = {sample_seed(*name) for name in names}
+    assert len(seeds) == len(names)
+    assert all(0 <= seed < 2**128 for seed in seeds)
+
+
+def test_the_sampler_always_uses_the_current_weights(model, sampler_of, prompts):
+    sampler = sampler_of(model)
+    before = sample(sampler, prompts[:3])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    assert sample(sampler, prompts[:3]) != before
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokenizer, limit):
+    end = tokenizer.eos_token_id
+    long = sample(sampler_of(shared_model), prompts, samples=8)
+    short = sample(sampler_of(shared_model), prompts, samples=8, max_new_tokens=limit)
+    for whole, cut in zip(long, short, strict=True):
+        assert cut.token_ids == whole.token_ids[:limit]
+        assert end not in cut.token_ids[:-1]
+        if cut.finish_reason == "stop":
+            assert cut.token_ids[-1] == end
+        else:
+            assert cut.finish_reason == "length"
+            assert cut.token_ids[-1] != end
+            assert len(cut.token_ids) == limit
+    if limit > 1:
+        assert {one.finish_reason for one in short} == {"stop", "length"}
+
+
+def test_an_end_at_the_last_allowed_token_is_a_stop(shared_model, sampler_of, prompts, tokenizer):
+    first = sample(sampler_of(shared_model), prompts, samples=16, max_new_tokens=1)
+    ended = [one for one in first if one.token_ids == [tokenizer.eos_token_id]]
+    assert ended
+    assert all(one.finish_reason == "stop" for one in ended)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_frequencies_are_those_of_the_softmax(make_model, sampler_of, prompts, temperature):
+    model, count = make_model("llama", seed=11), 4000
+    with torch.no_grad():
+        logits = model(torch.tensor([prompts[0].token_ids])).logits[0, -1].double()
+    rollouts = sample(sampler_of(model, 5000), prompts[:1], samples=count, temperature=temperature, max_new_tokens=1)
+    observed = np.bincount([one.token_ids[0] for one in rollouts], minlength=len(logits))
+
+    def chi_square(at):
+        expected = (logits / at).softmax(-1).numpy() * count
+        often = expected >= 5
+        cells = np.append((observed - expected)[often] ** 2 / expected[often], 0.0)
+        if not often.all():
+            rest = expected[~often].sum()
+            cells[-1] = (observed[~often].sum() - rest) ** 2 / max(rest, 1.0)
+        return cells.sum(), len(cells) - 1
+
+    statistic, freedom = chi_square(temperature)
+    assert statistic < freedom + 4 * np.sqrt(2 * freedom)
+    assert chi_square(1.5 - temperature)[0] > 10 * freedom  # the test would see another temperature
+
+
+@torch.no_grad()
+def test_the_preallocated_cache_against_transformers_own(make_model):
+    model = make_model("qwen3", layers=2, heads=2, kv_heads=1)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 28, (3, 6), generator=generator)
+    caches = [Cache(layers=[PreallocatedLayer(12) for _ in range(2)]), DynamicCache(config=model.config)]
+
+    def both(tokens):
+        ours, theirs = (
+            model(tokens, past_key_values=cache, use_cache=True, attention_mask=None).logits for cache in caches
+        )
+        assert torch.equal(ours, theirs)
+        assert caches[0].get_seq_length() == caches[1].get_seq_length()
+        for mine, other in zip(caches[0].layers, caches[1].layers, strict=True):
+            assert torch.equal(mine.keys, other.keys)
+            assert torch.equal(mine.values, other.values)
+
+    both(ids)
+    both(torch.tensor([[6], [7], [8]]))
+    for cache in caches:
+        cache.batch_repeat_interleave(2)
+    both(torch.tensor([[9], [10], [11], [12], [13], [14]]))
+    for cache in caches:
+        cache.batch_select_indices(torch.tensor([0, 3, 5]))
+    both(torch.tensor([[15], [16], [17]]))
+    both(torch.tensor([[18, 19], [20, 21], [22, 23]]))
+    assert caches[0].get_seq_length() == 11
+    layer = caches[0].layers[0]
+    assert layer.keys.data_ptr() == layer.key_buffer.data_ptr()  # a view: nothing was copied to grow

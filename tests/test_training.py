@@ -1,0 +1,291 @@
+"""One training step against the plain formulas: batches, statistics, masks, gradients, PPO steps, order of prompts."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.policy import policy_stats
+from entropy_dynamics.training.trainer import Trainer
+from reference import (
+    HELD,
+    assert_close,
+    batch_of,
+    even_sum,
+    gradients,
+    parameters,
+    rollouts_of,
+    slow_advantages,
+    slow_stats,
+    training_config,
+)
+
+# ---------------------------------------------------------------- batches
+
+
+def test_collate_by_hand():
+    prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
+    rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    assert batch.sequences_BL.tolist() == [[7, 8, 9, 1, 2, 0], [5, 3, 0, 0, 0, 0], [7, 8, 9, 4, 4, 4]]
+    assert batch.prompt_lengths_B.tolist() == [3, 1, 3]
+    assert batch.response_lengths_B.tolist() == [2, 1, 3]
+    assert batch.lengths_B.tolist() == [5, 2, 6]
+    assert batch.groups_B.tolist() == [0, 1, 0]
+    assert batch.mask_BT.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+    assert [rows.tolist() for rows in batch.micro_batches(12)] == [[2, 0], [1]]
+    assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
+    assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
+    assert [rows.tolist() for rows in batch.micro_batches(100, torch.tensor([1, 2]))] == [[2, 1]]
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 100, 333, 10_000])
+def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_trainer, tokens):
+    batch = batch_of(make_trainer(shared_model))
+    rows = torch.tensor([0, 2, 3, 5, 7, 11, 13, 17, 19])
+    for chosen in (None, rows):
+        cuts = batch.micro_batches(tokens, chosen)
+        assert sorted(torch.cat(cuts).tolist()) == (list(range(len(batch))) if chosen is None else rows.tolist())
+        for cut in cuts:
+            assert len(cut) == 1 or len(cut) * int(batch.lengths_B[cut].max()) <= tokens
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, architecture, temperature):
+    model = make_model(architecture, layers=2)
+    trainer = make_trainer(model)
+    prompts, rollouts = rollouts_of(trainer)
+    batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
+    rows = torch.arange(len(batch)).flip(0)
+    stats = policy_stats(model, batch, rows, temperature)
+    with torch.no_grad():
+        expected = list(slow_stats(model, prompts, rollouts, temperature))
+    for place, row in enumerate(rows.tolist()):
+        length = len(rollouts[row].token_ids)
+        for name, values in expected[row].items():
+            got = getattr(stats, name)[place].detach().double()
+            assert (got[:length] - values).abs().max() < 2e-5
+            assert not got[length:].any()
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def cut_into(batch: RolloutBatch, count: int) -> int:
+    """Tokens per micro-batch that cut the batch into `count`."""
+    return next(tokens for tokens in range(10_000, 0, -1) if len(batch.micro_batches(tokens)) == count)
+
+
+@pytest.mark.parametrize("held_tokens", [0, HELD])
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("grpo", {}), ("clip_b", {"mu": 0.7}), ("clip_v", {"mu": 0.7, "max_frac": 0.05}), ("s_star_keep_neg_lt", {})],
+)
+def test_micro_batches_change_neither_masks_nor_gradients(shared_model, make_trainer, method, params, held_tokens):
+    outcomes = []
+    for count in (1, 2, 7):
+        model = copy.deepcopy(shared_model)
+        tokens = cut_into(batch_of(make_trainer(model)), count)
+        trainer = make_trainer(model, method, params=params, tokens_per_micro_batch=tokens, held_tokens=held_tokens)
+        seen, weigh = [], trainer.method.token_weights
+
+        def spy(*arguments, weigh=weigh, seen=seen, **named):
+            seen.append(weigh(*arguments, **named))
+            return seen[-1]
+
+        object.__setattr__(trainer.method, "token_weights", spy)
+        metrics = trainer.step(0)
+        assert len(seen) == 1  # decided once, for the whole batch
+        outcomes.append((seen[0], gradients(model), metrics))
+    weights, gradient, metrics = outcomes[0]
+    assert (metrics["clip_fraction"] > 0) == (method != "grpo")
+    for other_weights, other_gradient, other_metrics in outcomes[1:]:
+        assert torch.equal(other_weights, weights)
+        assert_close(other_gradient, gradient)
+        assert other_metrics["entropy"] == pytest.approx(metrics["entropy"], rel=1e-6)
+
+
+def test_held_graphs_and_a_second_forward_give_the_same_gradient(shared_model, make_trainer):
+    found = []
+    for held_tokens in (0, HELD):
+        model = copy.deepcopy(shared_model)
+        trainer = make_trainer(model, held_tokens=held_tokens)
+        assert bool(trainer.score(batch_of(trainer))[1]) == bool(held_tokens)
+        trainer.step(0)
+        found.append(gradients(model))
+    assert_close(found[0], found[1])
+
+
+def test_graphs_are_held_up_to_the_limit_only(shared_model, make_trainer):
+    batch = batch_of(make_trainer(shared_model))
+    size = int(batch.lengths_B.sum())
+    assert make_trainer(shared_model, held_tokens=size).score(batch)[1]
+    assert not make_trainer(shared_model, held_tokens=size - 1).score(batch)[1]
+    assert not make_trainer(shared_model, held_tokens=size).score(batch, graph=False)[1]
+    assert not make_trainer(shared_model, held_tokens=size, updates_per_batch=2).score(batch)[1]
+
+
+@pytest.mark.parametrize("scope", ["global_token", "per_group"])
+@pytest.mark.parametrize(
+    ("method", "mu"), [("grpo", None), ("clip_b", 0.7), ("clip_b_paper", 0.7), ("clip_v", 0.7), ("clip_v_paper", 0.7)]
+)
+def test_the_gradient_written_out_by_hand(shared_model, make_trainer, method, mu, scope):
+    """Strictly on-policy the gradient is that of -sum w A log p / N, with masks by the definitions of the methods."""
+    model = copy.deepcopy(shared_model)
+    params = {} if mu is None else {"mu": mu} | ({"max_frac": 0.9} if method == "clip_v" else {})
+    trainer = make_trainer(model, method, params=params, loss_scope=scope)
+    prompts, rollouts = rollouts_of(trainer)
+    advantages = slow_advantages(rollouts, group_size=6)
+    assert (advantages > 0).any()
+    assert (advantages < 0).any()
+
+    reference = copy.deepcopy(shared_model)
+    stats = list(slow_stats(reference, prompts, rollouts))
+    score = [(one["s_star"] - (one["s_expected"] if "_v" in method else 0)).detach() for one in stats]
+    everything = torch.cat(score)
+    centre = 0.0 if "_v" in method else everything.mean()
+    sigma = everything.std(correction=0)
+    loss, groups = [], [prompts.index(next(p for p in prompts if p.problem_id == r.problem_id)) for r in rollouts]
+    terms, counts = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    dropped = 0
+    for one, values, advantage, group in zip(stats, score, advantages, groups, strict=True):
+        weight = torch.ones_like(values)
+        if mu is not None and advantage < 0:
+            deviation = (values - centre) / sigma
+            weight[deviation < -mu] = 0
+            if method.endswith("paper"):
+                weight[deviation > mu] = 0
+        if method == "clip_v" and advantage == 0:
+            weight[values / sigma < -mu] = 0
+        dropped += int((weight == 0).sum())
+        terms[group] = terms[group] - (weight * advantage * one["logp"]).sum()
+        counts[group] += weight.sum() if method in ("clip_b", "clip_v") else len(weight)
+    assert (dropped > 0) == (mu is not None)
+    loss = terms.sum() / counts.sum() if scope == "global_token" else (terms / counts).mean()
+    loss.backward()
+
+    metrics = trainer.step(0)
+    assert metrics["clip_fraction"] == pytest.approx(dropped / len(everything))
+    assert_close(gradients(model), gradients(reference), relative=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(gradients(reference).norm().item(), rel=1e-5)
+
+
+def test_the_gradient_is_clipped_to_its_norm(shared_model, make_trainer):
+    model = copy.deepcopy(shared_model)
+    metrics = make_trainer(model, max_grad_norm=0.01).step(0)
+    assert metrics["grad_norm"] > 0.02  # as it was before
+    assert gradients(model).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+# ---------------------------------------------------------------- several updates a batch
+
+
+def ppo_reference(model, trainer, updates, *, learning_rate, clip_low, clip_high, dual_clip, eps, max_grad_norm):
+    """PPO written out: AdamW over shares of the prompts in their order; returns the ratios of every update."""
+    prompts, rollouts = rollouts_of(trainer)
+    advantages = slow_advantages(rollouts, trainer.config.group_size)
+    with torch.no_grad():
+        old = [one["logp"] for one in slow_stats(model, prompts, rollouts)]
+    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.999), eps, weight_decay=0.01)
+    ratios = []
+    for share in np.array_split(np.arange(len(prompts)), updates):
+        names = {prompts[index].problem_id for index in share}
+        chosen = [index for index, rollout in enumerate(rollouts) if rollout.problem_id in names]
+        total, tokens, seen = 0.0, 0, []
+        for index, one in zip(chosen, slow_stats(model, prompts, [rollouts[i] for i in chosen]), strict=True):
+            ratio, advantage = (one["logp"] - old[index]).exp(), float(advantages[index])
+            for r in ratio:
+                value = min(r * advantage, r.clamp(1 - clip_low, 1 + clip_high) * advantage)
+                if advantage < 0:
+                    value = max(value, torch.tensor(dual_clip * advantage, dtype=torch.float64))
+                total = total - value
+            tokens += len(ratio)
+            seen.append(ratio.detach())
+        optimizer.zero_grad()
+        (total / tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
+        optimizer.step()
+        ratios.append(torch.cat(seen))
+    return ratios
+
+
+@pytest.mark.parametrize("updates", [2, 3])
+def test_several_updates_a_batch_are_ppo(shared_model, make_trainer, updates):
+    knobs = {"learning_rate": 0.01, "clip_low": 0.1, "clip_high": 0.15, "dual_clip": 1.3, "eps": 1e-3}
+    model, reference = copy.deepcopy(shared_model), copy.deepcopy(shared_model)
+    trainer = make_trainer(model, updates_per_batch=updates, group_size=4, max_grad_norm=1.0, **knobs)
+    twin = make_trainer(copy.deepcopy(shared_model), updates_per_batch=updates, group_size=4)
+    ratios = ppo_reference(reference, twin, updates, max_grad_norm=1.0, **knobs)
+    assert torch.allclose(ratios[0], torch.ones_like(ratios[0]), atol=1e-12)
+    assert len(ratios) == updates
+    assert (ratios[-1] < 0.9).any(), "clipping was not tried"
+    assert (ratios[-1] > 1.3).any(), "the dual clip was not tried"
+    trainer.step(0)
+    moved = parameters(reference) - parameters(shared_model)
+    assert_close(parameters(model) - parameters(shared_model), moved, relative=1e-3)
+
+
+def test_one_update_ignores_the_ppo_clipping(shared_model, make_trainer):
+    found = []
+    for clip in (0.2, 1e-9):
+        model = copy.deepcopy(shared_model)
+        make_trainer(model, clip_low=clip, clip_high=clip).step(0)
+        found.append(gradients(model))
+    assert torch.equal(*found)
+
+
+def test_more_updates_than_prompts_are_refused(shared_model, make_trainer):
+    with pytest.raises(UserError, match=r"updates_per_batch is 5, but a step has only 4 prompts"):
+        make_trainer(shared_model, updates_per_batch=5)
+
+
+def test_a_batch_is_divided_into_just_as_many_updates(model, make_trainer):
+    trainer = make_trainer(model, prompts_per_step=7, updates_per_batch=5, group_size=2)
+    batch = batch_of(trainer)
+    shares = trainer._mini_batches(batch)
+    assert len(shares) == 5
+    assert sorted(torch.cat(shares).tolist()) == list(range(14))
+    for share in shares:  # groups stay whole
+        assert len(share) == sum(int((batch.groups_B == group).sum()) for group in batch.groups_B[share].unique())
+
+
+# ---------------------------------------------------------------- the order of prompts
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 12, 50])
+def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
+    trainer = make_trainer(shared_model, prompts_per_step=count)
+    per_epoch = 12 // min(count, 12)
+    epochs = []
+    for epoch in range(3):
+        steps = [trainer.prompts_of_step(epoch * per_epoch + place) for place in range(per_epoch)]
+        assert all(len(step) == min(count, 12) for step in steps)
+        epochs.append([prompt.problem_id for step in steps for prompt in step])
+        assert len(set(epochs[-1])) == len(epochs[-1]) == per_epoch * min(count, 12)
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = make_trainer(shared_model, prompts_per_step=count)
+    assert again.prompts_of_step(1) == trainer.prompts_of_step(1)
+    other = make_trainer(shared_model, prompts_per_step=count, seed=1)
+    assert [other.prompts_of_step(step) for step in range(3)] != [trainer.prompts_of_step(step) for step in range(3)]
+
+
+def test_without_prompts_there_is_no_training(shared_model, make_trainer, monkeypatch, tokenizer):
+    with pytest.raises(UserError, match="no training problems"):
+        Trainer(
+            training_config(),
+            model=shared_model,
+            method=load_method("grpo"),
+            sampler=None,
+            grade=even_sum,
+            prompts=[],
+            temperature=1.0,
+            max_new_tokens=4,
+            pad_token=0,
+            seed=0,
+        )

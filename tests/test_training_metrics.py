@@ -1,0 +1,201 @@
+"""What a training step reports, against its definitions; and what runs of several steps promise."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.training.step_metrics import entropy_metrics, zero_variance_groups
+from reference import even_sum, graded, parameters, rollouts_of, slow_advantages, slow_stats
+
+COLUMNS = {
+    *("step", "entropy", "reward_mean", "accuracy", "response_length", "truncated", "tokens", "grad_norm"),
+    *("clip_fraction", "clip_fraction_neg", "s_star_mean", "s_centered_mean", "zero_variance_groups"),
+    *("neg_cov", "neg_cov_positive", "neg_cov_negative", "predicted_entropy_change", "entropy_change"),
+    *("validation_accuracy", "seconds_sample", "seconds_score", "seconds_update"),
+}
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def test_the_columns_of_the_metrics(model, make_trainer):
+    rows = list(make_trainer(model, steps=3, validation_every=2, entropy_change_every=3, validate=lambda: 0.25).run())
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(set(row) >= COLUMNS for row in rows)
+    assert all(isinstance(value, float | int) for row in rows for value in row.values())
+    assert [row["validation_accuracy"] for row in rows] == [0.25, pytest.approx(math.nan, nan_ok=True), 0.25]
+    assert [math.isnan(row["entropy_change"]) for row in rows] == [False, True, True]
+    assert all(row[f"seconds_{phase}"] > 0 for row in rows for phase in ("sample", "score", "update"))
+
+
+def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
+    model = copy.deepcopy(shared_model)
+    trainer = make_trainer(model, "clip_b", params={"mu": 0.7}, learning_rate=2e-3)
+    prompts, rollouts = rollouts_of(trainer)
+    with torch.no_grad():
+        stats = list(slow_stats(shared_model, prompts, rollouts))
+    row = trainer.step(0)
+    with torch.no_grad():
+        after = torch.cat([one["entropy"] for one in slow_stats(model, prompts, rollouts)])
+
+    flat = {name: torch.cat([one[name] for one in stats]).numpy() for name in stats[0]}
+    lengths = [len(rollout.token_ids) for rollout in rollouts]
+    advantage = np.repeat(slow_advantages(rollouts, 6), lengths)
+    centred = flat["s_star"] - flat["s_expected"]
+    low = flat["s_star"] < flat["s_star"].mean() - 0.7 * flat["s_star"].std()
+    dropped = low & (advantage < 0)
+    kept = advantage * ~dropped
+    terms = -(advantage - advantage.mean()) * (centred - centred.mean())
+    rewards = np.array([float(even_sum(rollout).correct) for rollout in rollouts])
+    expected = {
+        "step": 0,
+        "entropy": flat["entropy"].mean(),
+        "reward_mean": rewards.mean(),
+        "accuracy": rewards.mean(),
+        "response_length": np.mean(lengths),
+        "truncated": np.mean([rollout.finish_reason == "length" for rollout in rollouts]),
+        "clip_fraction": dropped.mean(),
+        "clip_fraction_neg": dropped.sum() / (advantage < 0).sum(),
+        "s_star_mean": flat["s_star"].mean(),
+        "s_centered_mean": centred.mean(),
+        "neg_cov": -(np.mean(advantage * centred) - advantage.mean() * centred.mean()),
+        "neg_cov_positive": terms[terms > 0].sum() / len(terms),
+        "neg_cov_negative": terms[terms < 0].sum() / len(terms),
+        "zero_variance_groups": np.mean([group.std() == 0 for group in rewards.reshape(-1, 6)]),
+        "predicted_entropy_change": -2e-3 * (np.mean(kept * centred) - kept.mean() * centred.mean()),
+        "entropy_change": after.mean().item() - flat["entropy"].mean(),
+        "tokens": len(centred),
+    }
+    assert 0 < expected["clip_fraction"] < 1
+    assert 0 < expected["truncated"] < 1
+    assert abs(expected["entropy_change"]) > 1e-4
+    for name, value in expected.items():
+        assert row[name] == pytest.approx(value, rel=1e-4, abs=2e-7), name
+
+
+def test_the_entropy_change_is_measured_on_the_batch_that_was_trained_on(shared_model, make_trainer):
+    """Nothing moves, so nothing changes; a fresh batch would have another entropy."""
+    model = copy.deepcopy(shared_model)
+    row = make_trainer(model, learning_rate=1e-12, weight_decay=0.0).step(0)
+    assert abs(row["entropy_change"]) < 1e-6
+
+
+def test_entropy_metrics_see_response_tokens_only():
+    generator = torch.Generator().manual_seed(0)
+    columns = [torch.rand(3, 8, generator=generator) for _ in range(4)]
+    advantages, weights = torch.randn(3, 8, generator=generator), torch.ones(3, 8)
+    mask = torch.arange(8) < torch.tensor([[3], [8], [5]])
+    weights[1, ::2] = 0
+    expected = entropy_metrics(TokenStats(*columns), advantages, weights * mask, mask, 0.1)
+    garbage = [torch.where(mask, column, 1e9) for column in columns]
+    assert entropy_metrics(TokenStats(*garbage), advantages, weights * mask, mask, 0.1) == expected
+    assert expected["tokens"] == 16
+    assert expected["clip_fraction"] == 4 / 16
+    assert expected["neg_cov"] == pytest.approx(expected["neg_cov_positive"] + expected["neg_cov_negative"])
+
+
+def test_zero_variance_groups_by_hand():
+    rewards = torch.tensor([-0.1, -0.1, 1.0, 0.0, 1.0, 1.0])
+    assert zero_variance_groups(rewards, torch.tensor([0, 0, 1, 1, 2, 2])) == pytest.approx(2 / 3)
+    assert zero_variance_groups(rewards, torch.tensor([0, 1, 0, 1, 1, 0])) == 0.0
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_the_reward_is_the_configured_one(shared_model, make_trainer):
+    """The paper's reward gives a truncated wrong answer -1 and any other wrong one -0.1, the binary one 0."""
+    means = {}
+    for reward in ("paper", "binary"):
+        trainer = make_trainer(copy.deepcopy(shared_model), reward=reward)
+        grades = [even_sum(rollout) for rollout in rollouts_of(trainer)[1]]
+        means[reward] = trainer.step(0)["reward_mean"]
+    paper = [1.0 if one.correct else -1.0 if one.truncated else -0.1 for one in grades]
+    assert means["paper"] == pytest.approx(np.mean(paper), abs=1e-6)
+    assert means["binary"] == pytest.approx(np.mean([one.correct for one in grades]))
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_two_runs_with_one_seed_are_the_same(shared_model, make_trainer, updates):
+    runs = []
+    for seed in (3, 3, 4):
+        trainer = make_trainer(copy.deepcopy(shared_model), seed=seed, steps=3, updates_per_batch=updates)
+        rows = list(trainer.run())
+        runs.append([{key: value for key, value in row.items() if not key.startswith("seconds_")} for row in rows])
+    assert repr(runs[0]) == repr(runs[1])  # repr: nan is not equal to itself
+    assert runs[0][0]["entropy"] != runs[2][0]["entropy"]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_ends_training_and_leaves_the_model(model, make_trainer, broken):
+    trainer = make_trainer(model, steps=9, learning_rate=1e-3)
+    steps = trainer.run()
+    start = parameters(model)
+    next(steps)
+    next(steps)
+    before = parameters(model)
+    assert not torch.equal(before, start)
+    trainer.reward = lambda grade: broken if grade.correct else 0.0
+    with pytest.raises(UserError, match=r"^step 2: the loss is nan"):
+        next(steps)
+    assert torch.equal(parameters(model), before)
+
+
+def test_a_gradient_that_is_not_finite_ends_training_too(model, make_trainer):
+    trainer = make_trainer(model)
+    before = parameters(model)
+    model.lm_head.weight.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(UserError, match=r"^step 0: .* gradient norm (nan|inf)"):
+        trainer.step(0)
+    assert torch.equal(parameters(model), before)
+
+
+@pytest.mark.parametrize("method", ["grpo", "clip_b", "clip_v"])
+def test_it_learns_a_trivial_reward(model, make_trainer, method):
+    """Half of the vocabulary is right as the first token."""
+    trainer = make_trainer(
+        model,
+        method,
+        grade=lambda rollout: graded(rollout.token_ids[0] % 2 == 0),
+        steps=20,
+        prompts_per_step=6,
+        group_size=8,
+        learning_rate=5e-3,
+        max_grad_norm=1.0,
+        entropy_change_every=0,
+        max_new=3,
+    )
+    accuracy = [row["accuracy"] for row in trainer.run()]
+    assert np.mean(accuracy[:2]) < 0.75
+    assert np.mean(accuracy[-3:]) > 0.95
+
+
+def test_a_reward_for_short_responses_shortens_them(model, make_trainer):
+    trainer = make_trainer(
+        model,
+        grade=lambda rollout: graded(len(rollout.token_ids) < 5),
+        steps=20,
+        prompts_per_step=6,
+        group_size=8,
+        learning_rate=5e-3,
+        max_grad_norm=1.0,
+        updates_per_batch=2,
+    )
+    rows = list(trainer.run())
+    assert rows[-1]["response_length"] < 0.5 * rows[0]["response_length"]
+    assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.3
+
+
+def test_only_the_weights_of_the_method_train(shared_model, make_trainer):
+    """An ablation that keeps nothing here moves nothing but by weight decay."""
+    model = copy.deepcopy(shared_model)
+    trainer = make_trainer(model, "s_star_keep_pos_gt", grade=lambda rollout: graded(False), weight_decay=0.0)
+    row = trainer.step(0)
+    assert row["zero_variance_groups"] == 1.0
+    assert row["grad_norm"] == 0.0
+    assert torch.equal(parameters(model), parameters(shared_model))

@@ -1,0 +1,331 @@
+"""Verdicts on single claims, from made-up runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from entropy_dynamics.files import write_parquet
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.reporting.claims import load_claims
+from entropy_dynamics.reporting.experiments import Run
+from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.reporting.verdicts import T_95, Group, judge, student_interval
+
+ROOT = Path(__file__).parents[1]
+SCALE = "laptop"
+SEEDS = {"tables": 3, "extras": 1}
+MODEL, OTHER = "qwen2.5-7b-instruct", "qwen3-4b-base"
+STEPS = 40
+
+
+def finding(claim_id: str, results: Path, seeds: dict[str, int] = SEEDS):
+    claims, _, _ = load_claims(SCALE, seeds, ROOT / "experiments")
+    (claim,) = [one for one in claims if one.id == claim_id]
+    return judge(claim, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
+
+
+def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps: int = STEPS, **columns) -> None:
+    """Columns are constants or one value a step."""
+    frame = pd.DataFrame({"step": np.arange(steps), "entropy": 0.3} | columns)
+    write_parquet(Run(model, method, seed).metrics_file(results), frame)
+
+
+def write_samples(results: Path, method: str, seed: int, dataset: str, correct: np.ndarray, model: str = MODEL) -> None:
+    problems, k = correct.shape
+    columns = {
+        "problem_id": np.repeat([f"p{i:03d}" for i in range(problems)], k),
+        "sample": np.tile(range(k), problems),
+    }
+    frame = pd.DataFrame(columns | {"correct": correct.ravel(), "answer": 7, "finish_reason": "stop"})
+    write_parquet(Run(model, method, seed).evaluation_file(results, dataset), frame)
+
+
+def write_scores(results: Path, method: str, levels: list[float], model: str = MODEL) -> None:
+    """For each seed a level of the share of right samples; problems and samples random around it."""
+    for seed, level in enumerate(levels):
+        for dataset, (problems, k) in {"aime24": (30, 32), "aime25": (30, 32), "dapo500": (80, 8)}.items():
+            rng = np.random.default_rng([seed, *method.encode(), *dataset.encode()])
+            correct = rng.random((problems, k)) < level
+            write_samples(results, method, seed, dataset, correct, model)
+
+
+# Intervals
+
+
+def test_student_interval_is_the_textbook_two_sample_interval():
+    # Two samples of three with pooled variance 1: 1.5 ± t(4) * sqrt(1/3 + 1/3); t(4) = 2.776.
+    groups = [Group(1.0, np.array([1.5, 2.5, 3.5])), Group(-1.0, np.array([0.0, 1.0, 2.0]))]
+    effect, low, high = student_interval(groups)
+    assert effect == pytest.approx(1.5)
+    assert high - effect == pytest.approx(2.776 * (2 / 3) ** 0.5, abs=1e-3)
+    assert effect - low == pytest.approx(high - effect)
+    # One run against three: its noise floor is theirs, t(2) = 4.303, variance 1 + 1/3.
+    effect, _, high = student_interval([Group(1.0, np.array([5.0])), groups[1]])
+    assert (effect, high - effect) == (pytest.approx(4.0), pytest.approx(4.303 * (4 / 3) ** 0.5, abs=1e-3))
+    # One against one: nothing to judge by, unless a third method lends its seeds.
+    single = [Group(1.0, np.array([5.0])), Group(-1.0, np.array([1.0]))]
+    assert student_interval(single) is None
+    _, low, _ = student_interval(single, spread=[np.array([0.0, 1.0, 2.0])])
+    assert low == pytest.approx(4 - 4.303 * 2**0.5, abs=1e-3)
+    # A second variance with many degrees of freedom: Satterthwaite by hand, 1² / (0.25²/2 + 0.75²/1000) = 31.4.
+    _, low, _ = student_interval([Group(1.0, np.array([-0.866025, 0, 0.866025]))], problems=[(0.75, 1000)])
+    assert low == pytest.approx(-T_95[29], abs=1e-3)
+
+
+@pytest.mark.parametrize("df", [1, 2, 5, 30])
+def test_quantiles_of_student(df):
+    rng = np.random.default_rng(df)
+    drawn = rng.standard_normal(400_000) / np.sqrt(rng.chisquare(df, 400_000) / df)
+    assert np.mean(np.abs(drawn) < T_95[df - 1]) == pytest.approx(0.95, abs=0.002)
+
+
+@pytest.mark.parametrize("seeds", [(3, 3), (1, 3), (2, 5)])
+def test_intervals_cover_the_truth_as_often_as_they_say(seeds):
+    """Runs that differ by seed, scored on problems that differ: the true difference is 1."""
+    rng = np.random.default_rng(0)
+    covered, trials = 0, 3000
+    for _ in range(trials):
+        problems = rng.normal(1, 2, 50)  # each problem's difference; the variance of their mean is 0.08
+        a, b = rng.normal(problems.mean(), 0.3, seeds[0]), rng.normal(0, 0.3, seeds[1])
+        _, low, high = student_interval([Group(1.0, a), Group(-1.0, b)], problems=[(problems.var(ddof=1) / 50, 49)])
+        covered += low <= 1 <= high
+    assert covered / trials == pytest.approx(0.955, abs=0.02)
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("entropy", "verdict"), [(0.2, "holds"), (0.4, "does not hold"), (0.3005, "cannot tell"), (0.28, "cannot tell")]
+)
+def test_directions_of_figure1_against_the_noise_floor_of_grpo(tmp_path, entropy, verdict):
+    for seed, level in enumerate([0.29, 0.30, 0.31]):
+        write_curve(tmp_path, "grpo", seed, entropy=np.where(np.arange(STEPS) < STEPS // 2, 9.0, level))
+    write_curve(tmp_path, "s_star_keep_pos_gt", 0, entropy=np.where(np.arange(STEPS) < STEPS // 2, 5.0, entropy))
+    found = finding("figure1_keep_pos_gt", tmp_path)
+    assert found.verdict == verdict
+    assert found.effect == pytest.approx(entropy - 0.3)  # the first half does not count
+    assert found.high - found.effect == pytest.approx(4.303 * 0.01 * (4 / 3) ** 0.5, rel=1e-3)
+    assert found.seeds == {"s_star_keep_pos_gt": 1, "grpo": 3}
+    assert "one seed of s_star_keep_pos_gt" in found.reason
+
+
+def test_one_seed_of_each_is_no_verdict(tmp_path):
+    write_curve(tmp_path, "grpo", 0, entropy=0.3)
+    write_curve(tmp_path, "s_star_keep_pos_gt", 0, entropy=0.01)
+    found = finding("figure1_keep_pos_gt", tmp_path, {"tables": 1, "extras": 1})
+    assert (found.verdict, found.low, found.high) == ("cannot tell", None, None)
+    assert found.effect == pytest.approx(-0.29)
+    assert "one seed of each method" in found.reason
+
+
+def test_collapse_by_hand(tmp_path):
+    for seed, end in enumerate([0.14, 0.15, 0.16]):
+        entropy = np.r_[np.full(4, 0.3), np.full(32, 7.0), np.full(4, end)]  # first and last tenth of 40 steps
+        write_curve(tmp_path, "grpo", seed, entropy=entropy)
+    found = finding("entropy_collapse_qwen2.5", tmp_path)
+    assert (found.verdict, found.effect) == ("holds", pytest.approx(0.5))
+    drops = 1 - np.array([0.14, 0.15, 0.16]) / 0.3
+    assert found.low == pytest.approx(0.5 - 4.303 * drops.std(ddof=1) / 3**0.5, rel=1e-3)
+    one = finding("entropy_collapse_qwen2.5", tmp_path, {"tables": 1, "extras": 1})
+    assert (one.verdict, one.low) == ("cannot tell", None)
+    assert "one seed" in one.reason
+
+
+@pytest.mark.parametrize(("level", "verdict"), [(-1.0, "holds"), (1.0, "does not hold"), (0.0, "cannot tell")])
+def test_what_happens_within_one_run_may_be_judged_from_one_seed(tmp_path, level, verdict):
+    noise = np.random.default_rng(1).standard_normal(STEPS)
+    write_curve(tmp_path, "grpo", 0, neg_cov=1e-3 * (level + 0.5 * (noise - noise.mean())))
+    found = finding("figure5_sign", tmp_path, {"tables": 1, "extras": 1})
+    assert found.verdict == verdict
+    assert "one seed: the interval is over the steps of this run" in found.reason
+    assert found.effect == pytest.approx(1e-3 * level, abs=1e-8)
+
+
+def test_blocks_widen_the_interval_of_a_run_whose_steps_hang_together(tmp_path):
+    """A slow wave: neighbouring steps say the same, so the interval is wider than that of as many independent steps."""
+    wave = np.sin(np.linspace(0, 4 * np.pi, 100, endpoint=False))
+    widths = []
+    for values in (wave, np.random.default_rng(0).permutation(wave)):
+        write_curve(tmp_path, "grpo", 0, steps=100, neg_cov=values)
+        found = finding("figure5_sign", tmp_path, {"tables": 1, "extras": 1})
+        widths.append(found.high - found.low)
+    assert widths[1] == pytest.approx(2 * 1.96 * wave.std() / 10, rel=0.35)
+    assert widths[0] > 2 * widths[1]
+
+
+def test_corollary4_correlates_only_the_measured_steps(tmp_path):
+    rng = np.random.default_rng(0)
+    for seed in range(3):
+        predicted = rng.standard_normal(STEPS) * 1e-4
+        measured = np.where(np.arange(STEPS) % 2 == 0, 3 * predicted + 1e-4 * rng.standard_normal(STEPS), np.nan)
+        write_curve(tmp_path, "grpo", seed, predicted_entropy_change=predicted, entropy_change=measured)
+    found = finding("corollary4", tmp_path)
+    assert found.verdict == "holds"
+    assert 0.8 < found.effect < 1  # the truth is 3 / sqrt(10) = 0.95
+    assert -1 <= found.low < found.effect < found.high <= 1
+    write_curve(tmp_path, "grpo", 1, steps=6, predicted_entropy_change=predicted[:6], entropy_change=measured[:6])
+    few = finding("corollary4", tmp_path)
+    assert (few.verdict, few.low) == ("cannot tell", None)
+    assert "not defined on these steps" in few.reason
+
+
+def test_corollaries_1_and_2_by_hand(tmp_path):
+    sign = np.tile([1.0, -1.0], STEPS // 2)
+    for seed in range(3):
+        write_curve(
+            tmp_path, "grpo", seed, s_centered_mean=(0.004 + seed * 1e-4) * sign + 1e-5 * seed, s_star_mean=0.08
+        )
+    average, batch, orders = (finding(one, tmp_path) for one in ("corollary1", "corollary2", "three_orders"))
+    assert (average.verdict, average.effect) == (
+        "holds",
+        pytest.approx(1e-5 / 0.08, rel=1e-4),
+    )  # signs cancel over a run
+    assert (batch.verdict, batch.effect) == ("holds", pytest.approx(0.0041 / 0.08, rel=1e-3))  # but not within a batch
+    assert orders.verdict == "does not hold"
+
+
+def test_clip_fraction_of_the_extreme_mu_of_the_sweep(tmp_path):
+    claims, _, _ = load_claims(SCALE, SEEDS, ROOT / "experiments")
+    (claim,) = [one for one in claims if one.id == "mu_clip_b"]
+    (largest,), (smallest,) = claim.runs, claim.against
+    values = [float(name.partition("mu=")[2]) for name in (smallest, largest)]
+    assert values[0] < values[1]
+    write_curve(tmp_path, smallest, 0, clip_fraction=0.03)
+    write_curve(tmp_path, largest, 0, clip_fraction=0.01)
+    assert (finding("mu_clip_b", tmp_path).verdict, finding("mu_clip_b", tmp_path).low) == ("cannot tell", None)
+    for seed, share in enumerate([0.019, 0.020, 0.021]):
+        write_curve(tmp_path, "clip_b", seed, clip_fraction=share)
+    found = finding("mu_clip_b", tmp_path)
+    assert (found.verdict, found.effect) == ("holds", pytest.approx(-0.02))
+    assert found.high == pytest.approx(-0.02 + 4.303 * 0.001 * 2**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("slope", "verdict"), [(1.01, "holds"), (2.0, "does not hold"), (1.05, "cannot tell")])
+def test_theorems_from_logit_steps(tmp_path, slope, verdict):
+    rng = np.random.default_rng(0)
+    predicted = rng.standard_normal(300) * 1e-3
+    realised = slope * predicted + 1e-5 * rng.standard_normal(300)
+    frame = pd.DataFrame({"theorem": np.repeat([1, 2], 300), "predicted": np.tile(predicted, 2)})
+    write_parquet(Layout(tmp_path).logit_steps, frame.assign(realised=np.r_[realised, 0 * realised]))
+    found = finding("theorem1_slope", tmp_path)
+    assert found.verdict == verdict
+    assert found.effect == pytest.approx(slope, abs=2e-3)
+    assert finding("theorem1_correlation", tmp_path).verdict == "holds"
+    assert finding("theorem2_slope", tmp_path).verdict == "does not hold"  # nothing moved
+    assert finding("theorem2_correlation", tmp_path).verdict == "cannot tell"  # so there is no correlation
+
+
+def test_theorems_are_judged_at_the_smallest_step(tmp_path):
+    size = np.repeat([1e-3, 1e-1], 50)
+    predicted = size * np.random.default_rng(0).standard_normal(100)
+    frame = pd.DataFrame({"theorem": 1, "step_size": size, "predicted": predicted})
+    write_parquet(Layout(tmp_path).logit_steps, frame.assign(realised=predicted * (1 + 3 * size)))
+    assert finding("theorem1_slope", tmp_path).effect == pytest.approx(1.003)
+
+
+@pytest.mark.parametrize(
+    ("levels", "verdict"),
+    [([0.6, 0.61, 0.62], "holds"), ([0.2, 0.21, 0.22], "does not hold"), ([0.2, 0.4, 0.6], "cannot tell")],
+)
+def test_gains_in_scores(tmp_path, levels, verdict):
+    for model in (MODEL, OTHER):
+        write_scores(tmp_path, "clip_b", levels, model)
+        write_scores(tmp_path, "grpo", [0.4, 0.41, 0.42], model)
+    found = finding("avg_gain_clip_b", tmp_path)
+    assert found.verdict == verdict
+    assert found.effect == pytest.approx(100 * (np.mean(levels) - 0.41), abs=2)
+    one = finding("avg_gain_clip_b", tmp_path, {"tables": 1, "extras": 1})
+    assert (one.verdict, one.low) == ("cannot tell", None)
+
+
+def test_metrics_of_scores_by_hand(tmp_path):
+    """GRPO solves 3 of 4 problems always, 1 never; Clip_B half of each, but one seed nothing of the last."""
+    half, never = [1, 0], [0, 0]
+    for seed in range(3):
+        for dataset in ("aime24", "aime25", "dapo500"):
+            for model in (MODEL, OTHER):
+                write_samples(tmp_path, "grpo", seed, dataset, np.array([[1, 1]] * 3 + [never], bool), model)
+                rows = [half] * 3 + [never if seed == 2 else half]
+                write_samples(tmp_path, "clip_b", seed, dataset, np.array(rows, bool), model)
+    avg_clip, pass_clip = np.mean([0.5, 0.5, 0.375]), np.mean([1, 1, 0.75])
+    assert finding("avg_gain_clip_b", tmp_path).effect == pytest.approx(100 * (avg_clip - 0.75), abs=1e-3)
+    assert finding("pass_gain_clip_b", tmp_path).effect == pytest.approx(100 * (pass_clip - 0.75), abs=1e-3)
+    both = finding("pass_over_avg_clip_b", tmp_path)
+    assert both.effect == pytest.approx(100 * (pass_clip - avg_clip - 0.0), abs=1e-3)
+    assert finding("figure4_middle", tmp_path).effect == pytest.approx(100 * (0.25 / 3 - 1), abs=1e-3)
+    # The variances by hand, one of the two models: seeds 50, 50, 37.5 against none; problems as below.
+    seeds = (np.var([50, 50, 37.5], ddof=1) * 2 / 4) * (1 / 3 + 1 / 3)
+    difference = 100 * np.array([0.5 - 1, 0.5 - 1, 0.5 - 1, 1 / 3])
+    variance = seeds / 2 + 3 * (difference.var(ddof=1) / 4) / 9  # two models halve the first; data sets alike
+    df = variance**2 / ((seeds / 2) ** 2 / 8 + 3 * (difference.var(ddof=1) / 4 / 9) ** 2 / 3)
+    found = finding("avg_gain_clip_b", tmp_path)
+    assert found.high - found.effect == pytest.approx(T_95[int(df) - 1] * variance**0.5, rel=1e-4)
+
+
+def test_competitive_is_against_the_mean_of_the_four(tmp_path):
+    write_scores(tmp_path, "clip_b", [0.5, 0.5, 0.5])
+    for method, level in {"clip_cov": 0.3, "kl_cov": 0.4, "unlikeliness": 0.5, "forking_tokens": 0.6}.items():
+        write_scores(tmp_path, method, [level] * 3)
+    found = finding("competitive_clip_b", tmp_path)
+    assert (found.verdict, found.effect) == ("holds", pytest.approx(5, abs=1.5))
+
+
+# What is missing or broken
+
+
+def test_a_diverged_seed_is_named_and_allows_no_verdict(tmp_path):
+    for seed, level in enumerate([0.29, 0.30, 0.31]):
+        write_curve(tmp_path, "grpo", seed, entropy=level)
+        write_curve(tmp_path, "clip_b", seed, entropy=level + 0.3)
+    assert finding("entropy_held_clip_b_qwen2.5", tmp_path).verdict == "holds"
+    write_curve(tmp_path, "grpo", 1, entropy=np.where(np.arange(STEPS) < 17, 0.3, np.nan))
+    found = finding("entropy_held_clip_b_qwen2.5", tmp_path)
+    assert found.verdict == "cannot tell"
+    assert found.reason.startswith("grpo seed 1 diverged: entropy is not finite from step 17 on")
+    assert found.seeds == {"clip_b": 3, "grpo": 2}
+    Run(MODEL, "grpo", 2).metrics_file(tmp_path).unlink()
+    found = finding("entropy_held_clip_b_qwen2.5", tmp_path)
+    assert found.reason.startswith(f"runs/{MODEL}/grpo/seed2/metrics.parquet is missing; grpo seed 1 diverged")
+
+
+def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
+    for seed in range(3):
+        write_curve(tmp_path, "grpo", seed, entropy=0.3 + 0.01 * seed)
+        late = np.where(np.arange(STEPS) < 20, 0.5, 0.0)
+        write_curve(tmp_path, "clip_b", seed, steps=20 if seed else STEPS, entropy=0.5 if seed else late)
+    found = finding("entropy_held_clip_b_qwen2.5", tmp_path)
+    assert (found.verdict, found.effect) == ("holds", pytest.approx(0.19))
+    assert "compared on the first 20 steps" in found.reason
+
+
+def test_runs_that_are_copies_are_no_certainty(tmp_path):
+    for seed in range(3):
+        write_curve(tmp_path, "grpo", seed, entropy=0.3)
+        write_curve(tmp_path, "clip_b", seed, entropy=0.4)
+    found = finding("entropy_held_clip_b_qwen2.5", tmp_path)
+    assert (found.verdict, found.low) == ("cannot tell", None)
+    assert "do not differ at all" in found.reason
+
+
+def test_evaluations_on_other_problems_are_no_verdict(tmp_path):
+    write_scores(tmp_path, "forking_tokens", [0.2, 0.21, 0.22])
+    write_scores(tmp_path, "grpo", [0.4, 0.41, 0.42])
+    write_samples(tmp_path, "grpo", 1, "aime25", np.ones((29, 32), bool))
+    found = finding("forking_below_grpo", tmp_path)
+    assert found.verdict == "cannot tell"
+    assert "seed1/aime25.parquet has other problems" in found.reason
+
+
+def test_broken_files_are_reasons_and_no_errors(tmp_path):
+    for seed in range(3):
+        write_curve(tmp_path, "grpo", seed)  # no neg_cov
+    assert "the column 'neg_cov' is missing" in finding("figure5_sign", tmp_path).reason
+    path = Run(MODEL, "grpo", 0).metrics_file(tmp_path)
+    path.write_text("no")
+    assert "not a readable parquet file" in finding("figure5_sign", tmp_path).reason
+    Layout(tmp_path).logit_steps.parent.mkdir()
+    Layout(tmp_path).logit_steps.write_text("no")
+    assert "not readable" in finding("theorem1_slope", tmp_path).reason

@@ -1,0 +1,38 @@
+# The theory on a real policy, and the verdicts on the paper's claims.
+
+
+rule theory:
+    input:
+        configs(),
+        "configs/model/qwen2.5-7b-instruct.yaml",
+        f"{ROOT}/data/train.parquet",
+        f"{ROOT}/models/qwen2.5-7b-instruct/model.safetensors",
+    output:
+        f"{ROOT}/theory/logit_steps.parquet",
+    log:
+        f"{ROOT}/logs/theory.log",
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+    shell:
+        "entropy-dynamics theory --scale {params.scale} --model qwen2.5-7b-instruct > {log} 2>&1"
+
+
+rule claims:
+    input:
+        claim_inputs,
+        "experiments/claims.yaml",
+        "experiments/figure2.yaml",
+        "experiments/paper_values.yaml",
+    output:
+        multiext(f"{ROOT}/claims", ".json", ".md", ".png", ".svg"),
+    log:
+        f"{ROOT}/logs/claims.log",
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+        seeds=SEEDS["tables"],
+    shell:
+        "entropy-dynamics claims --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
