@@ -1,16 +1,22 @@
 # Everything sets itself up in .venv, with nothing but Python 3.11+ and pip there before.
 PYTHON ?= python3
 BIN := .venv/bin
+SCALE ?= laptop
 
-.PHONY: reproduce smoke test lint clean
+.PHONY: reproduce smoke report test lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
 	$(BIN)/snakemake
-	@echo && cat results/laptop/tables/table1.md && echo && echo "Tables and figures: results/laptop"
+	$(BIN)/snakemake --quiet all --report results/laptop/report.html
+	@echo && cat results/laptop/tables/table1.md && echo && echo "Everything on one page: results/laptop/report.html"
 
 smoke: .venv/ready  ## every rule with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke
+	$(BIN)/snakemake --config scale=smoke --quiet all --report results/smoke/report.html
+
+report: .venv/ready  ## only the page with all tables and figures, from results that are there: make report SCALE=smoke
+	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
 
 test: .venv/ready  ## all tests, the whole smoke scale among them
 	$(BIN)/python -m pytest

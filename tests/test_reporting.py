@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.image
@@ -11,6 +12,7 @@ import pytest
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_parquet
+from entropy_dynamics.layout import Layout
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.experiments import Run, known_experiments, load_experiment
@@ -18,7 +20,6 @@ from entropy_dynamics.reporting.results import Results
 from entropy_dynamics.reporting.theory import slope_and_correlation
 from entropy_dynamics.statistics import paired_difference
 from made_up import (
-    LABELS,
     MODEL,
     ROOT,
     SCALE,
@@ -27,7 +28,6 @@ from made_up import (
     evaluation_frame,
     write_all,
     write_evaluation,
-    write_logit_steps,
     write_metrics,
     write_models,
 )
@@ -73,7 +73,7 @@ def test_table_numbers_by_hand(tmp_path):
             p = {"base": 0.1, "grpo": 0.3, "clip_b": 0.8, "clip_v": 0.3}[run.method]
             by_run[run, dataset] = rng.random((20, 4)) < p
             write_evaluation(folder, run, dataset, by_run[run, dataset])
-    csv, md, tex = draw("table1", folder, {"tables": 2})
+    csv, md, tex, _ = draw("table1", folder, {"tables": 2})
     table = pd.read_csv(csv).set_index(["model", "method"])
     assert list(table.loc[MODEL].index) == ["base", "grpo", "clip_b", "clip_v"]
 
@@ -114,8 +114,53 @@ def test_latex_has_as_many_cells_in_every_line(results):
     assert not re.search(r"(?<!\\)%", tex.split("\n", 1)[1].replace("{!}{%", ""))
 
 
+class Words(HTMLParser):
+    """The rows of all tables of a page: their cells as text, and what is bold."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows, self.open, self.bold = [], [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "meta":
+            return
+        self.open.append(tag)
+        if tag == "b":
+            self.bold.append("")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "tr" in self.open:
+            self.rows[-1][-1] += data
+        if "b" in self.open:
+            self.bold[-1] += data
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_html_says_what_the_markdown_says(results, name):
+    _, md, _, html = draw(name, results, SEEDS)
+    page = Words(html.read_text())
+    markdown, text = md.read_text(), html.read_text()
+    assert page.bold == re.findall(r"\*\*([+-][^*]+)\*\*", markdown)
+    lines = [line for line in markdown.splitlines() if re.match(r"\| [^ |*-]", line)]  # neither heads, rules nor models
+    cells = [[re.sub(r"<br>|\*\*|(?<=Clip)_", "", cell) for cell in line.strip("| ").split(" | ")] for line in lines]
+    assert [row for row in page.rows if len(row) > 1 and row[0]] == cells
+    assert "http" not in text  # the page needs no network
+    assert not re.search(
+        r"(?<!stand-in of )(Qwen|R1-)", re.sub(r"<(title|h1)>.*", "", text).replace(EXPERIMENTS[name].title, "")
+    )
+
+
 def test_a_stand_in_never_goes_under_the_real_name(results):
-    _, md, tex = draw("table1", results, SEEDS)
+    _, md, tex, _ = draw("table1", results, SEEDS)
     for text in (md.read_text(), tex.read_text()):
         assert "Qwen2.5-7B-Instruct" in text
         assert not re.search(r"(?<!stand-in of )Qwen", text)
@@ -220,6 +265,59 @@ def test_runs_of_unequal_length_and_a_diverged_seed_are_drawn_and_named(small):
     note = " ".join(footer("figure5", small, SEEDS).split())
     assert "seeds end after 40, 25, 40 steps" in note
     assert "neg_cov is not finite, or not shared by all seeds, at 15 steps" in note
+
+
+def test_the_theory_check_by_hand(small):
+    predicted = np.array([-0.1, -0.3, 0.2, 0.05])
+    frames = [
+        pd.DataFrame({"theorem": theorem, "step_size": size, "predicted": size * predicted, "realised": realised})
+        for theorem in (1, 2)
+        for size, realised in ((0.01, 0.01 * predicted), (0.1, 0.2 * predicted))  # exact; twice what was predicted
+    ]
+    write_parquet(Layout(small).logit_steps, pd.concat(frames))
+    changes = {"predicted_entropy_change": np.linspace(-2e-6, 1e-6, STEPS)}
+    changes["entropy_change"] = np.where(np.arange(STEPS) % 4 == 0, -500 * changes["predicted_entropy_change"], np.nan)
+    write_metrics(small, Run(MODEL, "grpo", 2), **changes)
+    frame = pd.read_csv(draw("theory_check", small, SEEDS)[2])
+    theorems = frame[frame.panel != "corollary 4"]
+    assert (theorems.groupby(["panel", "step_size"]).tokens.sum() == len(predicted)).all()
+    np.testing.assert_allclose(theorems[theorems.step_size == 0.01][["slope", "correlation"]], 1, atol=1e-6)
+    np.testing.assert_allclose(theorems[theorems.step_size == 0.1].slope, 2)
+    assert not np.isclose(
+        theorems[theorems.step_size == 0.1].realised, theorems[theorems.step_size == 0.1].predicted
+    ).all()
+    seed = frame[(frame.panel == "corollary 4") & (frame.seed == 2)]
+    assert seed.step.tolist() == list(range(0, STEPS, 4))  # only where it was measured
+    np.testing.assert_allclose(seed.slope, -500)
+    np.testing.assert_allclose(seed.correlation, -1)
+
+
+def test_slope_and_correlation():
+    slope, correlation = slope_and_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 4.0]))
+    assert slope == pytest.approx(15 / 14)  # (1 + 2 + 12) / (1 + 4 + 9)
+    assert correlation == pytest.approx(3 / 12**0.5)  # centred: (-1, 0, 1) and (-1, -1, 2)
+    for few in (np.array([1.0, 2.0]), np.ones(5)):  # two points always correlate; no spread, no correlation
+        assert np.isnan(slope_and_correlation(few, few)).all()
+
+
+def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
+    shutil.copytree(results, tmp_path / SCALE)
+    uneven = {"lens_neg_down": np.r_[-9.0, -np.ones(STEPS - 1)], "lens_neg_down_kept": np.r_[0.0, -np.ones(STEPS - 1)]}
+    uneven |= {"entropy": np.linspace(0.4, 0.01, STEPS), "lens_pos_up": 0.0, "lens_pos_up_kept": 0.0}
+    write_metrics(tmp_path / SCALE, Run(MODEL, "entropy_bonus", 0), **uneven)
+    frame = pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method")
+    assert frame.loc["entropy_bonus"].lens_neg_down_share == pytest.approx((STEPS - 1) / (STEPS + 8), abs=1e-4)
+    assert np.isnan(frame.loc["entropy_bonus"].lens_pos_up_share)  # none of nothing is no share
+    assert frame.loc["entropy_bonus"].final_entropy == pytest.approx(
+        np.linspace(0.4, 0.01, STEPS)[-4:].mean(), abs=1e-5
+    )
+    assert frame.loc["entropy_bonus"].acts_beyond_weights_through == "a term in the loss"
+    shares = [f"lens_{part}_share" for part in ("pos_up", "pos_down", "neg_up", "neg_down")]
+    np.testing.assert_allclose(frame.loc["grpo", shares].astype(float), 1)
+    np.testing.assert_allclose(frame.loc["clip_b", shares].astype(float), [1, 1, 0.7, 0.4], atol=1e-5)
+    assert frame.loc["grpo"].seeds == 3
+    assert frame.loc["grpo"].final_entropy_low < frame.loc["grpo"].final_entropy < frame.loc["grpo"].final_entropy_high
+    assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
 
 
 # Errors

@@ -26,7 +26,19 @@ rule claims:
         "experiments/figure2.yaml",
         "experiments/paper_values.yaml",
     output:
-        multiext(f"{ROOT}/claims", ".json", ".md", ".png", ".svg"),
+        multiext(f"{ROOT}/claims", ".json", ".md", ".svg"),
+        report(
+            f"{ROOT}/claims.html",
+            caption="../report/claims.rst",
+            category="1 Claims",
+            labels={"result": "Every claim with its verdict"},
+        ),
+        report(
+            f"{ROOT}/claims.png",
+            caption="../report/claims.rst",
+            category="1 Claims",
+            labels={"result": "The verdicts in one picture"},
+        ),
     log:
         f"{ROOT}/logs/claims.log",
     conda:

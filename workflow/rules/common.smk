@@ -1,5 +1,6 @@
 # What all rules share: the chosen scale, where its results stand, and which configs a run depends on.
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -63,17 +64,31 @@ def problem_files(wildcards):
     return [one.path for one in sets if one.path is not None]
 
 
-def inputs_of(wildcards):
+def inputs_of(name):
     """The runs, evaluations and configs that a table or figure is made from."""
-    experiment = EXPERIMENTS[wildcards.name]
+    experiment = EXPERIMENTS[name]
     labels = {
         f"configs/method/{split_method(run.method)[0]}.yaml" for run in experiment.runs
     }
     return [
-        f"experiments/{wildcards.name}.yaml",
+        f"experiments/{name}.yaml",
+        "experiments/paper_values.yaml",
         *sorted(labels),
         *experiment.input_files(LAYOUT.root),
     ]
+
+
+def in_report(name):
+    """Where and under which heading the report shows a table or figure. It sorts categories by name: hence digits."""
+    number = re.fullmatch("(table|figure)([0-9]+)", name)
+    title = EXPERIMENTS[name].title
+    if number is None:
+        return {"category": "4 Extras", "labels": {"figure": title}}
+    kind, category = number[1], {"table": "2 Tables", "figure": "3 Figures"}
+    return {
+        "category": category[kind],
+        "labels": {kind: f"{kind.capitalize()} {number[2]}. {title}"},
+    }
 
 
 def claim_inputs(wildcards):

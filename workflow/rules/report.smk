@@ -1,38 +1,55 @@
-# Tables and figures. What each one needs is said in experiments/<name>.yaml; each name is also a target.
+# Tables and figures, a rule each: the target `table1` makes Table 1 and what it needs. What that is, is said in
+# experiments/<name>.yaml. A rule each, because a caption of the report cannot be chosen by a wildcard.
+for name in TABLES:
+
+    rule:
+        name:
+            name
+        input:
+            inputs_of(name),
+        output:
+            multiext(f"{ROOT}/tables/{name}", ".csv", ".md", ".tex"),
+            report(
+                f"{ROOT}/tables/{name}.html",
+                caption=f"../report/{name}.rst",
+                **in_report(name),
+            ),
+        log:
+            f"{ROOT}/logs/tables/{name}.log",
+        conda:
+            "../../environment.yml"
+        params:
+            name=name,
+            scale=SCALE,
+            seeds=SEEDS["tables"],
+        shell:
+            "entropy-dynamics report {params.name} --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
 
 
-rule table:
-    input:
-        inputs_of,
-        "experiments/paper_values.yaml",
-    output:
-        multiext(f"{ROOT}/tables/{{name}}", ".csv", ".md", ".tex"),
-    log:
-        f"{ROOT}/logs/tables/{{name}}.log",
-    conda:
-        "../../environment.yml"
-    params:
-        scale=SCALE,
-        seeds=SEEDS["tables"],
-    shell:
-        "entropy-dynamics report {wildcards.name} --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
+for name in FIGURES:
 
-
-rule figure:
-    input:
-        inputs_of,
-        "experiments/paper_values.yaml",
-    output:
-        multiext(f"{ROOT}/figures/{{name}}", ".png", ".svg", ".csv"),
-    log:
-        f"{ROOT}/logs/figures/{{name}}.log",
-    conda:
-        "../../environment.yml"
-    params:
-        scale=SCALE,
-        seeds=SEEDS["tables"],
-    shell:
-        "entropy-dynamics report {wildcards.name} --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
+    rule:
+        name:
+            name
+        input:
+            inputs_of(name),
+        output:
+            multiext(f"{ROOT}/figures/{name}", ".svg", ".csv"),
+            report(
+                f"{ROOT}/figures/{name}.png",
+                caption=f"../report/{name}.rst",
+                **in_report(name),
+            ),
+        log:
+            f"{ROOT}/logs/figures/{name}.log",
+        conda:
+            "../../environment.yml"
+        params:
+            name=name,
+            scale=SCALE,
+            seeds=SEEDS["tables"],
+        shell:
+            "entropy-dynamics report {params.name} --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
 
 
 rule tables:
@@ -43,14 +60,3 @@ rule tables:
 rule figures:
     input:
         expand(f"{ROOT}/figures/{{name}}.png", name=FIGURES),
-
-
-for name in EXPERIMENTS:
-
-    rule:
-        name:
-            name
-        input:
-            f"{ROOT}/tables/{name}.csv"
-            if name in TABLES
-            else f"{ROOT}/figures/{name}.png",

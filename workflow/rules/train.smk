@@ -12,8 +12,20 @@ rule train:
         f"{ROOT}/data/pass_rates.parquet",
     output:
         metrics=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/metrics.parquet",
-        config=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/config.yaml",
-        provenance=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/provenance.json",
+        config=report(
+            f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/config.yaml",
+            caption="../report/runs.rst",
+            category="5 Runs",
+            subcategory="{model}",
+            labels={"run": "{method}, seed {seed}", "file": "config"},
+        ),
+        provenance=report(
+            f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/provenance.json",
+            caption="../report/runs.rst",
+            category="5 Runs",
+            subcategory="{model}",
+            labels={"run": "{method}, seed {seed}", "file": "provenance"},
+        ),
         policy=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/policy/model.safetensors",
     log:
         f"{ROOT}/logs/runs/{{model}}/{{method}}/seed{{seed}}.log",

@@ -18,8 +18,8 @@ def render(
     """Write the files of one table or figure (table1, figure1, pass_rates, ...) and return their paths.
 
     `results` is results/<scale>, `seeds` the `seeds` section of the scale's config, `configs` and `experiments` are the
-    folders of those names. Tables go to tables/ as csv, md and tex, figures to figures/ as png, svg and csv. Nothing is
-    written until all of it is drawn.
+    folders of those names. Tables go to tables/ as csv, md, tex and html, figures to figures/ as png, svg and csv.
+    Nothing is written until all of it is drawn.
 
     Raises:
         UserError: an unknown name, or a file of a run that is missing or not as it should be.

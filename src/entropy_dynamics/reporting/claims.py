@@ -5,6 +5,7 @@ heavy; the numbers are made in `verdicts.py` and `paper_gains.py`.
 """
 
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from entropy_dynamics.reporting.experiments import EXPERIMENTS, Run, check_keys,
 
 VERDICTS = ("holds", "does not hold", "cannot tell")
 WINDOWS = ("all", "second_half", "last_tenth")
+COLUMNS = ["verdict", "claim", "place", "effect", "claimed", "seeds", "reason"]
 METRICS = ("avg", "pass", "pass_minus_avg", "extremes")
 _RIGHT = {"above": "a number", "below": "a number", "within": "a list of two numbers"}
 _SIDES = set(_RIGHT)
@@ -179,7 +181,7 @@ def input_files(
 def write_claims(
     results: Path, scale: str, seeds: Any, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> list[Path]:
-    """Judge every claim and write claims.json, .md, .png and .svg into `results`, which is results/<scale>.
+    """Judge every claim and write claims.json, .md, .png, .svg and .html into `results`, which is results/<scale>.
 
     claims.json is a list of {id, subject, statement, place, verdict, effect, low, high, unit, claimed, test, seeds,
     reason}. `subject` is "this run" for the claims, judged from the files of this scale, and "paper" for the gains that
@@ -222,11 +224,12 @@ def write_claims(
         )
     own = judge_paper(paper, source.paper["scores"], tests["paper_gain"])
     head = f"{scale} scale: {'; '.join(dict.fromkeys(models.values()))}"
-    json, md, png, svg = (results / f"claims.{ending}" for ending in ("json", "md", "png", "svg"))
+    json, md, png, svg, html = (results / f"claims.{ending}" for ending in ("json", "md", "png", "svg", "html"))
     write_json(json, entries + own)
     write_text(md, to_markdown(entries, own, tests, head))
+    write_text(html, to_html(entries, own, tests, head))
     write_picture(claims, findings, stand_ins, [head, summary_line(entries), summary_line(own)], png, svg)
-    return [json, md, png, svg]
+    return [json, md, png, svg, html]
 
 
 def summary_line(entries: list[dict]) -> str:
@@ -242,10 +245,52 @@ def summary_line(entries: list[dict]) -> str:
 
 def to_markdown(entries: list[dict], own: list[dict], tests: dict[str, str], head: str) -> str:
     """The claims and the paper's own gains, a table each, with what was tested."""
-    columns = ["verdict", "claim", "place", "effect", "claimed", "seeds", "reason"]
-    rows = [
+    rows = [[f"**{verdict}**", *rest] for verdict, *rest in _rows(entries)]
+    paper_rows = [[f"**{one['verdict']}**", one["statement"], _effect(one)] for one in own]
+    blocks = [
+        f"**{summary_line(entries)}.** {head}. Each effect with its 95 % interval.",
+        _table(COLUMNS, rows),
+        f"**{summary_line(own)}.** {_escaped(tests['paper_gain'])}",
+        _table(["verdict", "gain", "effect"], paper_rows),
+        "Tests:",
+        "\n".join(f"- `{name}`: {_escaped(text)}" for name, text in tests.items() if name != "paper_gain"),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def to_html(entries: list[dict], own: list[dict], tests: dict[str, str], head: str) -> str:
+    """What `to_markdown` says, as a page that stands alone: for the report."""
+    from entropy_dynamics.reporting.tables import STYLE
+
+    paper_rows = [[one["verdict"], one["statement"], _effect(one)] for one in own]
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        f"<title>Claims</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+        f"<h1>{escape(summary_line(entries))}</h1>\n<p>{escape(head)}. Each effect with its 95 % interval.</p>",
+        _html_table(COLUMNS, _rows(entries)),
+        f"<h1>{escape(summary_line(own))}</h1>\n<p>{escape(tests['paper_gain'])}</p>",
+        _html_table(["verdict", "gain", "effect"], paper_rows),
+        "<h1>Tests</h1>",
+        *(f"<p><b>{name}</b>: {escape(text)}</p>" for name, text in tests.items() if name != "paper_gain"),
+        "</body>\n</html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _html_table(columns: list[str], rows: list[list[str]]) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    lines = [
+        f"<tr><td><b>{escape(verdict)}</b></td>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for verdict, *rest in rows
+    ]
+    body = "\n".join(lines)
+    return f'<table class="text">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>'
+
+
+def _rows(entries: list[dict]) -> list[list[str]]:
+    return [
         [
-            f"**{one['verdict']}**",
+            one["verdict"],
             one["statement"],
             one["place"],
             _effect(one),
@@ -255,16 +300,6 @@ def to_markdown(entries: list[dict], own: list[dict], tests: dict[str, str], hea
         ]
         for one in entries
     ]
-    paper_rows = [[f"**{one['verdict']}**", one["statement"], _effect(one)] for one in own]
-    blocks = [
-        f"**{summary_line(entries)}.** {head}. Each effect with its 95 % interval.",
-        _table(columns, rows),
-        f"**{summary_line(own)}.** {_escaped(tests['paper_gain'])}",
-        _table(["verdict", "gain", "effect"], paper_rows),
-        "Tests:",
-        "\n".join(f"- `{name}`: {_escaped(text)}" for name, text in tests.items() if name != "paper_gain"),
-    ]
-    return "\n\n".join(blocks) + "\n"
 
 
 def _effect(entry: dict) -> str:

@@ -76,13 +76,17 @@ def _draw_shares(ax: Axes, shares: np.ndarray) -> None:
 def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     y, value = np.arange(len(frame)), frame["final_entropy"].to_numpy()
     ax.barh(y, value, 0.62, color="0.55")
-    low, high = (frame[f"final_entropy_{end}"].fillna(frame["final_entropy"]) for end in ("low", "high"))
+    low, high = (frame[f"final_entropy_{end}"].to_numpy(float) for end in ("low", "high"))  # NaN for one seed
     ax.errorbar(value, y, xerr=[value - low, high - value], fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
+    high = np.fmax(value, high)
+    line = frame.loc[frame["method"] == baseline, "final_entropy"].max()  # NaN without a baseline
+    ax.axvline(line, color="black", linewidth=0.7)
     for place, number, end in zip(y, value, high, strict=True):
-        ax.annotate(f"{number:.3f}", (end, place), (2.5, 0), textcoords="offset points", va="center", fontsize=5.5)
-    if baseline in set(frame["method"]):
-        ax.axvline(frame.loc[frame["method"] == baseline, "final_entropy"].item(), color="black", linewidth=0.7)
-    ax.set_xlim(0, 1.28 * np.nanmax(high))
+        at = line if number <= line < end + 0.25 * high.max() else end  # clear of the baseline's line
+        ax.annotate(
+            f"{number:.3f}", (max(at, end), place), (2.5, 0), textcoords="offset points", va="center", fontsize=5.5
+        )
+    ax.set_xlim(0, 1.28 * high.max())
     ax.set_title("entropy at the end (nats)", fontsize=6.5)
     ax.tick_params(axis="y", length=0, labelleft=False)
     ax.grid(axis="y", visible=False)

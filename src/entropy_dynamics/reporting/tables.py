@@ -1,7 +1,9 @@
 """Tables of scores: ours with an interval, the difference to the baseline, the paper's value beside it."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,23 @@ from entropy_dynamics.reporting.results import Results, Samples
 from entropy_dynamics.statistics import DRAWS, LEVEL, Interval, bootstrap_interval, paired_difference
 
 METRICS = {"avg": "Avg", "pass": "Pass"}
+STYLE = """\
+body { font: 14px/1.4 system-ui, sans-serif; color: #111; max-width: 60rem; margin: 1rem auto; padding: 0 1rem; }
+h1 { font-size: 1.15rem; }
+table { border-collapse: collapse; margin: 1.2rem 0; font-size: 12px; }
+caption { text-align: left; padding-bottom: .4rem; color: #444; }
+th, td { padding: .3rem .45rem; text-align: right; vertical-align: top; }
+thead th { border-top: 2px solid #111; border-bottom: 1px solid #111; }
+tbody th { text-align: left; font-weight: normal; min-width: 6rem; }
+i { font-style: normal; white-space: nowrap; }
+tbody tr.model th { font-style: italic; border-top: 1px solid #999; padding-top: .6rem; }
+tbody:last-child tr:last-child > * { border-bottom: 2px solid #111; }
+td span { display: block; }
+td .paper { color: #666; }
+.text td, .text th { text-align: left; }
+.text tbody tr > * { border-bottom: 1px solid #ddd; }
+.text td:nth-child(2) { min-width: 15rem; }
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,7 @@ class Row:
 
 
 def write_table(experiment: Experiment, results: Path, scale: str, configs: Path, experiments: Path) -> list[Path]:
-    """Write tables/<name>.csv, .md and .tex."""
+    """Write tables/<name>.csv, .md, .tex and .html."""
     source = Results(results, scale, configs, experiments)
     rows = score_rows(experiment, source)
     caption = caption_of(experiment, source, rows)
@@ -48,6 +67,7 @@ def write_table(experiment: Experiment, results: Path, scale: str, configs: Path
         "csv": to_frame(rows).to_csv(index=False, float_format="%.4f"),
         "md": to_markdown(experiment, rows, caption),
         "tex": to_latex(experiment, rows, caption),
+        "html": to_html(experiment, rows, caption),
     }
     paths = [results / "tables" / f"{experiment.name}.{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
@@ -228,6 +248,61 @@ def to_latex(experiment: Experiment, rows: list[Row], caption: str) -> str:
             "",
         ]
     )
+
+
+def to_html(experiment: Experiment, rows: list[Row], caption: str) -> str:
+    """A page that stands alone, for the report: a block for each model, unreadable and cut-off samples below."""
+    heading = _heading(experiment)
+    datasets = list(rows[0].sizes)
+    scores = _html_table(
+        [_column_heading(key, rows[0]) for key in rows[0].cells],
+        rows,
+        lambda row: [_html_cell(cell) for cell in row.cells.values()],
+    )
+    failures = _html_table(
+        [dataset.upper() for dataset in datasets],
+        rows,
+        lambda row: [f"{100 * row.unreadable[d]:.1f} / {100 * row.truncated[d]:.1f}" for d in datasets],
+        "Samples without a readable answer / cut off at the token limit, in per cent",
+    )
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f"<title>{escape(heading)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            f"<h1>{escape(heading)}. {_html(experiment.title)}</h1>",
+            f"<p>{_html(caption)}</p>",
+            scores,
+            failures,
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _html_table(heads: list[str], rows: list[Row], cells_of: Callable[[Row], list[str]], caption: str = "") -> str:
+    head = "".join(f"<th>{escape(text)}</th>" for text in ["", *heads])
+    blocks = []
+    for model in dict.fromkeys(row.model for row in rows):
+        of_model = [row for row in rows if row.model == model]
+        lines = [f'<tr class="model"><th colspan="{len(heads) + 1}">{escape(of_model[0].ran)}</th></tr>']
+        for row in of_model:
+            cells = "".join(f"<td>{cell}</td>" for cell in cells_of(row))
+            lines.append(f"<tr><th>{_html(row.label)}</th>{cells}</tr>")
+        blocks.append("<tbody>\n" + "\n".join(lines) + "\n</tbody>")
+    above = f"<caption>{escape(caption)}</caption>\n" if caption else ""
+    return f"<table>\n{above}<thead><tr>{head}</tr></thead>\n" + "\n".join(blocks) + "\n</table>"
+
+
+def _html_cell(cell: Cell) -> str:
+    parts = []
+    for text in _lines(cell, "<b>", "</b>"):  # numbers and brackets: nothing to escape
+        line = re.sub(r"[\[(].+?[\])]", r"<i>\g<0></i>", text)  # where room is short, an interval goes below its value
+        parts.append(f'<span class="paper">{line}</span>' if line.startswith("paper") else f"<span>{line}</span>")
+    return "".join(parts)
+
+
+def _html(text: str) -> str:
+    """Plain text as HTML."""
+    return re.sub(r"Clip_([BV])\b", r"Clip<sub>\1</sub>", escape(text))
 
 
 def _lines(cell: Cell, bold: str, end_bold: str) -> list[str]:

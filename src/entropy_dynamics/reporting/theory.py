@@ -119,7 +119,7 @@ def _draw_training(ax: Axes, experiment: Experiment, source: Results) -> pd.Data
         ax.axline((0, 0), slope=1e-3 * slope, **IDENTITY)
         same = (np.sign(frame["predicted"]) == np.sign(frame["realised"])).sum()
         text = f"all: $r$ {correlation:.2f}, slope {slope:,.0f},\nsame sign at {same} of {len(frame)} steps"
-        ax.text(0.02, 0.96, text, transform=ax.transAxes, va="top", fontsize=6, backgroundcolor=(1, 1, 1, 0.8))
+        ax.text(0.02, 0.96, text, transform=ax.transAxes, va="top", fontsize=6)
     ax.set_xlabel("predicted ($10^{-6}$ nats)")
     ax.set_ylabel("measured ($10^{-3}$ nats)")
     ax.legend(fontsize=6, handlelength=1, loc="lower right", borderaxespad=0.3, labelspacing=0.2)

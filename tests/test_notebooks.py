@@ -1,0 +1,90 @@
+"""The notebooks run from the first cell to the last, and are saved without what they print."""
+
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.tasks.problems import write_problems
+from entropy_dynamics.training.run import run_training
+
+MODEL = "qwen2.5-7b-instruct"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def executed(name: str) -> nbformat.NotebookNode:
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    return notebook
+
+
+def shown(notebook: nbformat.NotebookNode, kind: str) -> list[str]:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    if kind == "stdout":
+        return [output["text"] for output in outputs if output.get("name") == "stdout"]
+    return [output["data"][kind] for output in outputs if kind in output.get("data", {})]
+
+
+@pytest.fixture
+def results(tmp_path, tokenizer, problems, make_model) -> Path:
+    """Two steps of GRPO and of a Clip_B that drops much, on an untrained model of one layer."""
+    layout = Layout.of("smoke", tmp_path)
+    write_problems(layout.problems("train"), problems[:8])
+    write_problems(layout.problems("dapo500"), problems[8:])
+    pd.DataFrame({"problem_id": [one.id for one in problems[:8]], "kept": True}).to_parquet(layout.pass_rates)
+    save_policy(make_model(), tokenizer, layout.model(MODEL))
+    small = ["training.steps=2", "training.group_size=4", "sampling.max_new_tokens=12"]
+    for method in ("grpo", "clip_b"):
+        clip = ["method.params.mu=0.1"] if method == "clip_b" else []
+        run_training(load_config("smoke", MODEL, method, small + clip, ROOT / "configs"), layout, method, 0)
+    return tmp_path
+
+
+def test_there_are_two():
+    assert [path.stem for path in NOTEBOOKS] == ["inspect_run", "theory"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_saved_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+def test_theory(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = executed("theory")
+    text = "".join(shown(notebook, "stdout"))
+    assert "the entropy peaks at update" in text
+    assert len(shown(notebook, "image/png")) == 2
+    assert len(shown(notebook, "text/html")) == 2
+
+
+def test_inspect_run(monkeypatch, results):
+    for name, value in {"SCALE": "smoke", "RESULTS": str(results), "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    notebook = executed("inspect_run")
+    text = "".join(shown(notebook, "stdout"))
+    assert "mu=0.1" in text
+    assert "2 steps of 4 prompts" in text
+    assert "after: " in text
+    assert len(shown(notebook, "image/png")) == 1
+    pages = "".join(shown(notebook, "text/html"))
+    assert "before: the most dropped tokens" in pages
+    assert "line-through" in pages
+    assert "(= " in pages  # the table of answers
+
+
+def test_a_run_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    with pytest.raises(Exception, match=r"no run in .*: snakemake --config scale=laptop"):
+        executed("inspect_run")

@@ -1,0 +1,151 @@
+"""The report as a reader meets it: built from made-up results, opened in a browser, clicked through."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pandas as pd
+import pytest
+
+from entropy_dynamics.reporting import render
+from entropy_dynamics.reporting.claims import write_claims
+from made_up import MODEL, ROOT, write_all
+
+SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1}
+NAMES = ["table1", "figure5", "theory_check"]
+NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "environment.yml"]
+
+
+def snakemake(project: Path, *arguments: str) -> str:
+    command = [Path(sys.executable).parent / "snakemake", "--config", f"scale={SCALE}", *arguments]
+    run = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """report.html of a project with a table, two figures and the claims; what they are made from is made up."""
+    project = tmp_path_factory.mktemp("project")
+    for name in NEEDED:
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
+    path = project / f"configs/scale/{SCALE}.yaml"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("experiments:")]
+    path.write_text("\n".join([*lines, f"experiments: [{', '.join(NAMES)}]", ""]))
+    results = project / "results" / SCALE
+    write_all(results, SEEDS, SCALE, NAMES)
+    write_claims(results, SCALE, SEEDS, project / "configs", project / "experiments")
+    for name in NAMES:
+        render(name, results, SCALE, SEEDS, project / "configs", project / "experiments")
+    # Whatever else the workflow would make need only be there.
+    for line in snakemake(project, "--summary").splitlines()[1:]:
+        file = project / line.split("\t")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    snakemake(project, "--touch")
+    snakemake(project, "--report", "report.html")
+    return project / "report.html"
+
+
+@pytest.fixture
+def browser(monkeypatch):
+    """Headless Chromium, driven through Debian's own chromedriver; nothing is downloaded."""
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    if not (driver and chromium):
+        pytest.skip("needs the Debian packages chromium and chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    monkeypatch.setenv("SE_OFFLINE", "true")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    browser.implicitly_wait(10)
+    yield browser
+    browser.quit()
+
+
+def click(browser, xpath: str) -> None:
+    browser.find_element("xpath", xpath).click()
+
+
+def choose(browser, category: str) -> None:
+    """From wherever one is, back home and into a category."""
+    click(browser, "//nav//ol/li[1]/a")
+    click(browser, f"//nav//a[span[normalize-space()='{category}']]")
+
+
+def row_of(label: str) -> str:
+    return f"//nav//tr[td[starts-with(normalize-space(), '{label}')]]"
+
+
+def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
+    screenshots = ROOT / "build" / "report"
+    screenshots.mkdir(parents=True, exist_ok=True)
+    results = report.parent / "results" / SCALE
+    claims = json.loads((results / "claims.json").read_text())
+    browser.get(report.as_uri())
+    # The menu slides from width to width: a click would go to where a button was a moment ago.
+    still = "const s = document.createElement('style'); s.textContent = '* {transition: none !important}'"
+    browser.execute_script(f"{still}; document.head.append(s)")
+    assert "smoke scale" in browser.find_element("id", "app").text
+    assert [one.text for one in browser.find_elements("xpath", "//nav//li/a/span") if one.text[:1].isdigit()] == [
+        "1 Claims",
+        "2 Tables",
+        "3 Figures",
+        "4 Extras",
+        "5 Runs",
+    ]
+    browser.save_screenshot(str(screenshots / "start.png"))
+    click(browser, "//a[text()='1 Claims']")  # in the text, not in the menu
+    click(browser, row_of("Every claim") + "//a[1]")
+    browser.switch_to.frame(browser.find_element("tag name", "iframe"))
+    verdicts = [one.text for one in browser.find_elements("xpath", "//tbody/tr/td[1]")]
+    assert verdicts[: len(claims)] == [one["verdict"] for one in claims]
+    browser.switch_to.default_content()
+    browser.save_screenshot(str(screenshots / "claims.png"))
+
+    choose(browser, "2 Tables")
+    click(browser, row_of("Table 1. ") + "//a[1]")
+    browser.switch_to.frame(browser.find_element("tag name", "iframe"))
+    shown = " ".join(browser.find_element("tag name", "body").text.split())
+    score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "clip_b")]
+    assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
+    assert "paper 49.68" in shown
+    assert "stand-in of Qwen2.5-7B-Instruct" in shown
+    browser.switch_to.default_content()
+    browser.save_screenshot(str(screenshots / "table1.png"))
+
+    for category, label, name, caption in [
+        ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
+        ("4 Extras", "Predicted and realised", "theory_check", "only sign and correlation compare"),
+    ]:
+        choose(browser, category)
+        click(browser, row_of(label) + "//a[1]")
+        image = browser.find_element("xpath", "//img[starts-with(@src, 'data:image/png')]")
+        size = browser.execute_script("return [arguments[0].naturalWidth, arguments[0].naturalHeight]", image)
+        assert size == list(matplotlib.image.imread(results / f"figures/{name}.png").shape[1::-1])
+        click(browser, row_of(label) + "//a[2]")  # the caption
+        assert caption in " ".join(browser.find_element("xpath", "//nav//li[p]").text.split())
+        browser.save_screenshot(str(screenshots / f"{name}.png"))
+
+    choose(browser, "5 Runs")
+    click(browser, f"//nav//a[span[normalize-space()='{MODEL}']]")
+    assert "clip_b, seed 0" in browser.find_element("xpath", "//nav//tbody").text
+    browser.save_screenshot(str(screenshots / "runs.png"))
+
+    fetched = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert [name for name in fetched if name.startswith("http")] == []  # it opens without a network
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_report_holds_every_result_and_caption_without_a_browser_too(report):
+    text = report.read_text()
+    for file in ("claims.html", "claims.png", "tables/table1.html", "figures/figure5.png", "figures/theory_check.png"):
+        assert f'"results/{SCALE}/{file}": {{"name"' in text
+    assert "only sign and correlation compare" in " ".join(text.replace("\\n", " ").split())
