@@ -11,6 +11,7 @@ import statistics
 import sys
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from entropy_dynamics.config import load_config
@@ -51,7 +52,8 @@ def main() -> None:
 def make_trainer(scale: str, model_name: str, method_name: str, layout: Layout) -> Trainer:
     config = load_config(scale, model_name, method_name)
     model, tokenizer = load_policy(layout.model(model_name))
-    problems = load_problems(layout.problems("train"))
+    kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
+    problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     training = copy.deepcopy(config.training)
     training.entropy_change_every = 0  # what is measured is the step, not the measurements
     return Trainer(

@@ -120,7 +120,9 @@ def test_from_data_to_evaluation(run, layout, tmp_path):
     evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")
     assert run(*evaluate)[0] == 0
     rows = layout.evaluation(MODEL, "clip_b@mu=0.5", 3)
-    assert files_of(rows) == ["aime24.parquet", "aime25.parquet", "dapo500.parquet", "provenance.json"]
+    assert files_of(rows) == [
+        f"{name}.{end}" for name in ("aime24", "aime25", "dapo500") for end in ("parquet", "provenance.json")
+    ]
     assert_one_line(run(*evaluate, "--datasets", "train"), "evaluation.samples has no 'train'")
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -133,7 +135,7 @@ def test_a_stand_in_beside_problems_from_files(run, layout, tmp_path):
     for row, file in zip(rows, files.values(), strict=True):
         file.write_text(row + "\n")
     sets = [part for name in list(files)[1:] for part in ("--evaluation", f"{name}={files[name]}")]
-    assert run("data", "--train", str(files["train"]), *sets)[0] == 0
+    assert run("data", "--train", str(files["train"]), *sets, "--out", str(layout.data))[0] == 0
     assert run("model", "--model", MODEL)[0] == 0
 
 
@@ -229,10 +231,17 @@ def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, e
         (("model", "--model", MODEL), ["train.parquet: no such file"]),
         (("pass-rates",), ["train.parquet: no such file"]),
         (("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"), ["no model in "]),
-        (("data", "--train", "nowhere.jsonl"), ["nowhere.jsonl: no such file"]),
+        (("data", "--train", "nowhere.jsonl", "--out", "mine"), ["nowhere.jsonl: no such file"]),
+        (("data", "--train", "nowhere.jsonl"), ["--train goes with --out DIR"]),
         (("data", "--split", "dapo500=5"), ["--evaluation and --split go with --train FILE"]),
-        (("data", "--train", "x.jsonl", "--split", "dapo500"), ["--split 'dapo500' is not of the form NAME=VALUE"]),
-        (("data", "--train", "x.jsonl", "--split", "dapo500=many"), ["'many' is not a number of problems"]),
+        (
+            ("data", "--train", "x.jsonl", "--out", "mine", "--split", "dapo500"),
+            ["--split 'dapo500' is not of the form NAME=VALUE"],
+        ),
+        (
+            ("data", "--train", "x.jsonl", "--out", "mine", "--split", "dapo500=many"),
+            ["'many' is not a number of problems"],
+        ),
         (("data", "--prompts", "qwen"), ["unknown model 'qwen'"]),
         (("report", "table9"), ["table9"]),
         (("config", "--model", MODEL, "--method", "grp"), ["did you mean 'grpo'?"]),
@@ -255,15 +264,31 @@ def test_mistakes_are_one_line_and_leave_nothing(run, tmp_path, arguments, parts
 def test_bad_data_files(run, tmp_path, rows, message):
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert_one_line(run("data", "--train", str(file)), message)
+    assert_one_line(run("data", "--train", str(file), "--out", str(tmp_path / "out")), message)
     assert files_of(tmp_path) == ["mine.jsonl"]
 
 
 def test_a_split_that_leaves_nothing(run, tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
-    assert_one_line(run("data", "--train", str(file), "--split", "dapo500=1"), "leaves nothing of the 1 problems")
+    split = ("--split", "dapo500=1", "--out", str(tmp_path / "out"))
+    assert_one_line(run("data", "--train", str(file), *split), "leaves nothing of the 1 problems")
     assert files_of(tmp_path) == ["mine.jsonl"]
+
+
+def test_a_source_is_not_overwritten(run, tmp_path):
+    file = tmp_path / "train.jsonl"
+    file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
+    assert_one_line(run("data", "--train", str(file), "--out", str(tmp_path)), "choose another folder")
+    assert files_of(tmp_path) == ["train.jsonl"]
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_run_of_another_config_is_not_replaced(run, layout):
+    assert run(*TRAIN, "--set", "training.steps=1")[0] == 0
+    before = (layout.run(MODEL, "grpo", 0) / "metrics.parquet").read_bytes()
+    assert_one_line(run(*TRAIN, "--set", "training.steps=2"), "holds a run of another config")
+    assert (layout.run(MODEL, "grpo", 0) / "metrics.parquet").read_bytes() == before
 
 
 def test_from_a_shell(tmp_path):

@@ -49,13 +49,23 @@ def results(project) -> Path:
 
 
 def test_every_table_and_figure_is_there(results):
-    for name in ["table1"]:
+    for name in ["table1", "table3", "table4"]:
         for suffix in (".csv", ".md", ".tex", ".html"):
             assert (results / "tables" / f"{name}{suffix}").stat().st_size > 0
-    for name in ["pass_rates", *(f"figure{number}" for number in range(1, 7))]:
+    for name in ["pass_rates", "theory_check", *(f"figure{number}" for number in range(1, 7))]:
         for suffix in (".png", ".svg", ".csv"):
             assert (results / "figures" / f"{name}{suffix}").stat().st_size > 0
     assert not list(results.rglob("*.partial"))
+
+
+def test_every_claim_gets_a_verdict_and_one_seed_never_looks_sure(results):
+    claims = [claim for claim in json.loads((results / "claims.json").read_text()) if claim["subject"] == "this run"]
+    assert len(claims) >= 15
+    assert {claim["verdict"] for claim in claims} <= {"holds", "does not hold", "cannot tell"}
+    by_id = {claim["id"]: claim for claim in claims}
+    assert by_id["theorem2_slope"]["verdict"] == "holds"  # needs no training
+    scores = [claim for claim in claims if "seed" in claim["reason"] and claim["id"].startswith(("gain", "clip_"))]
+    assert all(claim["verdict"] == "cannot tell" for claim in scores)
 
 
 def test_table1_says_what_the_samples_say(results):
@@ -120,6 +130,18 @@ def test_editing_one_method_reruns_only_that_method(project):
     assert planned(project) == {}  # reverted: nothing to do
 
 
+def test_a_scales_file_selects_it(project):
+    run = snakemake(project, "--configfile", "configs/scale/smoke.yaml", "--config", "scale=smoke", "--dry-run")
+    assert run.returncode == 0, run.stderr
+    assert "Nothing to be done" in run.stdout + run.stderr
+
+
+def test_more_seeds_keep_what_is_there(project):
+    jobs = planned(project, "table1", "--config", "scale=smoke", "seeds=2")
+    assert jobs["train"] == 6  # seed 1 of three methods on two models
+    assert planned(project, "figure1", "--config", "scale=smoke", "extra_seeds=2")["train"] == 9
+
+
 def test_one_ablation_is_a_target_of_its_own(project):
     target = "results/smoke/runs/qwen2.5-7b-instruct/s_star_keep_pos_gt/seed7/metrics.parquet"
     assert planned(project, target) == {"train": 1}
@@ -138,9 +160,12 @@ def test_a_table_asks_only_for_its_own_runs(project):
         (["--config", "scale=smok"], "did you mean 'smoke'"),
         (["--config", "scal=smoke"], "scal"),
         (["--config", "scale=smoke", "seeds=0"], "seeds"),
+        (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
     ],
 )
 def test_a_wrong_selection_is_named(project, arguments, expected):
+    text = (project / "configs/scale/smoke.yaml").read_text()
+    (project / "copy.yaml").write_text(text.replace("prompts_per_step: 4", "prompts_per_step: 5"))
     run = snakemake(project, *arguments, "--dry-run")
     assert run.returncode != 0
     assert expected in run.stdout + run.stderr

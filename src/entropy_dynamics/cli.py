@@ -21,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
@@ -95,8 +98,8 @@ def _data(options: argparse.Namespace) -> None:
 
     config, layout = _load(options, options.prompts)
     out = Path(options.out) if options.out else layout.data
-    if options.train and not options.out and out.exists():
-        raise UserError(f"{out} holds the scale's own problems; say with --out DIR where yours should go")
+    if options.train and not options.out:
+        raise UserError(f"--train goes with --out DIR: {out} is for the scale's own problems")
     report = build_problem_sets(_problem_sources(config.data, options), out)
     for name, entry in report["sets"].items():
         print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
@@ -160,7 +163,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     _load_torch(config)
     from entropy_dynamics.evaluation import evaluate
 
-    evaluate(config, layout, options.method, options.seed, options.datasets or list(config.evaluation.samples))
+    evaluate(config, layout, options.method, options.seed, options.datasets or list(config.data.evaluation))
 
 
 def _theory(options: argparse.Namespace) -> None:

@@ -235,6 +235,20 @@ def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
     return [*scale_files(parent, configs), path]
 
 
+def check_scale_file(scale: str, given: dict[str, Any], configs: Path = CONFIGS) -> None:
+    """Raise UserError if `given`, keys of a scale's config, is not what the file of that scale says.
+
+    Steps read the file itself, so an edited copy would be ignored without a word.
+    """
+    content = OmegaConf.to_container(_read(_named(configs / "scale", "scale", scale)))
+    for key in set(given) - {"scale", "seeds", "extra_seeds"}:
+        if given[key] != content.get(key):
+            raise UserError(
+                f"{key} differs from configs/scale/{scale}.yaml, which is what runs; edit that file, or save yours "
+                "beside it under the name of its own `scale`"
+            )
+
+
 def split_method(name: str) -> tuple[str, list[str]]:
     """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
     base, _, params = name.partition("@")
@@ -359,6 +373,7 @@ _CHECKS = [
 
 
 def _check(config: DictConfig) -> None:
+    _check_stand_ins(config)
     for key, test, right in _CHECKS:
         if OmegaConf.is_missing(config, key.split(".")[0]):
             continue
@@ -372,3 +387,21 @@ def _check(config: DictConfig) -> None:
     missing = OmegaConf.missing_keys(config) - of_a_run
     if missing:
         raise UserError(f"no value for {min(missing)}: set it in the scale's config")
+    unsampled = set(config.data.evaluation) - set(config.evaluation.samples)
+    if unsampled:
+        raise UserError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation: say how many samples")
+
+
+def _check_stand_ins(config: DictConfig) -> None:
+    """Warm starts: positive sizes, two bounds for `terms`, and habits that are chances."""
+    for name, stand_in in ({} if OmegaConf.is_missing(config, "stand_ins") else config.stand_ins).items():
+        start, where = stand_in.warm_start, f"stand_ins[{name}].warm_start"
+        if OmegaConf.missing_keys(stand_in):
+            continue  # named with all other missing values
+        if start.steps < 1 or start.batch_size < 1 or start.learning_rate <= 0:
+            raise UserError(f"{where}: steps, batch_size and learning_rate have to be above 0")
+        if len(start.terms) != 2:
+            raise UserError(f"{where}.terms is {list(start.terms)}; it has to be [fewest, most]")
+        for habit, chance in start.habits.items():
+            if not 0 <= chance <= 1:
+                raise UserError(f"{where}.habits.{habit} is {chance}; it has to be a chance from 0 to 1")

@@ -45,8 +45,10 @@ def evaluate(config: Config, layout: Layout, method: str, seed: int, datasets: S
         )
         grade = make_grader(tokenizer, problems)
         write_parquet(out / f"{dataset}.parquet", sample_rows(rollouts, [grade(rollout) for rollout in rollouts]))
+        settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
+        record = {"evaluation": settings, "seed": seed, **provenance([policy, layout.problems(dataset)])}
+        write_json(out / f"{dataset}.provenance.json", record)
         written.append(out / f"{dataset}.parquet")
-    write_json(out / "provenance.json", provenance([policy, *(layout.problems(dataset) for dataset in datasets)]))
     return written
 
 

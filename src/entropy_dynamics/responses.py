@@ -26,7 +26,7 @@ def make_prompts(config: Config, tokenizer: "PreTrainedTokenizerBase", problems:
 
 
 def make_sampler(config: Config, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> NativeSampler:
-    """The engine that the scale asks for, sampling from `model`."""
+    """The native sampler, sampling from `model`."""
     return NativeSampler(
         model,
         end_token=tokenizer.eos_token_id,

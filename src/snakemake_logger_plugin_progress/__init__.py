@@ -41,6 +41,8 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.JOB_FINISHED:
             self._finished(record.job_id)
         elif event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR, LogEvent.ERROR) or record.levelno >= logging.WARNING:
+            if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
+                self.left[job[0]] -= 1
             self._print(self.format(record))
 
     def _finished(self, job: int) -> None:

@@ -45,6 +45,6 @@ rule claims:
         "../../environment.yml"
     params:
         scale=SCALE,
-        seeds=SEEDS["tables"],
+        seeds=SET_SEEDS,
     shell:
-        "entropy-dynamics claims --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
+        "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"

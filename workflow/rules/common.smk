@@ -6,7 +6,12 @@ from pathlib import Path
 
 from snakemake.utils import validate
 
-from entropy_dynamics.config import load_config, scale_files, split_method
+from entropy_dynamics.config import (
+    check_scale_file,
+    load_config,
+    scale_files,
+    split_method,
+)
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.reporting import claims
 from entropy_dynamics.reporting.experiments import known_experiments, load_experiment
@@ -14,19 +19,26 @@ from entropy_dynamics.reporting.experiments import known_experiments, load_exper
 validate(config, "../schemas/selection.schema.yaml")
 SCALE = config.get("scale", "laptop")
 SCALE_CONFIG = load_config(SCALE)
+# A scale's file may be given with --configfile: its `scale` is what counts, and the steps read the rest from configs/.
+check_scale_file(SCALE, config)
+# snakemake --config seeds=5 extra_seeds=3: more seeds, without touching a file that every run depends on
 SEEDS = dict(SCALE_CONFIG.seeds)
-if isinstance(
-    config.get("seeds"), int
-):  # snakemake --config seeds=5: more seeds for the tables
-    SEEDS["tables"] = config["seeds"]
+SEEDS |= {"tables": config["seeds"]} if isinstance(config.get("seeds"), int) else {}
+SEEDS |= {"extras": config["extra_seeds"]} if "extra_seeds" in config else {}
+SET_SEEDS = f"--set seeds.tables={SEEDS['tables']} --set seeds.extras={SEEDS['extras']}"
 LAYOUT = Layout.of(SCALE)
 ROOT = LAYOUT.root.as_posix()
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-WANTED = SCALE_CONFIG.experiments or known_experiments()
-EXPERIMENTS = {name: load_experiment(name, SCALE, SEEDS) for name in WANTED}
-TABLES = [name for name in WANTED if EXPERIMENTS[name].kind == "scores"]
+EXPERIMENTS = {
+    name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
+}
+TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
+
+WANTED = SCALE_CONFIG.experiments or list(
+    EXPERIMENTS
+)  # what `all` makes; each name is a target at every scale
 
 # Rules call `entropy-dynamics`: take the one beside this Snakemake, activated environment or not.
 shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
@@ -97,8 +109,6 @@ def claim_inputs(wildcards):
     if SCALE_CONFIG.experiments is None:
         return files
     made = {
-        file
-        for experiment in EXPERIMENTS.values()
-        for file in experiment.input_files(LAYOUT.root)
+        file for name in WANTED for file in EXPERIMENTS[name].input_files(LAYOUT.root)
     }
     return [file for file in files if file in made or file == LAYOUT.logit_steps]

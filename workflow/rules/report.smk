@@ -21,9 +21,9 @@ for name in TABLES:
         params:
             name=name,
             scale=SCALE,
-            seeds=SEEDS["tables"],
+            seeds=SET_SEEDS,
         shell:
-            "entropy-dynamics report {params.name} --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
+            "entropy-dynamics report {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
 for name in FIGURES:
@@ -47,16 +47,16 @@ for name in FIGURES:
         params:
             name=name,
             scale=SCALE,
-            seeds=SEEDS["tables"],
+            seeds=SET_SEEDS,
         shell:
-            "entropy-dynamics report {params.name} --scale {params.scale} --set seeds.tables={params.seeds} > {log} 2>&1"
+            "entropy-dynamics report {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
 rule tables:
     input:
-        expand(f"{ROOT}/tables/{{name}}.csv", name=TABLES),
+        [f"{ROOT}/tables/{name}.csv" for name in TABLES if name in WANTED],
 
 
 rule figures:
     input:
-        expand(f"{ROOT}/figures/{{name}}.png", name=FIGURES),
+        [f"{ROOT}/figures/{name}.png" for name in FIGURES if name in WANTED],

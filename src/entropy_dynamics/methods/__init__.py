@@ -4,8 +4,8 @@ A method is a frozen dataclass whose fields are its hyper-parameters and whose `
 `@method("name")` above the class is all that makes it known; every module of this package is imported when a
 method is first asked for, so a new method is one new file here (and its YAML under `configs/method/`).
 
-The statistics that decide a mask are those of the whole batch: the trainer calls `token_weights` once, with the
-tokens of all micro-batches and ranks, so a mask never depends on how the batch was cut.
+The statistics that decide a mask are those of the whole batch of an optimizer step: `token_weights` gets the tokens of
+all its micro-batches at once, so a mask never depends on how the batch was cut.
 """
 
 import dataclasses
@@ -120,8 +120,7 @@ def check_number(name: str, value, test: Callable[[float], bool], right: str) ->
 def check_clipping(mu: float, mu_plus: float | None, apply_to: str) -> None:
     """Raise UserError unless mu and mu_plus (if given) are at least 0 and `chosen_samples` knows apply_to."""
     for name, value in (("mu", mu), ("mu_plus", mu if mu_plus is None else mu_plus)):
-        if not (isinstance(value, int | float) and value >= 0):  # NaN compares false, so it is caught too
-            raise UserError(f"{name} is {value!r}; it is a number of standard deviations, 0 or more")
+        check_number(name, value, lambda mu: mu >= 0, "a number of standard deviations, 0 or more")
     if apply_to not in ("negative", "positive", "both"):
         raise UserError(f"apply_to is {apply_to!r}; it can be 'negative', 'positive' or 'both'")
 

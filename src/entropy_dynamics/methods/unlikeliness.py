@@ -26,7 +26,7 @@ class Unlikeliness(Method):
     """
 
     beta: float = 0.25
-    shape_constant_groups: bool = True
+    shape_constant_groups: bool = False
 
     def __post_init__(self):
         super().__post_init__()

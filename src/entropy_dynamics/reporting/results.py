@@ -121,9 +121,11 @@ class Results:
 
     def model(self, name: str) -> Model:
         path = Layout(self.root).model(name) / "model.json"
-        facts = json.loads(self._found(path).read_text(encoding="utf-8"))
         try:
+            facts = json.loads(self._found(path).read_text(encoding="utf-8"))
             return Model(facts["label"], facts["stand_in"], facts["parameters"])
+        except ValueError as error:
+            raise UserError(f"{path}: not readable as JSON: {error}") from None
         except KeyError as error:
             raise UserError(f"{path}: the key {error} is missing") from None
 

@@ -179,7 +179,7 @@ def caption_of(experiment: Experiment, source: Results, rows: list[Row]) -> str:
         f"Models: {'; '.join(dict.fromkeys(row.ran for row in rows))}.",
         f"Problems: {'; '.join(sets)}.",
         f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({drawn}); its difference to {baseline} "
-        "on the same problems, bold where that interval excludes zero (about one in twenty would by chance alone); "
+        "on the same problems, bold where that interval excludes zero (one in ten to twenty would by chance alone); "
         f"the paper's score with its difference to the paper's {baseline}.",
     ]
     if any(source.model(model).stand_in for model in experiment.models):

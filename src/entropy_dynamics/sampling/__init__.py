@@ -1,4 +1,4 @@
-"""Sampling: one protocol, served by the native sampler (native.py) and by vLLM.
+"""Sampling: one protocol, served by the native sampler (native.py).
 
 Random numbers belong to (stream, problem, sample), never to a place in a batch: the same stream gives the same
 rollouts whatever else is sampled beside them and however the work is cut.

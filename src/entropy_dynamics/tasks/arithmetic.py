@@ -125,7 +125,7 @@ def _draw(length: int, rng: np.random.Generator) -> str:
 
 
 def _checked_terms(terms: tuple[int, int]) -> tuple[int, int]:
-    low, high = terms
+    low, high = terms if len(terms) == 2 else (0, 0)
     if not 2 <= low <= high:
         raise UserError(f"arithmetic: `terms` is {list(terms)}; it must be [fewest, most] with 2 <= fewest <= most")
     return low, high

@@ -35,6 +35,11 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
     for name in data.evaluation:
         if name == TRAIN or Path(name).name != name:
             raise UserError(f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet")
+    for name, one in {TRAIN: data.train, **data.evaluation}.items():
+        if one.path is not None and Path(one.path).resolve().parent == Path(out_dir).resolve():
+            raise UserError(
+                f"{_key(name)}: {one.path} lies in {out_dir}, where the sets are written; choose another folder"
+            )
     sets: dict[str, list[Problem]] = {}
     entries: dict[str, dict[str, Any]] = {}
     splits = [name for name, config in data.evaluation.items() if config.source == "split"]

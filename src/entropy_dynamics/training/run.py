@@ -25,6 +25,7 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
 
     Raises UserError for a mistake in the config and for a loss that is not finite.
     """
+    _refuse_to_replace(layout.run(config.model.name, method_name, seed), config)
     method = load_method(config.method.name, **config.method.params)
     model_name = config.model.name
     model, tokenizer = load_policy(layout.model(model_name))
@@ -78,3 +79,10 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
         record = {"model": model_name, "method": method_name, "seed": seed, "note": note, **provenance(inputs)}
         write_json(directory / "provenance.json", record)
     return out
+
+
+def _refuse_to_replace(run: Path, config: Config) -> None:
+    """Snakemake removes a run before it makes it anew; by hand, one of another config must not be lost to a trial."""
+    made_with = run / "config.yaml"
+    if made_with.is_file() and made_with.read_text(encoding="utf-8") != to_yaml(config):
+        raise UserError(f"{run} holds a run of another config; give --results DIR to keep both, or delete it")

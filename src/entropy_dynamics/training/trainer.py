@@ -1,7 +1,7 @@
 """The training loop: sample -> grade -> advantages -> score -> weigh -> update.
 
-The same loop serves every method and every scale. Weights that a method gives are decided once for the whole batch of
-a step, before any backward pass, so they do not depend on how the batch is cut into micro-batches.
+The same loop serves every method and every scale. Weights that a method gives are decided for the whole batch of an
+optimizer step, before its backward pass, so they do not depend on how the batch is cut into micro-batches.
 """
 
 import math
@@ -130,7 +130,7 @@ class Trainer:
             advantages = self.estimator.estimate(batch, shaped)
             generator = torch.Generator(self.model.device)
             generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
-            weighing = self.weigh(stats, advantages, batch.mask_BT, generator)
+            weighing = None if self._weighs_every_update else self.weigh(stats, advantages, batch.mask_BT, generator)
         with clock("update"):
             weights, grad_norm = self.update(batch, stats, advantages, weighing, graphs, generator, step)
             learnt = self.estimator.learn(self._mini_batches(batch))
@@ -179,6 +179,10 @@ class Trainer:
                     column[part] = getattr(stats, name).detach()
         return TokenStats(**columns), graphs
 
+    @property
+    def _weighs_every_update(self) -> bool:
+        return self.method.every_update and self.config.updates_per_batch > 1
+
     def weigh(self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator) -> Weighing:
         """Ask the method, with the tokens of a whole batch."""
         weights = self.method.token_weights(stats, advantages, mask, generator)
@@ -189,7 +193,7 @@ class Trainer:
         batch: RolloutBatch,
         stats: TokenStats,
         advantages: Tensor,
-        weighing: Weighing,
+        weighing: Weighing | None,
         graphs: list[tuple[Tensor, TokenStats]],
         generator: torch.Generator,
         step: int,
@@ -199,10 +203,10 @@ class Trainer:
         Returns:
             The weights that were used, [B, T], and the mean gradient norm.
         """
-        used = torch.zeros_like(weighing.weights)
+        used = torch.zeros_like(stats.logp)
         norms = []
         for number, rows in enumerate(self._mini_batches(batch)):
-            if self.method.every_update and self.config.updates_per_batch > 1:
+            if self._weighs_every_update:
                 current = stats if number == 0 else self.score(batch, rows)[0]  # the policy has moved since
                 weighing = self.weigh(current, advantages, _only(batch.mask_BT, rows), generator)
             used[rows] = weighing.weights[rows]

@@ -1,0 +1,164 @@
+"""Every hook of a method reaches the loss that the trainer takes a step on, and the lens says what it says."""
+
+import copy
+
+import pytest
+import torch
+
+from entropy_dynamics.config import CriticConfig
+from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.training.policy import policy_stats
+from reference import batch_of
+
+CRITIC = CriticConfig(learning_rate=1e-3, weight_decay=0.0, max_grad_norm=1.0, gamma=1.0, lam=1.0, value_clip=0.5)
+
+
+def gradient_after(trainer) -> torch.Tensor:
+    """The gradient of the last optimizer step of one training step, before clipping changes its length."""
+    trainer.config.optimizer.max_grad_norm = 1e9
+    trainer.step(0)
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+
+
+def test_the_entropy_gradient_against_autograd():
+    torch.manual_seed(0)
+    logits = torch.randn(7, 13, dtype=torch.float64)
+    tokens = torch.randint(13, (7,))
+    weights = torch.randn(2, 7, dtype=torch.float64)
+
+    plain = logits.clone().requires_grad_()
+    logp = (plain / 0.7).log_softmax(-1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
+    (weights[0] * chosen + weights[1] * entropy).sum().backward()
+
+    given = logits.float().requires_grad_()
+    stats = token_stats(given, tokens, temperature=0.7, entropy_gradient=True)
+    (weights[0] * stats.logp + weights[1] * stats.entropy).sum().backward()
+    assert torch.allclose(given.grad.double(), plain.grad, atol=1e-6)
+
+    hidden, weight = torch.randn(7, 5), torch.randn(13, 5)
+    results = []
+    for fused in (False, True):
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        first = token_stats(h, tokens, weight=w, entropy_gradient=True) if fused else None
+        stats = first or token_stats(h @ w.T, tokens, entropy_gradient=True)
+        (weights[0] * stats.logp + weights[1] * stats.entropy).sum().backward()
+        results.append((h.grad, w.grad))
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_without_being_asked_entropy_has_no_gradient():
+    logits = torch.randn(3, 5, requires_grad=True)
+    assert not token_stats(logits, torch.zeros(3, dtype=torch.long)).entropy.requires_grad
+
+
+def test_kl_cov_is_grpo_when_strictly_on_policy(make_trainer, model):
+    runs = [make_trainer(copy.deepcopy(model), method) for method in ("grpo", "kl_cov")]
+    first, second = (gradient_after(trainer) for trainer in runs)
+    assert first.norm() > 0
+    assert torch.equal(first, second)
+
+
+def test_kl_cov_acts_with_several_updates(make_trainer, model):
+    wide = {"updates_per_batch": 3, "learning_rate": 1e-2}
+    gradients = [
+        gradient_after(make_trainer(copy.deepcopy(model), "kl_cov", params={"frac": 0.5, "beta": beta}, **wide))
+        for beta in (1e-9, 5.0)
+    ]
+    assert (gradients[0] - gradients[1]).norm() > 1e-3 * gradients[0].norm()
+
+
+def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
+    coefficient = 0.3
+    plain, with_bonus = (
+        make_trainer(copy.deepcopy(model), method, params=params)
+        for method, params in (("grpo", {}), ("entropy_bonus", {"coefficient": coefficient}))
+    )
+    difference = gradient_after(with_bonus) - gradient_after(plain)
+
+    reference = copy.deepcopy(model)
+    batch = batch_of(make_trainer(reference))
+    stats = policy_stats(reference, batch, torch.arange(len(batch)), 1.0, entropy_gradient=True)
+    (-coefficient * stats.entropy[batch.mask_BT].mean()).backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
+    assert torch.allclose(difference, expected, atol=1e-6 + 1e-4 * expected.abs().max().item())
+
+
+def test_shaped_rewards_reach_the_advantages(make_trainer, model):
+    trainer = make_trainer(copy.deepcopy(model), "unlikeliness", params={"beta": 0.9})
+    seen = []
+    estimate = trainer.estimator.estimate
+    trainer.estimator.estimate = lambda batch, rewards: seen.append(rewards) or estimate(batch, rewards)
+    metrics = trainer.step(0)
+    shaped = seen[0]
+    assert len(shaped.unique()) > 4  # four values at most come from the grader
+    assert shaped.mean().item() < metrics["reward_mean"]  # right answers were scaled down, nothing up
+
+
+def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, monkeypatch):
+    trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3}, advantage="gae", critic=CRITIC)
+    kept = {}
+    weigh = trainer.method.__class__.token_weights
+
+    def spy(self, stats, advantages, mask, generator=None):
+        kept["weights"], kept["advantages"], kept["mask"] = weigh(self, stats, advantages, mask), advantages, mask
+        return kept["weights"]
+
+    monkeypatch.setattr(trainer.method.__class__, "token_weights", spy)
+    metrics = trainer.step(0)
+    mask = kept["mask"].bool()
+    assert kept["advantages"][mask].mean().abs() < 1e-5  # whitened
+    dropped = mask & (kept["weights"] == 0)
+    assert dropped.any()
+    assert (kept["advantages"][dropped] < 0).all()
+    assert metrics["value_loss"] > 0
+
+
+def test_the_lens_by_its_definition(make_trainer, model):
+    trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3})
+    inputs = {}
+    update = trainer.update
+
+    def spy(batch, stats, advantages, *rest):
+        used, norm = update(batch, stats, advantages, *rest)
+        inputs.update(batch=batch, stats=stats, advantages=advantages, weights=used)
+        return used, norm
+
+    trainer.update = spy
+    metrics = trainer.step(0)
+    mask = inputs["batch"].mask_BT
+    totals = dict.fromkeys([name for name in metrics if name.startswith("lens_")], 0.0)
+    for a, s, w in zip(
+        inputs["advantages"][mask].tolist(),
+        inputs["stats"].s_centered[mask].tolist(),
+        inputs["weights"][mask].tolist(),
+        strict=True,
+    ):
+        if a != 0:
+            name = f"lens_{'pos' if a > 0 else 'neg'}_{'up' if -a * s > 0 else 'down'}"
+            totals[name] += -a * s
+            totals[f"{name}_kept"] += -w * a * s
+    assert len(totals) == 8
+    for name, total in totals.items():
+        assert metrics[name] == pytest.approx(total / int(mask.sum()), abs=1e-7)
+    assert metrics["lens_neg_down_kept"] > metrics["lens_neg_down"]  # Clip_B drops what lowers entropy
+
+
+def test_a_method_that_weighs_every_update_sees_only_that_updates_tokens(make_trainer, model, monkeypatch):
+    trainer = make_trainer(copy.deepcopy(model), "forking_tokens", updates_per_batch=3)
+    shares = []
+    weigh = load_method("forking_tokens").__class__.token_weights
+
+    def spy(self, stats, advantages, mask, generator=None):
+        weights = weigh(self, stats, advantages, mask, generator)
+        shares.append((int(mask.sum()), float((weights > 0).sum() / mask.sum())))
+        return weights
+
+    monkeypatch.setattr(trainer.method.__class__, "token_weights", spy)
+    metrics = trainer.step(0)
+    assert len(shares) == 3
+    assert sum(tokens for tokens, _ in shares) == metrics["tokens"]
+    assert all(share == pytest.approx(0.2, abs=0.1) for _, share in shares)
