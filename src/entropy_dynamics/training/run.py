@@ -25,6 +25,8 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int) ->
 
     Raises UserError for a mistake in the config and for a loss that is not finite.
     """
+    if config.method.name == "base":
+        raise UserError("the method base is the untrained model: it is evaluated, never trained")
     _refuse_to_replace(layout.run(config.model.name, method_name, seed), config)
     method = load_method(config.method.name, **config.method.params)
     model_name = config.model.name
