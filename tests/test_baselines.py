@@ -36,7 +36,8 @@ def shape(rewards, groups, mean_logp, **params) -> list[float]:
 
 def test_a_group_of_sixteen_right_answers():
     mean_logp = torch.randperm(16, generator=seeded(1)).float() - 20
-    shaped = load_method("unlikeliness").shape_rewards(torch.ones(16), torch.zeros(16, dtype=torch.long), mean_logp)
+    method = load_method("unlikeliness", shape_constant_groups=True)
+    shaped = method.shape_rewards(torch.ones(16), torch.zeros(16, dtype=torch.long), mean_logp)
     by_likelihood = shaped[mean_logp.argsort()]
     assert by_likelihood[0] == 1.0  # the least likely
     assert by_likelihood[15] == 0.765625
@@ -79,8 +80,9 @@ def test_the_unlikely_right_answer_gets_the_larger_advantage():
 def test_constant_groups_can_be_left_alone():
     rewards, groups = [1.0, 1.0, 1.0, -0.1, 1.0], [0, 1, 0, 1, 1]
     mean_logp = [-1.0, -1.0, -2.0, -2.0, -3.0]
-    assert shape(rewards, groups, mean_logp) == pytest.approx([0.875, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
-    left = shape(rewards, groups, mean_logp, shape_constant_groups=False)
+    scaled = shape(rewards, groups, mean_logp, shape_constant_groups=True)
+    assert scaled == pytest.approx([0.875, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
+    left = shape(rewards, groups, mean_logp)
     assert left == pytest.approx([1.0, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
 
 
@@ -272,7 +274,7 @@ def test_files_and_defaults_are_the_official_values_unless_a_scale_overrides_the
     official = {
         "clip_cov": {"ratio": 2e-4, "lb": 1.0, "ub": 5.0},
         "kl_cov": {"frac": 2e-3, "beta": 1.0},
-        "unlikeliness": {"beta": 0.25},
+        "unlikeliness": {"beta": 0.25, "shape_constant_groups": False},
         "forking_tokens": {"keep_fraction": 0.2},
         "advantage_reweighting": {"alpha": 0.2},
         "entropy_bonus": {"coefficient": 1e-3},

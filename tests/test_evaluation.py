@@ -82,7 +82,9 @@ def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
     written = evaluate(config, layout, "base", 0, ["aime24", "dapo500"])
     out = layout.evaluation(MODEL, "base", 0)
     assert written == [out / "aime24.parquet", out / "dapo500.parquet"]
-    assert sorted(path.name for path in out.iterdir()) == ["aime24.parquet", "dapo500.parquet", "provenance.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        f"{name}.{end}" for name in ("aime24", "dapo500") for end in ("parquet", "provenance.json")
+    ]
     rows = pd.read_parquet(out / "aime24.parquet")
     columns = ["problem_id", "sample", "correct", "formatted", "answer", "finish_reason", "tokens"]
     assert list(rows.columns) == columns
@@ -90,11 +92,11 @@ def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
     assert list(zip(rows["problem_id"], rows["sample"], strict=True)) == expected
     assert rows["tokens"].between(1, 40).all()
     assert len(pd.read_parquet(out / "dapo500.parquet")) == 3 * 2
-    record = json.loads((out / "provenance.json").read_text())
-    files = [layout.model(MODEL) / "model.safetensors", layout.problems("aime24"), layout.problems("dapo500")]
-    for file in files:
+    record = json.loads((out / "aime24.provenance.json").read_text())
+    assert record["evaluation"]["samples"] == 5
+    for file in [layout.model(MODEL) / "model.safetensors", layout.problems("aime24")]:
         assert record["inputs"][file.as_posix()] == sha256(file)
-    assert layout.problems("aime25").as_posix() not in record["inputs"]
+    assert layout.problems("dapo500").as_posix() not in record["inputs"]
     assert {"torch", "transformers"} <= set(record["packages"])
     assert {"processor", "cores", "memory_gib", "gpus"} <= set(record["hardware"])
     assert set(record["git"]) == {"commit", "changed"}

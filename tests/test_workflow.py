@@ -17,7 +17,7 @@ NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "enviro
 
 def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess:
     selection = [] if "--config" in arguments else ["--config", "scale=smoke"]
-    command = [Path(sys.executable).parent / "snakemake", *selection, *arguments]
+    command = [Path(sys.executable).parent / "snakemake", *arguments, *selection]  # targets stand before --config
     return subprocess.run(command, cwd=project, capture_output=True, text=True)
 
 

@@ -395,9 +395,9 @@ def _check(config: DictConfig) -> None:
 def _check_stand_ins(config: DictConfig) -> None:
     """Warm starts: positive sizes, two bounds for `terms`, and habits that are chances."""
     for name, stand_in in ({} if OmegaConf.is_missing(config, "stand_ins") else config.stand_ins).items():
-        start, where = stand_in.warm_start, f"stand_ins[{name}].warm_start"
         if OmegaConf.missing_keys(stand_in):
             continue  # named with all other missing values
+        start, where = stand_in.warm_start, f"stand_ins[{name}].warm_start"
         if start.steps < 1 or start.batch_size < 1 or start.learning_rate <= 0:
             raise UserError(f"{where}: steps, batch_size and learning_rate have to be above 0")
         if len(start.terms) != 2:
