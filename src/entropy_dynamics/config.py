@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from entropy_dynamics.config_checks import check_values
 from entropy_dynamics.errors import UserError, nearest
 
 CONFIGS = Path("configs")
@@ -218,7 +219,7 @@ def load_config(
     dotlist = [f"method.params.{param}" for param in params] + list(overrides)
     for entry in dotlist:
         config = _merge_entry(config, entry)
-    _check(config)
+    check_values(config)
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     return config
@@ -326,82 +327,3 @@ def _merge(config: DictConfig, layer: DictConfig, where: str) -> DictConfig:
     except OmegaConfBaseException as error:
         message = str(error).split("\n")[0]
         raise UserError(f"{where}: {error.full_key + ': ' if error.full_key else ''}{message}") from None
-
-
-# What a value may be where its type alone does not say it. (key, test, what would be right)
-_CHECKS = [
-    ("threads", lambda v: v >= 1, "1 or more"),
-    ("seeds.tables", lambda v: v >= 1, "1 or more"),
-    ("seeds.extras", lambda v: v >= 1, "1 or more"),
-    ("sampling.temperature", lambda v: v > 0, "above 0"),
-    ("sampling.max_prompt_tokens", lambda v: v >= 1, "1 or more"),
-    ("sampling.max_new_tokens", lambda v: v >= 1, "1 or more"),
-    ("sampling.batch_size", lambda v: v >= 1, "1 or more"),
-    ("pass_rates.samples", lambda v: v >= 1, "1 or more"),
-    ("pass_rates.low", lambda v: 0 <= v < 1, "a share from 0 to 1"),
-    ("pass_rates.high", lambda v: 0 < v <= 1, "a share from 0 to 1"),
-    ("training.steps", lambda v: v >= 1, "1 or more"),
-    ("training.prompts_per_step", lambda v: v >= 1, "1 or more"),
-    ("training.group_size", lambda v: v >= 2, "2 or more: a group of one has no baseline"),
-    ("training.updates_per_batch", lambda v: v >= 1, "1 or more"),
-    ("training.reward", lambda v: v in ("paper", "binary"), "'paper' or 'binary'"),
-    ("training.advantage", lambda v: v in ("group", "gae"), "'group' (GRPO) or 'gae' (PPO)"),
-    ("training.critic.learning_rate", lambda v: v > 0, "above 0"),
-    ("training.critic.gamma", lambda v: 0 <= v <= 1, "in [0, 1]"),
-    ("training.critic.lam", lambda v: 0 <= v <= 1, "in [0, 1]"),
-    ("training.critic.value_clip", lambda v: v > 0, "above 0"),
-    ("training.critic.max_grad_norm", lambda v: v > 0, "above 0"),
-    ("training.tokens_per_micro_batch", lambda v: v >= 1, "1 or more"),
-    ("training.held_tokens", lambda v: v >= 0, "0 (hold none) or more"),
-    ("training.entropy_change_every", lambda v: v >= 0, "0 (never) or more"),
-    ("training.validation_every", lambda v: v >= 0, "0 (never) or more"),
-    ("training.validation_problems", lambda v: v >= 1, "1 or more"),
-    ("training.validation_samples", lambda v: v >= 1, "1 or more"),
-    ("training.optimizer.learning_rate", lambda v: v > 0, "above 0"),
-    ("training.optimizer.eps", lambda v: v >= 0, "0 or more"),
-    ("training.optimizer.weight_decay", lambda v: v >= 0, "0 or more"),
-    ("training.optimizer.max_grad_norm", lambda v: v > 0, "above 0"),
-    ("training.optimizer.betas", lambda v: len(v) == 2 and all(0 <= beta < 1 for beta in v), "two numbers in [0, 1)"),
-    ("training.objective.clip_low", lambda v: 0 < v <= 1, "in (0, 1]"),
-    ("training.objective.clip_high", lambda v: v > 0, "above 0"),
-    ("training.objective.dual_clip", lambda v: v > 1, "above 1"),
-    ("training.objective.loss_scope", lambda v: v in ("global_token", "per_group"), "'global_token' or 'per_group'"),
-    ("evaluation.temperature", lambda v: v > 0, "above 0"),
-    ("evaluation.samples", lambda v: all(k >= 1 for k in v.values()), "1 or more for every data set"),
-    ("model.prompt_format", lambda v: v in ("chat", "base"), "'chat' or 'base'"),
-]
-
-
-def _check(config: DictConfig) -> None:
-    _check_stand_ins(config)
-    for key, test, right in _CHECKS:
-        if OmegaConf.is_missing(config, key.split(".")[0]):
-            continue
-        try:
-            value = OmegaConf.select(config, key)
-        except OmegaConfBaseException as error:  # an interpolation that leads nowhere
-            raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
-        if value is not None and not test(value):
-            raise UserError(f"{key} is {value}; it has to be {right}")
-    of_a_run = {"model", "method", "training.group_size"}  # come with a model or a method
-    missing = OmegaConf.missing_keys(config) - of_a_run
-    if missing:
-        raise UserError(f"no value for {min(missing)}: set it in the scale's config")
-    unsampled = set(config.data.evaluation) - set(config.evaluation.samples)
-    if unsampled:
-        raise UserError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation: say how many samples")
-
-
-def _check_stand_ins(config: DictConfig) -> None:
-    """Warm starts: positive sizes, two bounds for `terms`, and habits that are chances."""
-    for name, stand_in in ({} if OmegaConf.is_missing(config, "stand_ins") else config.stand_ins).items():
-        if OmegaConf.missing_keys(stand_in):
-            continue  # named with all other missing values
-        start, where = stand_in.warm_start, f"stand_ins[{name}].warm_start"
-        if start.steps < 1 or start.batch_size < 1 or start.learning_rate <= 0:
-            raise UserError(f"{where}: steps, batch_size and learning_rate have to be above 0")
-        if len(start.terms) != 2:
-            raise UserError(f"{where}.terms is {list(start.terms)}; it has to be [fewest, most]")
-        for habit, chance in start.habits.items():
-            if not 0 <= chance <= 1:
-                raise UserError(f"{where}.habits.{habit} is {chance}; it has to be a chance from 0 to 1")
