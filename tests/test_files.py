@@ -42,8 +42,8 @@ def test_a_crash_leaves_the_old_file(tmp_path, error):
 
 
 def test_a_crash_before_anything_was_written(tmp_path):
-    with pytest.raises(ValueError), written_whole(tmp_path / "file.txt"):  # noqa: PT011
-        raise ValueError
+    with pytest.raises(ValueError, match="a crash"), written_whole(tmp_path / "file.txt"):
+        raise ValueError("a crash")
     assert everything(tmp_path) == []
 
 

@@ -12,6 +12,7 @@ Readings where the sources are silent:
 """
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -145,7 +146,5 @@ def _without_box(text: str) -> int | None:
 
 
 def _last(pattern: re.Pattern, text: str) -> re.Match | None:
-    match = None
-    for match in pattern.finditer(text):  # noqa: B007
-        pass
-    return match
+    last = deque(pattern.finditer(text), maxlen=1)
+    return last[0] if last else None
