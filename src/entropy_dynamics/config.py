@@ -31,11 +31,15 @@ CONFIGS = Path("configs")
 class ProblemSetConfig:
     """Where the problems of one set come from."""
 
-    source: str = MISSING  # arithmetic | split | file
+    source: str = MISSING  # arithmetic | split | file | hub
     size: int | None = None  # arithmetic, split: how many problems
     terms: list[int] | None = None  # arithmetic: [fewest, most] numbers in a sum
     path: str | None = None  # file: JSONL or parquet
-    id_column: str = "id"
+    repository: str | None = None  # hub: id of the data set on the Hugging Face Hub
+    revision: str | None = None  # hub: the commit, 40 hex digits
+    subset: str | None = None  # hub: which of its configurations, where it has several
+    hub_split: str = "train"  # hub
+    id_column: str | None = "id"  # null: a hash of the problem's text
     problem_column: str = "problem"
     answer_column: str = "answer"
 
@@ -43,6 +47,7 @@ class ProblemSetConfig:
 @dataclass
 class DataConfig:
     seed: int = MISSING
+    folder: str | None = MISSING  # <set>.jsonl or <set>.parquet found there take the place of a set's source
     train: ProblemSetConfig = MISSING
     evaluation: dict[str, ProblemSetConfig] = MISSING
 
@@ -79,16 +84,36 @@ class StandInConfig:
     kv_heads: int = MISSING
     intermediate_size: int = MISSING
     tied_embeddings: bool = MISSING
+    tokenizer: str = "characters"  # characters (those of sums) | bytes (any text)
     seed: int = MISSING
     warm_start: WarmStartConfig = MISSING
+
+
+@dataclass
+class ShapeConfig:
+    """What `plan` reckons with before a model is there; checked against its config.json once it is."""
+
+    layers: int = MISSING
+    hidden_size: int = MISSING
+    intermediate_size: int = MISSING
+    heads: int = MISSING
+    kv_heads: int = MISSING
+    head_size: int = MISSING
+    vocabulary: int = MISSING
+    tied_embeddings: bool = MISSING
 
 
 @dataclass
 class ModelConfig:
     name: str = MISSING
     label: str = MISSING  # how the paper writes it
-    pretrained: str = MISSING  # hub id of the real model
+    pretrained: str = MISSING  # id on the Hugging Face Hub
+    revision: str = MISSING  # its commit there, 40 hex digits
+    path: str | None = MISSING  # a directory with the model, instead of the Hub
+    stand_in: bool = MISSING  # `pretrained` is another, smaller model than the name says
+    remote_tokenizer: bool = MISSING  # run the tokenizer's own code from the pinned revision
     prompt_format: str = MISSING  # chat | base
+    shape: ShapeConfig = MISSING
 
 
 @dataclass
@@ -100,11 +125,31 @@ class SamplingConfig:
 
 
 @dataclass
+class EngineConfig:
+    """What generates, for the pass-rate filter, rollouts and evaluation."""
+
+    name: str = MISSING  # native | vllm
+    dtype: str = MISSING  # float32 | bfloat16
+    eager: bool = MISSING  # vllm: neither compilation nor CUDA graphs
+    memory_share: float = MISSING  # vllm on a GPU: its share of the GPU's memory
+    kv_cache_gib: float | None = MISSING  # vllm: size of the KV cache; null = what memory_share leaves
+    tolerance: float = MISSING  # nats: a larger mean difference to the trainer's log p after a push is an error
+
+
+@dataclass
+class HardwareConfig:
+    """Where a step runs."""
+
+    device: str = MISSING  # cpu | cuda
+    ranks: int | None = MISSING  # processes of a step under torchrun, with FSDP2; null = one plain process
+
+
+@dataclass
 class PassRateConfig:
     model: str = MISSING
     samples: int = MISSING
-    low: float = MISSING  # keep low < rate < high
-    high: float = MISSING
+    low: float | None = MISSING  # keep low < rate < high; null = no bound
+    high: float | None = MISSING
 
 
 @dataclass
@@ -144,6 +189,11 @@ class TrainingConfig:
     updates_per_batch: int = MISSING
     reward: str = MISSING  # paper | binary
     advantage: str = MISSING  # group (GRPO) | gae (PPO)
+    importance_truncation: float | None = MISSING  # weigh tokens by p(trainer)/p(engine), at most so much; null = off
+    precision: str = MISSING  # float32 | bfloat16: what is computed in; master weights and reductions are float32
+    activation_checkpointing: bool = MISSING
+    checkpoint_every: int = MISSING  # steps between checkpoints; 0 = never
+    checkpoints_kept: int = MISSING
     tokens_per_micro_batch: int = MISSING  # padding counted
     held_tokens: int = (
         MISSING  # a batch of at most so many tokens keeps its forward graphs: one forward for score and update
@@ -160,6 +210,7 @@ class TrainingConfig:
 @dataclass
 class EvaluationConfig:
     temperature: float = MISSING
+    cross_checked: int = MISSING  # responses of each set that Math-Verify grades too, for comparison only
     samples: dict[str, int] = MISSING  # data set -> K
 
 
@@ -177,9 +228,19 @@ class SeedsConfig:
 
 
 @dataclass
+class PlanConfig:
+    """What `plan` reckons with."""
+
+    gpu: str = MISSING  # name of the GPU that the figures are for
+    gpu_memory_gib: float = MISSING
+
+
+@dataclass
 class Config:
     scale: str = MISSING
     threads: int = MISSING
+    hardware: HardwareConfig = MISSING
+    trackers: list[str] = MISSING  # of tensorboard, wandb
     seeds: SeedsConfig = MISSING
     experiments: list[str] | None = MISSING  # the tables and figures of this scale; null = all of experiments/
     data: DataConfig = MISSING
@@ -187,10 +248,12 @@ class Config:
     stand_ins: dict[str, StandInConfig] = MISSING
     model: ModelConfig = MISSING
     sampling: SamplingConfig = MISSING
+    engine: EngineConfig = MISSING
     pass_rates: PassRateConfig = MISSING
     training: TrainingConfig = MISSING
     evaluation: EvaluationConfig = MISSING
     method: MethodConfig = MISSING
+    plan: PlanConfig = MISSING
 
 
 def load_config(

@@ -15,6 +15,14 @@ _CHECKS = [
     ("sampling.max_new_tokens", lambda v: v >= 1, "1 or more"),
     ("sampling.batch_size", lambda v: v >= 1, "1 or more"),
     ("pass_rates.samples", lambda v: v >= 1, "1 or more"),
+    ("hardware.device", lambda v: v in ("cpu", "cuda"), "'cpu' or 'cuda'"),
+    ("hardware.ranks", lambda v: v >= 1, "a number of processes, or null for one without torchrun"),
+    ("trackers", lambda v: set(v) <= {"tensorboard", "wandb"}, "a list of 'tensorboard' and 'wandb'"),
+    ("engine.name", lambda v: v in ("native", "vllm"), "'native' or 'vllm'"),
+    ("engine.dtype", lambda v: v in ("float32", "bfloat16"), "'float32' or 'bfloat16'"),
+    ("engine.memory_share", lambda v: 0 < v < 1, "a share from 0 to 1"),
+    ("engine.kv_cache_gib", lambda v: v > 0, "above 0"),
+    ("engine.tolerance", lambda v: v > 0, "above 0"),
     ("pass_rates.low", lambda v: 0 <= v < 1, "a share from 0 to 1"),
     ("pass_rates.high", lambda v: 0 < v <= 1, "a share from 0 to 1"),
     ("training.steps", lambda v: v >= 1, "1 or more"),
@@ -22,6 +30,10 @@ _CHECKS = [
     ("training.group_size", lambda v: v >= 2, "2 or more: a group of one has no baseline"),
     ("training.updates_per_batch", lambda v: v >= 1, "1 or more"),
     ("training.reward", lambda v: v in ("paper", "binary"), "'paper' or 'binary'"),
+    ("training.precision", lambda v: v in ("float32", "bfloat16"), "'float32' or 'bfloat16'"),
+    ("training.importance_truncation", lambda v: v > 0, "above 0, or null for none"),
+    ("training.checkpoint_every", lambda v: v >= 0, "0 (never) or more"),
+    ("training.checkpoints_kept", lambda v: v >= 1, "1 or more"),
     ("training.advantage", lambda v: v in ("group", "gae"), "'group' (GRPO) or 'gae' (PPO)"),
     ("training.critic.learning_rate", lambda v: v > 0, "above 0"),
     ("training.critic.gamma", lambda v: 0 <= v <= 1, "in [0, 1]"),
@@ -43,6 +55,7 @@ _CHECKS = [
     ("training.objective.clip_high", lambda v: v > 0, "above 0"),
     ("training.objective.dual_clip", lambda v: v > 1, "above 1"),
     ("training.objective.loss_scope", lambda v: v in ("global_token", "per_group"), "'global_token' or 'per_group'"),
+    ("evaluation.cross_checked", lambda v: v >= 0, "0 (none) or more"),
     ("evaluation.temperature", lambda v: v > 0, "above 0"),
     ("evaluation.samples", lambda v: all(k >= 1 for k in v.values()), "1 or more for every data set"),
     ("model.prompt_format", lambda v: v in ("chat", "base"), "'chat' or 'base'"),
@@ -61,8 +74,10 @@ def check_values(config: DictConfig) -> None:
             raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
         if value is not None and not test(value):
             raise UserError(f"{key} is {value}; it has to be {right}")
-    of_a_run = {"model", "method", "training.group_size"}  # come with a model or a method
+    of_a_run = {"method", "training.group_size"}  # come with a model or a method
     missing = OmegaConf.missing_keys(config) - of_a_run
+    if OmegaConf.is_missing(config.model, "name"):
+        missing = {key for key in missing if not key.startswith("model.")}
     if missing:
         raise UserError(f"no value for {min(missing)}: set it in the scale's config")
     unsampled = set(config.data.evaluation) - set(config.evaluation.samples)

@@ -26,6 +26,7 @@ class Rollout:
     sample: int
     token_ids: list[int]
     finish_reason: Literal["stop", "length"]
+    logp: list[float] | None = None  # of the tokens, in nats, as the engine computed them, where it does
 
 
 class Sampler(Protocol):
