@@ -225,6 +225,7 @@ def test_sets_never_share_a_problem_and_the_report_adds_up(tmp_path):
     first = write_jsonl(tmp_path / "first.jsonl", rows(("eval 1", 1), ("both", 9)))
     second = write_jsonl(tmp_path / "second.jsonl", rows(("Both", 9), ("eval 2", 2)))
     data = DataConfig(
+        folder=None,
         seed=3,
         train=file_set(train),
         evaluation={"dapo500": split_set(5), "first": file_set(first), "second": file_set(second)},
@@ -257,7 +258,7 @@ def test_sets_never_share_a_problem_and_the_report_adds_up(tmp_path):
 
 def build_split(tmp_path, name, table, seed):
     path = write_jsonl(tmp_path / f"{name}.jsonl", table)
-    data = DataConfig(seed=seed, train=file_set(path), evaluation={"held": split_set(30)})
+    data = DataConfig(folder=None, seed=seed, train=file_set(path), evaluation={"held": split_set(30)})
     report = build_problem_sets(data, tmp_path / name)
     return set(ids_of(tmp_path / name / "held.parquet")), report["sets"]["held"]["ids_sha256"]
 
@@ -285,7 +286,7 @@ def test_a_split_prefers_no_place():
 
 def test_the_same_build_twice_is_the_same_bytes(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows(*[(f"q{i}", i) for i in range(30)]))
-    data = DataConfig(seed=1, train=file_set(path), evaluation={"held": split_set(10)})
+    data = DataConfig(folder=None, seed=1, train=file_set(path), evaluation={"held": split_set(10)})
     for out in "one", "two":
         build_problem_sets(data, tmp_path / out)
     for name in "train.parquet", "held.parquet", "problems.json":
@@ -319,7 +320,7 @@ def bad_data(tmp_path):
 def test_a_bad_set_is_one_line_and_nothing_is_written(tmp_path, case):
     message, (train, evaluation) = list(bad_data(tmp_path).items())[case]
     with pytest.raises(UserError, match=message) as error:
-        build_problem_sets(DataConfig(seed=1, train=train, evaluation=evaluation), tmp_path / "out")
+        build_problem_sets(DataConfig(folder=None, seed=1, train=train, evaluation=evaluation), tmp_path / "out")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -327,7 +328,7 @@ def test_a_bad_set_is_one_line_and_nothing_is_written(tmp_path, case):
 def test_an_interrupted_build_leaves_what_was_there(tmp_path, monkeypatch):
     path = write_jsonl(tmp_path / "a.jsonl", rows(*[(f"q{i}", i) for i in range(30)]))
     out = tmp_path / "out"
-    build_problem_sets(DataConfig(seed=1, train=file_set(path), evaluation={"held": split_set(10)}), out)
+    build_problem_sets(DataConfig(folder=None, seed=1, train=file_set(path), evaluation={"held": split_set(10)}), out)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
 
     def interrupted(path, problems):
@@ -337,13 +338,16 @@ def test_an_interrupted_build_leaves_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(problem_sets, "write_problems", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        build_problem_sets(DataConfig(seed=2, train=file_set(path), evaluation={"held": split_set(10)}), out)
+        build_problem_sets(
+            DataConfig(folder=None, seed=2, train=file_set(path), evaluation={"held": split_set(10)}), out
+        )
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
 def test_arithmetic_sets_share_no_sum_in_any_order(tmp_path):
     sums = {"source": "arithmetic", "terms": [2, 4]}
     data = DataConfig(
+        folder=None,
         seed=1,
         train=ProblemSetConfig(size=300, **sums),
         evaluation={
@@ -365,6 +369,7 @@ def test_arithmetic_sets_share_no_sum_in_any_order(tmp_path):
 @pytest.mark.skipif(not (REAL / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
 def test_the_real_files_make_checked_sets(tmp_path):
     data = DataConfig(
+        folder=None,
         seed=42,
         train=file_set(REAL / "dapo_slice.jsonl"),
         evaluation={

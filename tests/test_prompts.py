@@ -1,8 +1,18 @@
 """Prompts: what a chat model and a base model are given, without doubled special tokens."""
 
+import pandas as pd
 import pytest
 
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.files import write_json
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.pass_rates import filter_by_rate, measure_pass_rates
+from entropy_dynamics.responses import make_prompts, make_training_prompts
+from entropy_dynamics.tasks.problems import Problem, write_problems
 from entropy_dynamics.tasks.prompts import SYSTEM, encode_prompt, preview_messages, render_prompt
 
 PROBLEM = "What is 1+1?"
@@ -13,7 +23,7 @@ TEMPLATE = (
 
 
 @pytest.fixture
-def tokenizer():
+def llama_tokenizer():
     """One token a character, and a post-processor that puts <s> before every text, as Llama's does."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -27,33 +37,35 @@ def tokenizer():
     return made
 
 
-def test_chat_is_the_template_with_the_system_line_first(tokenizer):
-    assert render_prompt(tokenizer, PROBLEM, "chat") == (
+def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
+    assert render_prompt(llama_tokenizer, PROBLEM, "chat") == (
         "<s><|system|>Please reason step by step, and put your final answer within \\boxed{}."
         "<|user|>What is 1+1?<|assistant|>"
     )
 
 
-def test_base_is_trinitys_format(tokenizer):
+def test_base_is_trinitys_format(llama_tokenizer):
     expected = f"System:{SYSTEM}\nUser:\nWhat is 1+1?\nAssistant:\n"
-    assert render_prompt(tokenizer, PROBLEM, "base") == expected
+    assert render_prompt(llama_tokenizer, PROBLEM, "base") == expected
     assert preview_messages(PROBLEM, "base") == expected
 
 
 @pytest.mark.parametrize("prompt_format", ["chat", "base"])
-def test_begins_once(tokenizer, prompt_format):
-    text = render_prompt(tokenizer, PROBLEM, prompt_format).removeprefix("<s>")
+def test_begins_once(llama_tokenizer, prompt_format):
+    text = render_prompt(llama_tokenizer, PROBLEM, prompt_format).removeprefix("<s>")
     expected = [0] + [ord(character) for character in text]
-    assert encode_prompt(tokenizer, PROBLEM, prompt_format, len(expected)) == expected
+    assert encode_prompt(llama_tokenizer, PROBLEM, prompt_format, len(expected)) == expected
 
 
-def test_a_prompt_over_the_limit_names_the_problem_and_both_lengths(tokenizer):
-    length = len(encode_prompt(tokenizer, PROBLEM, "chat", 10_000))
-    with pytest.raises(UserError, match=rf"What is 1\+1.* {length} tokens.* {length - 1}$") as error:
-        encode_prompt(tokenizer, PROBLEM, "chat", length - 1)
+def test_a_prompt_over_the_limit_names_the_problem_and_both_lengths(llama_tokenizer):
+    length = len(encode_prompt(llama_tokenizer, PROBLEM, "chat", 10_000))
+    with pytest.raises(
+        UserError, match=rf"What is 1\+1.* {length} tokens.* sampling.max_prompt_tokens = {length - 1}$"
+    ) as error:
+        encode_prompt(llama_tokenizer, PROBLEM, "chat", length - 1)
     assert "\n" not in str(error.value)
     with pytest.raises(UserError) as error:
-        encode_prompt(tokenizer, "long\n" * 10_000, "chat", 100)
+        encode_prompt(llama_tokenizer, "long\n" * 10_000, "chat", 100)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 200
 
@@ -62,11 +74,146 @@ def test_preview_has_both_messages():
     assert preview_messages(PROBLEM, "chat") == f"[system]\n{SYSTEM}\n[user]\n{PROBLEM}"
 
 
-def test_mistakes_are_named(tokenizer):
+def test_mistakes_are_named(llama_tokenizer):
     with pytest.raises(UserError, match="prompt_format 'chats'"):
-        render_prompt(tokenizer, PROBLEM, "chats")
+        render_prompt(llama_tokenizer, PROBLEM, "chats")
     with pytest.raises(UserError, match="prompt_format ''"):
         preview_messages(PROBLEM, "")
-    tokenizer.chat_template = None
+    llama_tokenizer.chat_template = None
     with pytest.raises(UserError, match="no chat template"):
-        render_prompt(tokenizer, PROBLEM, "chat")
+        render_prompt(llama_tokenizer, PROBLEM, "chat")
+
+
+# ---------------------------------------------------------------- prompts over the limit
+
+MODEL = "qwen2.5-7b-instruct"
+SUMS = [Problem("long", "1+1+1+1+1+1", 6), Problem("short", "1+2", 3), Problem("longer", "1+1+1+1+1+1+1", 7)]
+SUMS += [Problem("fits", "1+3+1", 5)]  # five characters, and three tokens of the template around them
+
+
+@pytest.fixture
+def scale(tmp_path, shared_model, tokenizer):
+    """`scale(limit, ...)`: the laptop's config with that limit, and a layout with SUMS and an untrained model."""
+    layout = Layout.of("laptop", tmp_path)
+    write_problems(layout.problems("train"), SUMS)
+    save_policy(shared_model, tokenizer, layout.model(MODEL))
+
+    def make(limit, *overrides):
+        overrides = [f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", *overrides]
+        return load_config("laptop", MODEL, "grpo", overrides, configs=ROOT / "configs"), layout
+
+    return make
+
+
+def lengths(config, tokenizer):
+    return [len(prompt.token_ids) for prompt in make_prompts(config, tokenizer, SUMS)]
+
+
+def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(scale, tokenizer):
+    every, _ = scale(1000)
+    limit = lengths(every, tokenizer)[3]
+    assert lengths(every, tokenizer) == [limit + 6, limit - 2, limit + 8, limit]
+    config, _ = scale(limit)
+    left = make_training_prompts(config, tokenizer, SUMS)
+    assert [prompt.problem_id for prompt in left] == ["short", "fits"]  # a prompt at the limit is within it
+    assert left == make_prompts(config, tokenizer, [SUMS[1], SUMS[3]])
+    with pytest.raises(UserError, match=r"1\+1\+1.*sampling.max_prompt_tokens"):
+        make_prompts(config, tokenizer, SUMS)
+    none, _ = scale(limit - 3)
+    message = (
+        f"all 4 training prompts are over the limit sampling.max_prompt_tokens = {limit - 3}: .* {limit - 2} tokens"
+    )
+    with pytest.raises(UserError, match=message):
+        make_training_prompts(none, tokenizer, SUMS)
+
+
+def test_the_pass_rate_filter_says_which_prompts_are_too_long(scale, tokenizer):
+    limit = lengths(scale(1000)[0], tokenizer)[3]
+    config, layout = scale(limit, "pass_rates.low=null", "pass_rates.high=null")
+    measure_pass_rates(config, layout)
+    frame = pd.read_parquet(layout.pass_rates)
+    assert frame["problem_id"].tolist() == [one.id for one in SUMS]
+    assert frame["kept"].tolist() == [False, True, False, True]
+    assert frame["samples"].tolist() == [0, 16, 0, 16]
+    assert frame["reason"].tolist() == [f"prompt over {limit} tokens", ""] * 2
+    assert frame["rate"].isna().tolist() == [True, False] * 2
+    assert frame["correct"].dtype == frame["samples"].dtype == int
+    assert frame["kept"].dtype == bool
+
+
+def test_a_bound_may_be_left_out():
+    correct = pd.Series([0, 8, 16], index=["never", "half", "always"])
+    kept = {
+        bounds: filter_by_rate(correct, 16, *bounds)["kept"].tolist()
+        for bounds in [(None, None), (0.0, None), (None, 1.0), (0.0, 1.0)]
+    }
+    assert kept == {
+        (None, None): [True, True, True],
+        (0.0, None): [False, True, True],
+        (None, 1.0): [True, True, False],
+        (0.0, 1.0): [False, True, False],
+    }
+
+
+def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    limit = lengths(scale(1000)[0], tokenizer)[3]
+    _, layout = scale(limit)
+    write_json(layout.model(MODEL) / "model.json", {})
+    write_problems(layout.problems("dapo500"), [Problem("v", "2+2", 4)])
+    pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}).to_parquet(layout.pass_rates)
+    settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
+    settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
+    options = [part for entry in settings for part in ("--set", entry)]
+    run = ["train", "--model", MODEL, "--method", "grpo", "--seed", "0", "--results", str(tmp_path)]
+    assert main([*run, *options]) == 0
+    err = capfd.readouterr().err
+    assert f"note: 2 of 4 training problems are left out: their prompts are over {limit} tokens\n" in err
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def command(scale, tmp_path, monkeypatch, capfd):
+    """`command(...)`: `entropy-dynamics prompt` of MODEL -> (exit code, stdout, stderr)."""
+    monkeypatch.chdir(ROOT)
+    _, layout = scale(1000)
+    for name in ("aime24", "aime25", "dapo500"):
+        write_problems(layout.problems(name), [Problem(f"{name}-0", "4+4", 8), Problem(f"{name}-1", "4+5", 9)])
+
+    def run(*arguments):
+        code = main(["prompt", "--model", MODEL, "--results", str(tmp_path), *arguments])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def test_the_command_prints_what_the_model_gets(command):
+    code, out, err = command()
+    assert (code, out) == (0, "<user>1+1+1+1+1+1<assistant>\n")
+    assert err == "long of train: 13 tokens (limit 32)\n"
+    assert command("--problem", "aime25-1")[1:] == (
+        "<user>4+5<assistant>\n",
+        "aime25-1 of aime25: 5 tokens (limit 32)\n",
+    )
+
+
+def test_the_command_for_a_base_model(command):
+    _, out, err = command("--set", "model.prompt_format=base", "--problem", "short")
+    assert out == f"System:{SYSTEM}\nUser:\n1+2\nAssistant:\n"
+    assert int(err.split()[3]) == len(out) - len(r"\boxed{") + 1  # one token a character, and one for that
+
+
+def test_the_command_without_a_tokenizer_shows_the_messages(command, tmp_path):
+    (Layout.of("laptop", tmp_path).model(MODEL) / "tokenizer_config.json").unlink()
+    code, out, err = command("--problem", "short")
+    assert (code, out) == (0, f"[system]\n{SYSTEM}\n[user]\n1+2\n")
+    assert err.startswith("short of train: a preview, since there is no tokenizer in ")
+
+
+def test_the_command_names_the_nearest_problem(command):
+    code, out, err = command("--problem", "aime25-3")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no problem 'aime25-3'" in err
+    assert "did you mean 'aime25-" in err

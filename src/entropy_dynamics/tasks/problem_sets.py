@@ -13,9 +13,12 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import sha256, write_json, written_whole
 from entropy_dynamics.tasks.problems import (
     Problem,
+    RawProblem,
     clean_problems,
     normalise_text,
+    read_hub_problems,
     read_problems,
+    without_instructions,
     write_problems,
 )
 
@@ -29,26 +32,31 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
     Evaluation sets come first, in the order of the config: a problem that two of them share stays in the first, and
     the training set gets none of theirs. Then the splits are taken out of the training set. The report says for each
     set where it came from, how many rows were read, kept, and dropped for which reason (rows = kept + dropped).
+    A file of a set's name in `data.folder` takes the place of its source.
 
     Raises UserError for a bad file or setting and for a set that ends up empty; then nothing is written.
     """
     for name in data.evaluation:
         if name == TRAIN or Path(name).name != name:
             raise UserError(f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet")
-    for name, one in {TRAIN: data.train, **data.evaluation}.items():
+    sources = {TRAIN: data.train, **data.evaluation}
+    in_folder = _files_in_folder(data.folder, sources) if data.folder else {}
+    sources |= {name: ProblemSetConfig(source="file", path=str(path)) for name, path in in_folder.items()}
+    for name, one in sources.items():
         if one.path is not None and Path(one.path).resolve().parent == Path(out_dir).resolve():
             raise UserError(
                 f"{_key(name)}: {one.path} lies in {out_dir}, where the sets are written; choose another folder"
             )
     sets: dict[str, list[Problem]] = {}
     entries: dict[str, dict[str, Any]] = {}
-    splits = [name for name, config in data.evaluation.items() if config.source == "split"]
+    splits = [name for name in data.evaluation if sources[name].source == "split"]
     given = [name for name in data.evaluation if name not in splits]
 
     for name in [*given, TRAIN]:
-        config = data.train if name == TRAIN else data.evaluation[name]
         sums = {p.problem for other in sets if entries[other]["source"] == "arithmetic" for p in sets[other]}
-        problems, dropped, entry = _problems_of(name, config, data.seed, exclude=sums)
+        problems, dropped, entry = _problems_of(
+            name, sources[name], data.seed, exclude=sums, id_needed=name not in in_folder
+        )
         for other in sets:
             problems, shared = _without(problems, sets[other])
             if shared:
@@ -58,7 +66,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
         _check_not_empty(name, len(problems), entries[name])
 
     for name in splits:
-        size = _size(name, data.evaluation[name])
+        size = _size(name, sources[name])
         if size >= len(sets[TRAIN]):
             raise UserError(
                 f"{_key(name)}.size: {size} leaves nothing of the {len(sets[TRAIN])} problems to train on; take fewer"
@@ -93,8 +101,22 @@ def ids_sha256(ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
 
 
+def _files_in_folder(folder: str, sets: Iterable[str]) -> dict[str, Path]:
+    """For each of `sets` that has one, its file `<set>.jsonl` or `<set>.parquet`."""
+    if not Path(folder).is_dir():
+        raise UserError(f"data.folder: no folder {folder} (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)")
+    files = {}
+    for name in sets:
+        found = [path for suffix in ("jsonl", "parquet") if (path := Path(folder) / f"{name}.{suffix}").is_file()]
+        if len(found) > 1:
+            raise UserError(f"data.folder: both {found[0]} and {found[1].name} are there; one file is one set")
+        if found:
+            files[name] = found[0]
+    return files
+
+
 def _problems_of(
-    name: str, config: ProblemSetConfig, seed: int, exclude: set[str]
+    name: str, config: ProblemSetConfig, seed: int, exclude: set[str], id_needed: bool
 ) -> tuple[list[Problem], dict[str, int], dict[str, Any]]:
     """A generated or read set: its problems, the number of dropped rows by reason, and the report's entry."""
     if config.source == "arithmetic":
@@ -108,23 +130,46 @@ def _problems_of(
         return problems, {}, {"source": "arithmetic", "terms": list(config.terms), "rows": size}
 
     if config.source == "file":
-        if config.path is None:
-            raise UserError(f"{_key(name)}.path: must be a JSONL or parquet file")
-        raw = read_problems(
-            config.path,
-            id_column=config.id_column,
-            problem_column=config.problem_column,
-            answer_column=config.answer_column,
-        )
-        try:
-            problems, dropped = clean_problems(raw)
-        except UserError as error:
-            raise UserError(f"{config.path}: {error}") from error
-        entry = {"source": "file", "path": str(config.path), "sha256": sha256(config.path), "rows": len(raw)}
-        return problems, dict(Counter(dropped["reason"])), entry
+        raw, entry = _read_file(name, config, id_needed)
+    elif config.source == "hub":
+        raw, entry = _read_hub(name, config)
+    else:
+        known = "arithmetic, file or hub" if name == TRAIN else "arithmetic, file, hub or split"
+        raise UserError(f"{_key(name)}.source: {config.source!r} is unknown; it is {known}")
+    rows, stripped = without_instructions(raw)
+    if stripped:
+        entry["instructions_removed"] = stripped
+    try:
+        problems, dropped = clean_problems(rows)
+    except UserError as error:
+        raise UserError(f"{config.path or config.repository}: {error}") from error
+    return problems, dict(Counter(dropped["reason"])), entry
 
-    known = "arithmetic or file" if name == TRAIN else "arithmetic, file or split"
-    raise UserError(f"{_key(name)}.source: {config.source!r} is unknown; it is {known}")
+
+def _read_file(name: str, config: ProblemSetConfig, id_needed: bool) -> tuple[list[RawProblem], dict[str, Any]]:
+    if config.path is None:
+        raise UserError(f"{_key(name)}.path: must be a JSONL or parquet file")
+    raw = read_problems(config.path, id_needed=id_needed, **_columns(config))
+    return raw, {"source": "file", "path": str(config.path), "sha256": sha256(config.path), "rows": len(raw)}
+
+
+def _read_hub(name: str, config: ProblemSetConfig) -> tuple[list[RawProblem], dict[str, Any]]:
+    if config.repository is None or config.revision is None:
+        missing = "repository" if config.repository is None else "revision"
+        raise UserError(f"{_key(name)}.{missing}: must be given for a data set of the Hugging Face Hub")
+    place = {"repository": config.repository, "revision": str(config.revision), "subset": config.subset}
+    try:
+        raw = read_hub_problems(**place, split=config.hub_split, **_columns(config))
+    except UserError as error:
+        raise UserError(
+            f"{_key(name)}: {error}; without a network, set data.folder or ENTROPY_DYNAMICS_PROBLEMS to a folder with "
+            f"{name}.jsonl or {name}.parquet (columns problem, answer)"
+        ) from error
+    return raw, {"source": "hub", **place, "split": config.hub_split, "rows": len(raw)}
+
+
+def _columns(config: ProblemSetConfig) -> dict[str, str | None]:
+    return {key: getattr(config, key) for key in ("id_column", "problem_column", "answer_column")}
 
 
 def _without(problems: list[Problem], others: list[Problem]) -> tuple[list[Problem], int]:

@@ -1,5 +1,6 @@
 r"""Prompts: from a problem to the tokens that a model is given."""
 
+import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_text
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.tasks.problems import Problem, load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,13 +33,21 @@ def render_prompt(tokenizer: "PreTrainedTokenizerBase", problem: str, prompt_for
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", problem: str, prompt_format: str, max_tokens: int) -> list[int]:
     """The prompt's token ids. Raises UserError if there are more than `max_tokens`: cutting would change the task."""
-    text = render_prompt(tokenizer, problem, prompt_format)
-    # A chat template writes its own special tokens; adding them again would double the first.
-    tokens = tokenizer.encode(text, add_special_tokens=prompt_format == "base")
+    tokens = prompt_tokens(tokenizer, problem, prompt_format)
     if len(tokens) > max_tokens:
         start = problem if len(problem) <= 60 else problem[:60] + "..."
-        raise UserError(f"the prompt of problem {start!r} has {len(tokens)} tokens, over the limit of {max_tokens}")
+        raise UserError(
+            f"the prompt of problem {start!r} has {len(tokens)} tokens, over the limit "
+            f"sampling.max_prompt_tokens = {max_tokens}"
+        )
     return tokens
+
+
+def prompt_tokens(tokenizer: "PreTrainedTokenizerBase", problem: str, prompt_format: str) -> list[int]:
+    """The prompt's token ids, however many."""
+    text = render_prompt(tokenizer, problem, prompt_format)
+    # A chat template writes its own special tokens; adding them again would double the first.
+    return tokenizer.encode(text, add_special_tokens=prompt_format == "base")
 
 
 def preview_messages(problem: str, prompt_format: str) -> str:
@@ -60,6 +69,21 @@ def _messages(problem: str) -> list[dict[str, str]]:
 
 def _base_prompt(problem: str) -> str:
     return f"System:{SYSTEM}\nUser:\n{problem}\nAssistant:\n"
+
+
+def find_problem(directory: Path, sets: Sequence[str], problem_id: str | None) -> tuple[str, Problem]:
+    """The problem of that id in the first of `sets` that has it, or the first of all, and the name of its set.
+
+    Raises UserError for an id that none has; it names the nearest.
+    """
+    ids = []
+    for name in sets:
+        for problem in load_problems(directory / f"{name}.parquet"):
+            if problem_id in (None, problem.id):
+                return name, problem
+            ids.append(problem.id)
+    close = difflib.get_close_matches(problem_id, ids, n=1, cutoff=0)
+    raise UserError(f"no problem {problem_id!r} in {directory}; did you mean {close[0]!r}?")
 
 
 def write_prompts(directory: Path, sets: Sequence[str], prompt_format: str) -> list[Path]:

@@ -1,0 +1,278 @@
+"""Problem sets from a data set in the Hub's layout, and from a folder where there is no network."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import DataConfig, ProblemSetConfig, load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.files import sha256
+from entropy_dynamics.tasks.problem_sets import build_problem_sets
+from entropy_dynamics.tasks.problems import (
+    CONFLICT,
+    DUPLICATE,
+    NO_ANSWER,
+    NO_TEXT,
+    NOT_AN_INTEGER,
+    load_problems,
+)
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REAL = ROOT.parent / "shared" / "data"
+
+BEFORE = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A data set with two subsets as the Hub stores them; `datasets` reads it as it does a downloaded one."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "dapo"
+    subsets = {
+        "en": {"prompt": ["One?", "Two?", "one?", "Pi?"], "solution": ["1", "002", "1.0", "3.14"], "extra": [0] * 4},
+        "cn": {"prompt": ["Yi?"], "solution": ["1"], "extra": [0]},
+    }
+    for subset, columns in subsets.items():
+        (folder / subset).mkdir(parents=True)
+        pd.DataFrame(columns).to_parquet(folder / subset / "train-00000-of-00001.parquet")
+    configs = "".join(
+        f"- config_name: {one}\n  data_files:\n  - split: train\n    path: {one}/train-*\n" for one in subsets
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    return folder
+
+
+def hub_set(repository, **changes):
+    columns = {"subset": "en", "id_column": None, "problem_column": "prompt", "answer_column": "solution"}
+    return ProblemSetConfig(source="hub", repository=str(repository), **{"revision": COMMIT} | columns | changes)
+
+
+def build(train, out, folder=None, seed=1, **evaluation):
+    data = DataConfig(seed=seed, folder=None if folder is None else str(folder), train=train, evaluation=evaluation)
+    return build_problem_sets(data, out)["sets"]
+
+
+def digits(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_jsonl(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- the Hub
+
+
+def test_a_data_set_of_the_hub(repository, tmp_path):
+    entry = build(hub_set(repository), tmp_path / "out")["train"]
+    assert {key: entry[key] for key in ("source", "repository", "revision", "subset", "split", "rows", "kept")} == {
+        "source": "hub",
+        "repository": str(repository),
+        "revision": COMMIT,
+        "subset": "en",
+        "split": "train",
+        "rows": 4,
+        "kept": 2,
+    }
+    assert entry["dropped"] == {DUPLICATE: 1, NOT_AN_INTEGER: 1}
+    kept = load_problems(tmp_path / "out" / "train.parquet")
+    assert [(one.id, one.problem, one.answer) for one in kept] == [
+        (digits("one?"), "One?", 1),
+        (digits("two?"), "Two?", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"revision": "main"}, "data.train: the revision 'main' is not a commit"),
+        ({"revision": "0" * 40}, "data.train: the revision '0000000000"),
+        ({"revision": COMMIT[:39]}, "40 hex digits"),
+        ({"revision": None}, "data.train.revision: must be given"),
+        ({"subset": "fr"}, r"'fr' not found. Available: \['en', 'cn'\]"),
+        ({"subset": None}, r"Config name is missing.*\['en', 'cn'\]"),
+        ({"hub_split": "test"}, r"""Unknown split "test". Should be one of \['train'\]"""),
+        ({"answer_column": "solutions"}, r"no column 'solutions'.*'solution' is nearest \(set answer_column\)"),
+        ({"id_column": "id"}, r"no column 'id'.*\(set id_column\)"),
+    ],
+)
+def test_mistakes_are_one_line_that_names_the_way_without_a_network(repository, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        build(hub_set(repository, **changes), tmp_path / "out")
+    assert "\n" not in str(error.value)
+    if changes.get("revision", "") is not None:
+        assert "data.folder or ENTROPY_DYNAMICS_PROBLEMS" in str(error.value)
+        assert "train.jsonl" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_data_set_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be loaded \(.*NotFoundError: .*data.folder"):
+        build(hub_set(tmp_path / "nowhere"), tmp_path / "out")
+    with pytest.raises(UserError, match=r"^data.train.repository: must be given"):
+        build(ProblemSetConfig(source="hub", revision=COMMIT), tmp_path / "out")
+
+
+def test_without_a_network(tmp_path):
+    """The command at the paper's scale, as it is where the Hub is out of reach."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    environment.pop("ENTROPY_DYNAMICS_PROBLEMS", None)
+    command = [sys.executable, "-m", "entropy_dynamics.cli", "data", "--scale", "paper", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("error: data.evaluation.aime24: HuggingFaceH4/aime_2024 at 2fe88a2f cannot be loaded")
+    assert "ENTROPY_DYNAMICS_PROBLEMS to a folder with aime24.jsonl or aime24.parquet" in done.stderr
+
+
+def test_the_configured_revisions_are_commits():
+    data = load_config("paper", configs=ROOT / "configs").data
+    for one in (data.train, *data.evaluation.values()):
+        assert one.source == "split" or re.fullmatch("[0-9a-f]{40}", one.revision)
+        assert one.source == "split" or one.revision != "0" * 40
+
+
+# ---------------------------------------------------------------- a folder instead
+
+
+def test_files_of_a_folder_take_the_place_of_sources(tmp_path):
+    folder = tmp_path / "mine"
+    train = write_jsonl(folder / "train.jsonl", [{"problem": f"q{i}", "answer": i} for i in range(10)])
+    pd.DataFrame({"id": ["a", "b"], "problem": ["x", "Q3"], "answer": ["1", "3"]}).to_parquet(folder / "aime24.parquet")
+    unreachable = hub_set("nobody/nothing")
+    sums = ProblemSetConfig(source="arithmetic", size=3, terms=[2, 3])
+    split = ProblemSetConfig(source="split", size=4)
+    sets = build(unreachable, tmp_path / "out", folder, aime24=unreachable, sums=sums, dapo500=split)
+    assert sets["train"]["source"] == "file"
+    assert sets["train"]["path"] == str(train)
+    assert sets["train"]["sha256"] == sha256(train)
+    assert sets["train"]["dropped"] == {"also in aime24": 1, "taken for dapo500": 4}
+    assert (sets["aime24"]["kept"], sets["sums"]["source"], sets["dapo500"]["source"]) == (2, "arithmetic", "split")
+    assert [one.id for one in load_problems(tmp_path / "out" / "aime24.parquet")] == ["a", "b"]
+    ids = [one.id for name in ("train", "dapo500") for one in load_problems(tmp_path / "out" / f"{name}.parquet")]
+    assert sorted(ids) == sorted(digits(f"q{i}") for i in range(10) if i != 3)
+
+    write_jsonl(folder / "dapo500.jsonl", [{"problem": "own", "answer": 5}])
+    sets = build(unreachable, tmp_path / "again", folder, aime24=unreachable, dapo500=split)
+    assert (sets["dapo500"]["source"], sets["dapo500"]["kept"], sets["train"]["kept"]) == ("file", 1, 9)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "data.folder: no folder "),
+        (["train.jsonl", "train.parquet"], "data.folder: both .*train.jsonl and train.parquet are there"),
+        (["train.txt"], "data.train: .*cannot be loaded"),
+    ],
+)
+def test_a_bad_folder(tmp_path, files, message):
+    folder = tmp_path / "mine"
+    for name in files or []:
+        write_jsonl(folder / name, [{"problem": "q", "answer": 1}])
+    with pytest.raises(UserError, match=message) as error:
+        build(hub_set(tmp_path / "nowhere"), tmp_path / "out", folder)
+    assert "\n" not in str(error.value)
+
+
+def test_the_folder_of_the_environment(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    folder = tmp_path / "mine"
+    for name in ("train", "aime24", "aime25"):
+        write_jsonl(folder / f"{name}.jsonl", [{"problem": f"{name} {i}", "answer": i} for i in range(6)])
+    monkeypatch.setenv("ENTROPY_DYNAMICS_PROBLEMS", str(folder))
+    small = ("--set", "data.evaluation.dapo500.size=2")
+    assert main(["data", "--scale", "paper", "--results", str(tmp_path), *small]) == 0
+    lines = ["train: 4 problems", "aime24: 6 problems", "aime25: 6 problems", "dapo500: 2 problems split off train"]
+    assert capfd.readouterr().out.splitlines() == lines
+
+
+# ---------------------------------------------------------------- what real data is like
+
+
+def test_raw_rows_of_the_training_data(tmp_path):
+    """Each kind of fault that the public files have, and what becomes of it."""
+    wrapped = f"{BEFORE}How many?{AFTER}"
+    rows = [(wrapped, "34")] * 100  # the original repeats every prompt a hundred times
+    rows += [
+        ("How  many?\n", 34.0),  # the same without the instructions around it
+        (f"{BEFORE}Only the front", "1"),
+        (f"Only the end{AFTER}", "2"),
+        ("an angle", r"336^\circ"),
+        ("zeros", "070"),
+        ("a float", "1.0"),
+        ("gone wrong", "34.00000001"),
+        ("gone wrong, as a number", 34.00000001),
+        ("huge", "1e21"),
+        ("huge, as a number", 1e21),
+        ("not a number", "nan"),
+        ("no number", float("nan")),
+        ("no answer", None),
+        ("said twice", "1"),
+        ("Said  TWICE", "2"),
+        (None, "3"),
+        ("tested", "5"),
+    ]
+    train = write_jsonl(tmp_path / "raw" / "train.jsonl", [{"problem": q, "answer": a} for q, a in rows])
+    write_jsonl(tmp_path / "raw" / "aime24.jsonl", [{"problem": "TESTED", "answer": 5}])
+    entry = build(hub_set("a/b"), tmp_path / "out", train.parent, aime24=hub_set("c/d"))["train"]
+    assert entry["instructions_removed"] == 100
+    assert entry["dropped"] == {
+        DUPLICATE: 100,
+        NOT_AN_INTEGER: 5,
+        NO_ANSWER: 2,
+        CONFLICT: 2,
+        NO_TEXT: 1,
+        "also in aime24": 1,
+    }
+    kept = {one.problem: one.answer for one in load_problems(tmp_path / "out" / "train.parquet")}
+    assert kept == {
+        "How many?": 34,
+        f"{BEFORE}Only the front": 1,
+        f"Only the end{AFTER}".strip(): 2,
+        "an angle": 336,
+        "zeros": 70,
+        "a float": 1,
+    }
+    assert entry["rows"] == entry["kept"] + sum(entry["dropped"].values())
+
+
+@pytest.mark.skipif(not (REAL / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
+def test_real_problems_in_their_raw_form(tmp_path):
+    """The cleaned problems, wrapped as the original has them and ten times over, come back as they were."""
+    source = [json.loads(line) for line in (REAL / "dapo_slice.jsonl").open(encoding="utf-8")]
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    table = {
+        "problem": [f"{BEFORE}{row['problem']}{AFTER}" for row in source] * 10,
+        "answer": [str(row["answer"]) for row in source] * 10,
+    }
+    pd.DataFrame(table).to_parquet(folder / "train.parquet")
+    for name in ("aime24", "aime25", "amc23", "math500"):
+        (folder / f"{name}.jsonl").write_bytes((REAL / f"{name}.jsonl").read_bytes())
+    names = ("aime24", "aime25", "amc23", "math500")
+    sets = build(hub_set("a/b"), tmp_path / "out", folder, **{name: hub_set("c/d") for name in names})
+    assert [sets[name]["rows"] for name in names] == [30, 30, 40, 500]
+    assert [sets[name]["kept"] for name in names[:3]] == [30, 30, 40]
+    train = sets["train"]
+    assert train["instructions_removed"] == train["rows"] == 106_010
+    assert train["dropped"].pop(DUPLICATE) == 9 * 10_601
+    overlap = sum(train["dropped"].values())
+    assert set(train["dropped"]) <= {f"also in {name}" for name in names}
+    assert train["kept"] == 10_601 - overlap > 10_000
+    answers = {row["problem"].strip(): row["answer"] for row in source}
+    assert all(answers[one.problem] == one.answer for one in load_problems(tmp_path / "out" / "train.parquet"))
