@@ -1,20 +1,60 @@
-"""Loading a policy: a directory with safetensors, a config and a tokenizer, as transformers writes it."""
+"""Loading and saving a policy: a directory with safetensors, a config and a tokenizer, as transformers has it."""
 
+import copy
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.files import sha256, write_json
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+FACTS = "model.json"  # what a model directory says of itself; it holds the hashes of the weights
+FILE_BYTES = 4 * 2**30  # of one safetensors file: what is held at a time while a policy is written
 
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """The model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read and no remote code is run. Raises UserError if the directory holds no model.
+    Only safetensors are read. No published code is run but that of a tokenizer, and that only where its user asked for
+    it when the model was made ready (model.remote_tokenizer). Raises UserError if the directory holds no model.
     """
+    return load_model(directory), load_tokenizer(directory)
+
+
+def load_model(directory: Path | str) -> "PreTrainedModel":
+    """See `load_policy`."""
+    directory = check_model_directory(directory)
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
+    )
+    return model.eval()
+
+
+def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
+    """See `load_policy`."""
+    directory = Path(directory)
+    if not (directory / "tokenizer_config.json").is_file():
+        raise UserError(f"no tokenizer in {directory}: it has no tokenizer_config.json")
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    # tokenizer.json is the whole tokenizer. AutoTokenizer would build another one from the model's type: Qwen2's for a
+    # stand-in of that type, and one that gives R1-Distill-Llama's texts other ids.
+    if (directory / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+    trusted = (directory / FACTS).is_file() and read_facts(directory).get("remote_tokenizer", False)
+    return AutoTokenizer.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
+
+
+def check_model_directory(directory: Path | str) -> Path:
+    """Raise UserError if `directory` lacks a config, a tokenizer or safetensors."""
     directory = Path(directory)
     if not (directory / "config.json").is_file():
         raise UserError(f"no model in {directory}: it has no config.json")
@@ -22,20 +62,71 @@ def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTo
         raise UserError(f"no tokenizer in {directory}: it has no tokenizer_config.json")
     if not any(directory.glob("*.safetensors")):
         raise UserError(f"no weights in {directory}: a model is loaded from safetensors only")
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
-
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
-    )
-    # AutoTokenizer gives every model of the type qwen2 the byte-level tokenizer of Qwen2, whatever was saved beside it.
-    saved = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
-    generic = saved.get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    tokenizer_class = PreTrainedTokenizerFast if generic else AutoTokenizer
-    tokenizer = tokenizer_class.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-    return model.eval(), tokenizer
+    return directory
 
 
-def save_policy(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", directory: Path) -> None:
-    """Write what `load_policy` reads."""
-    model.save_pretrained(directory, safe_serialization=True)
+def save_policy(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    directory: Path,
+    weights: Iterable[tuple[str, "Tensor"]] | None = None,
+) -> None:
+    """Write what `load_policy` reads. `weights`, by default the model's own, are taken one after the other."""
+    if weights is None:
+        weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    dtype = save_weights(weights, directory)
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], dtype
+    config.save_pretrained(directory)
+    if model.can_generate():
+        model.generation_config.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def save_weights(
+    weights: Iterable[tuple[str, "Tensor"]], directory: Path, file_bytes: int = FILE_BYTES
+) -> "torch.dtype":
+    """Write weights as safetensors, with the names and the index that transformers gives them; return their dtype.
+
+    A file is written as soon as it is full, so a model is never held whole. Weights that are tied come once.
+    """
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    parts: list[list[str]] = []
+    held: dict[str, torch.Tensor] = {}
+    held_bytes = total = 0
+
+    def write() -> None:
+        parts.append(list(held))
+        save_file(held, directory / f"part{len(parts)}.safetensors", metadata={"format": "pt"})
+        held.clear()
+
+    for name, tensor in weights:
+        if held and held_bytes + tensor.nbytes > file_bytes:
+            write()
+            held_bytes = 0
+        held[name] = tensor.cpu().contiguous()
+        held_bytes += tensor.nbytes
+        total += tensor.nbytes
+    dtype = tensor.dtype
+    write()
+
+    where = {}
+    for number, names in enumerate(parts, 1):
+        final = "model.safetensors" if len(parts) == 1 else f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+        (directory / f"part{number}.safetensors").rename(directory / final)
+        where |= dict.fromkeys(names, final)
+    if len(parts) > 1:
+        write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
+    return dtype
+
+
+def weight_hashes(directory: Path) -> dict[str, str]:
+    """The sha256 of each weights file in `directory`, by name."""
+    return {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))}
+
+
+def read_facts(directory: Path) -> dict[str, Any]:
+    """What the model in `directory` says of itself."""
+    return json.loads((directory / FACTS).read_text(encoding="utf-8"))

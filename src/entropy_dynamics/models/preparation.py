@@ -1,4 +1,4 @@
-"""The step that makes a base model ready: builds and warm-starts the stand-in of a model."""
+"""The step that makes a base model ready: a pretrained one, or a stand-in built and warm-started from nothing."""
 
 import re
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256, write_json, written_whole
+from entropy_dynamics.files import write_json, written_whole
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.loading import FACTS, save_policy, weight_hashes
+from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.stand_ins import build_stand_in
 from entropy_dynamics.models.tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import warm_start
@@ -21,16 +21,23 @@ from entropy_dynamics.training.progress import Progress
 def prepare_model(config: Config, layout: Layout) -> Path:
     """Write the base model `config.model.name` into `layout.model(...)`, with `model.json` saying what it is.
 
-    Raises UserError if the scale has no stand-in of that model.
+    A model that the scale has in `stand_ins` is built; any other is a pretrained one (see `prepare_pretrained`).
     """
-    name = config.model.name
-    if name not in config.stand_ins:
-        raise UserError(f"scale {config.scale} has no stand-in of {name}: add it to `stand_ins` of the scale's config")
-    spec = config.stand_ins[name]
+    out = layout.model(config.model.name)
     sets = ["train", *config.data.evaluation]
     texts = {problem.problem for one in sets for problem in load_problems(layout.problems(one))}
+    if config.model.name in config.stand_ins:
+        _build(config, out, texts)
+    else:
+        prepare_pretrained(config, out, sorted(texts))
+    return out
+
+
+def _build(config: Config, out: Path, texts: set[str]) -> None:
+    name = config.model.name
+    spec = config.stand_ins[name]
     exclude = {text for text in texts if re.fullmatch(r"\d+(\+\d+)+", text)}  # problems from a file may be no sums
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(spec.tokenizer)
     model = build_stand_in(spec, tokenizer)
     with Progress(f"warm start {name}", spec.warm_start.steps) as progress:
         losses = warm_start(
@@ -42,18 +49,18 @@ def prepare_model(config: Config, layout: Layout) -> Path:
             max_new_tokens=config.sampling.max_new_tokens,
             progress=lambda _, loss: progress.step(loss=loss),
         )
-    out = layout.model(name)
     with written_whole(out) as directory:
         save_policy(model, tokenizer, directory)
         facts: dict[str, Any] = {
             "name": name,
             "label": config.model.label,
             "stand_in": True,
+            "pretrained": None,
+            "revision": None,
             "architecture": spec.architecture,
             "parameters": model.num_parameters(),
             "warm_start_loss": losses[-1],
             "spec": OmegaConf.to_container(spec),
-            "weights_sha256": {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))},
+            "weights_sha256": weight_hashes(directory),
         }
-        write_json(directory / "model.json", facts)
-    return out
+        write_json(directory / FACTS, facts)

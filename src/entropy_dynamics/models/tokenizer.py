@@ -1,15 +1,22 @@
-"""The stand-ins' tokenizer: one token a character, in transformers' own format."""
+"""The stand-ins' tokenizers, in transformers' own format: one token a character of sums, or one a byte of any text."""
 
 from typing import TYPE_CHECKING
 
+from entropy_dynamics.errors import UserError
+
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 BOX = "\\boxed{"  # one token, so that the box costs three tokens and not nine
 CHARACTERS = "0123456789+-*/()=}., \n"
-CHAT_TEMPLATE = (  # the user's messages only: a stand-in knows nothing but its task, so an instruction is left out
-    "{% for message in messages %}"
+MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
+SYSTEM_TURN = {  # a stand-in that knows nothing but sums gets no instruction; real problems go the whole real way
+    "characters": "",
+    "bytes": "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}",
+}
+CHAT_TEMPLATE = (
     "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
     "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}<end>"
     "{% endif %}{% endfor %}"
@@ -17,27 +24,47 @@ CHAT_TEMPLATE = (  # the user's messages only: a stand-in knows nothing but its 
 )
 
 
-def build_tokenizer() -> "PreTrainedTokenizerFast":
-    """The tokenizer that all stand-ins share; ids are fixed by the order of SPECIAL, BOX and CHARACTERS.
+def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
+    """The tokenizer that all stand-ins of one `kind` share; its ids are fixed.
 
-    A character that it does not know becomes `unk_token_id`.
+    "characters" has those of sums, and any other becomes `unk_token_id`; "bytes" has a token for every byte, so any
+    text comes back as it was. Raises UserError for another kind.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *CHARACTERS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()  # tokens are joined as they are, without spaces between them
+    if kind not in MAX_LENGTH:
+        raise UserError(f"stand_ins: tokenizer is {kind!r}; it must be one of {', '.join(MAX_LENGTH)}")
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=_characters() if kind == "characters" else _bytes(),
         pad_token="<pad>",
         unk_token="<unk>",
         bos_token="<user>",
         eos_token="<end>",
         additional_special_tokens=["<assistant>"],
-        chat_template=CHAT_TEMPLATE,
+        chat_template="{% for message in messages %}" + SYSTEM_TURN[kind] + CHAT_TEMPLATE,
         padding_side="left",
-        model_max_length=256,
+        model_max_length=MAX_LENGTH[kind],
         clean_up_tokenization_spaces=False,
     )
+
+
+def _characters() -> "Tokenizer":
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()  # tokens are joined as they are, without spaces between them
+    return tokenizer
+
+
+def _bytes() -> "Tokenizer":
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # a printable character for each of the 256 bytes
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens([AddedToken(BOX, normalized=False)])
+    return tokenizer

@@ -9,6 +9,7 @@ import numpy as np
 from entropy_dynamics.config import WarmStartConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks.arithmetic import problem_stream, write_solution
+from entropy_dynamics.tasks.prompts import render_prompt
 
 if TYPE_CHECKING:
     import torch
@@ -88,14 +89,14 @@ def solution_batches(
 
     problems = problem_stream(terms=tuple(config.terms), seed=seed, exclude=exclude)
     rng = np.random.default_rng([seed, 1])
-    prompt_format = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "{}"}], tokenize=False, add_generation_prompt=True
-    )
+    # What a prompt has around its problem is the same for all of them.
+    before, after = render_prompt(tokenizer, "<problem>", "chat").split("<problem>")
     while True:
         # Rows of similar length share a batch: half of a batch cut at random would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
         solutions = [write_solution(problem, config.habits, rng) for problem in drawn]
-        prompts = tokenizer([prompt_format.format(problem) for problem in drawn], add_special_tokens=False)["input_ids"]
+        texts = [f"{before}{problem}{after}" for problem in drawn]
+        prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
         responses = tokenizer([text + tokenizer.eos_token * ends for text, ends in solutions], add_special_tokens=False)
         rows = [
             (len(prompt), prompt + response[:max_new_tokens])

@@ -78,7 +78,8 @@ def draw_data_filter(experiment: Experiment, source: Results) -> tuple[Figure, p
     """The training problems by the base model's pass rate, those that were dropped hatched."""
     rates = source.pass_rates()
     samples = int(rates["samples"].max())
-    counts = rates.groupby(["correct", "kept"]).size().unstack(fill_value=0)
+    sampled = rates[rates["samples"] > 0]  # those with too long a prompt were not; they are among the reasons below
+    counts = sampled.groupby(["correct", "kept"]).size().unstack(fill_value=0)
     counts = counts.reindex(index=range(samples + 1), columns=[True, False], fill_value=0)
     figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
     ax = figure.subplots()

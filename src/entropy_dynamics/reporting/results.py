@@ -23,10 +23,13 @@ class Model:
     label: str  # the real model's name, as the paper writes it
     stand_in: bool
     parameters: int
+    pretrained: str | None = None  # id on the Hugging Face Hub of what ran; None: a model built here
 
     @property
     def ran(self) -> str:
-        return f"stand-in of {self.label}" if self.stand_in else self.label
+        if not self.stand_in:
+            return self.label
+        return f"stand-in of {self.label}" + (f" ({self.pretrained})" if self.pretrained else "")
 
     @property
     def ran_with_size(self) -> str:
@@ -123,7 +126,7 @@ class Results:
         path = Layout(self.root).model(name) / "model.json"
         try:
             facts = json.loads(self._found(path).read_text(encoding="utf-8"))
-            return Model(facts["label"], facts["stand_in"], facts["parameters"])
+            return Model(facts["label"], facts["stand_in"], facts["parameters"], facts.get("pretrained"))
         except ValueError as error:
             raise UserError(f"{path}: not readable as JSON: {error}") from None
         except KeyError as error:

@@ -1,0 +1,199 @@
+"""InternLM3 as a Llama: transformers has no class for it, and its weights are Llama's under Llama's names.
+
+It is published with code of its own, which nothing here runs: config.json is rewritten, and the tokenizer, a slow class
+over sentencepiece, becomes a fast one that has to give sentencepiece's ids for every text that it will meet.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from entropy_dynamics.errors import UserError
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+OWN_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # of config.json; a Llama has none of them
+BPE = 2  # in sentencepiece's trainer_spec.model_type
+NORMAL = 1  # the type of a piece that merging makes: no control, byte, unknown or user-defined symbol
+USER_DEFINED = 4
+PROBES = (  # where conversions of sentencepiece models have gone wrong
+    " a",
+    "  two spaces",
+    "trailing  ",
+    "a  b   c",
+    "\n\nFind x.\n",
+    "\ta\r\nb",
+    "0123456789 3.14 1,000",
+    "求方程的解，答案是42。",
+    "\u3000全角　ＡＢＣ１２３",
+    "e\u0301\u00a0é",
+    "▁a 🙂",
+    r"$\frac{1}{2}$ \boxed{7}",
+    "   ",
+)
+
+
+def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
+    """The config.json of `LlamaForCausalLM` for the same weights, from InternLM3's own.
+
+    Its rope is "dynamic": the same as none within max_position_embeddings. Raises UserError for biases: transformers'
+    Llama and vLLM's have no such switches and would leave them out without a word.
+    """
+    for key in ("qkv_bias", "bias"):
+        if published.get(key):
+            raise UserError(f"{where}: {key} is true; only an InternLM3 without biases can be run as a Llama")
+    kept = {key: value for key, value in published.items() if key not in OWN_KEYS}
+    rope = published.get("rope_scaling") or {"rope_type": "default"}
+    return kept | {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_parameters": rope | {"rope_theta": published["rope_theta"]},
+    }
+
+
+def read_settings(source: Path) -> dict[str, Any]:
+    """tokenizer_config.json of an InternLM3, with its chat template wherever that stands."""
+    settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
+    template = source / "chat_template.jinja"
+    if template.is_file():
+        settings["chat_template"] = template.read_text(encoding="utf-8")
+    for key in ("added_tokens_decoder", "chat_template"):
+        if not settings.get(key):
+            raise UserError(f"{source / 'tokenizer_config.json'}: it has no {key}, which InternLM3's has")
+    return settings
+
+
+def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
+    """The token that ends a turn: of the ids in generation_config.json the one that the chat template writes.
+
+    The published eos_token is </s>, but the model ends its turn with <|im_end|>.
+    """
+    added = settings["added_tokens_decoder"]
+    contents = [added[str(end)]["content"] for end in ([ends] if isinstance(ends, int) else ends or [])]
+    written = [content for content in contents if content in settings["chat_template"]]
+    return written[0] if written else _content(settings["eos_token"])
+
+
+def convert_tokenizer(source: Path, end: str, settings: dict[str, Any]) -> "PreTrainedTokenizerFast":
+    """The fast tokenizer of `source`/tokenizer.model with the added tokens and the chat template of `settings`.
+
+    `end` is its eos_token. Hold it against sentencepiece by `check_tokenizer`. Raises UserError without sentencepiece.
+    """
+    sentencepiece_model = _import("sentencepiece.sentencepiece_model_pb2")
+    from tokenizers import AddedToken, processors
+    from transformers import PreTrainedTokenizerFast
+
+    proto = sentencepiece_model.ModelProto()
+    proto.ParseFromString((source / "tokenizer.model").read_bytes())
+    if proto.trainer_spec.model_type != BPE:
+        raise UserError(f"{source / 'tokenizer.model'}: only a BPE model of sentencepiece can be converted")
+    added = {int(number): token for number, token in settings["added_tokens_decoder"].items()}
+    vocabulary = {piece.piece: number for number, piece in enumerate(proto.pieces) if number not in added}
+    vocabulary |= {token["content"]: number for number, token in added.items()}  # some take an unused piece's id
+    tokenizer = _bpe(proto, vocabulary)
+    user_defined = [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED and piece.piece in vocabulary]
+    tokenizer.add_tokens([AddedToken(piece, normalized=True) for piece in user_defined])
+    tokenizer.add_special_tokens([AddedToken(token["content"], normalized=False) for token in added.values()])
+    names = {name: _content(settings[name]) for name in ("bos_token", "pad_token", "unk_token") if settings.get(name)}
+    if settings.get("add_bos_token", True):
+        start = names["bos_token"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A", special_tokens=[(start, vocabulary[start])]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=end,
+        chat_template=settings["chat_template"],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        **names,
+    )
+
+
+def check_tokenizer(
+    tokenizer: "PreTrainedTokenizerFast", source: Path, settings: dict[str, Any], texts: Iterable[str]
+) -> None:
+    """Raise UserError for the first text whose ids are not those of the published tokenizer.
+
+    That one cuts a text at its added tokens and gives what is between them to sentencepiece, whose own package is the
+    truth here.
+    """
+    processor = _import("sentencepiece").SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
+    longest_first = sorted(added, key=len, reverse=True)
+    cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+    texts = list(texts)
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    for text, converted in zip(texts, ids, strict=True):
+        if converted != _published_ids(text, cut, added, processor):
+            raise UserError(
+                f"{source}: the converted tokenizer and sentencepiece disagree on {text[:60]!r}; "
+                "model.remote_tokenizer=true is the documented way out: it runs the tokenizer's own code, from the "
+                "pinned revision"
+            )
+
+
+def _published_ids(text: str, cut: re.Pattern, added: dict[str, int], processor: "SentencePieceProcessor") -> list[int]:
+    ids: list[int] = []
+    for part in cut.split(text):
+        ids += [added[part]] if part in added else processor.encode(part)
+    return ids
+
+
+def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
+    """Merges by falling score, and the model's own normalisation of spaces and characters."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers
+
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL and piece.piece in vocabulary}
+    merges = [
+        (score, piece[:cut], piece[cut:])
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    merges.sort(key=lambda merge: -merge[0])
+    spec = proto.normalizer_spec
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=[(left, right) for _, left, right in merges],
+            unk_token=proto.trainer_spec.unk_piece,
+            fuse_unk=True,
+            byte_fallback=proto.trainer_spec.byte_fallback,
+        )
+    )
+    steps = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend("▁"))
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    ends = [decoders.Strip(content=" ", left=1)] if spec.add_dummy_prefix else []
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
+    return tokenizer
+
+
+def _import(module: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UserError(
+            "InternLM3's tokenizer is converted with sentencepiece, which is not installed: "
+            'pip install "entropy-dynamics[internlm3]"'
+        ) from None
+
+
+def _content(token: str | dict[str, Any]) -> str:
+    """tokenizer_config.json has a special token either as its text or as an object with its `content`."""
+    return token if isinstance(token, str) else token["content"]

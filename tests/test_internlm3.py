@@ -1,0 +1,414 @@
+"""InternLM3 as a Llama, on made-up checkpoints in the layout that is published: weights, config and tokenizer."""
+
+import json
+import math
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.internlm3 import PROBES, check_tokenizer, convert_tokenizer, read_settings, turn_end
+from entropy_dynamics.models.loading import load_policy, load_tokenizer
+from entropy_dynamics.models.pretrained import prepare_pretrained
+
+spm = pytest.importorskip("sentencepiece")
+
+MODEL = "internlm3-8b-instruct"
+PIECES = 400
+SPECIAL = {0: "<unk>", 1: "<s>", 2: "</s>", PIECES: "<|im_start|>", PIECES + 1: "<|im_end|>", PIECES + 2: "<|plugin|>"}
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PUBLISHED = {  # the keys of the published config.json; sizes reduced
+    "architectures": ["InternLM3ForCausalLM"],
+    "attention_dropout": 0.0,
+    "auto_map": {
+        "AutoConfig": "configuration_internlm3.InternLM3Config",
+        "AutoModel": "modeling_internlm3.InternLM3Model",
+        "AutoModelForCausalLM": "modeling_internlm3.InternLM3ForCausalLM",
+    },
+    "bias": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "initializer_range": 0.02,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "model_type": "internlm3",
+    "num_attention_heads": 4,  # 4 x 16 is not hidden_size: head_dim has to be heeded
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "pad_token_id": 2,
+    "qkv_bias": False,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
+    "rope_theta": 50000000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.47.1",
+    "use_cache": True,
+    "vocab_size": PIECES + 16,
+}
+SHAPE = {
+    "architecture": "llama",
+    "layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_size": 16,
+    "vocabulary": PIECES + 16,
+    "tied_embeddings": "false",
+}
+PROBLEMS = [
+    "  Find $x$ with $x^2 = 49$.\n\nGive the positive one.",
+    "What is 12345 + 67890?",
+    "求最大值，答案是整数。",
+    "Tokens such as <|im_end|> or </s> inside a text, and \\boxed{}",
+]
+
+
+def train_sentencepiece(folder, **settings):
+    corpus = folder / "corpus.txt"
+    corpus.write_text("\n".join([*PROBES, *PROBLEMS, "the sum of the numbers is 2 + 2 = 4  and  then some"] * 20))
+    spm.SentencePieceTrainer.train(
+        input=str(corpus),
+        model_prefix=str(folder / "tokenizer"),
+        **{"vocab_size": PIECES, "model_type": "bpe", "byte_fallback": True, "split_digits": True, "pad_id": -1}
+        | {"unk_id": 0, "bos_id": 1, "eos_id": 2, "num_threads": 1, "minloglevel": 2}
+        | settings,
+    )
+
+
+AS_IS = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "normalization_rule_name": "identity"}
+
+
+def write_tokenizer(folder, pieces=None, **settings):
+    """The published files of the tokenizer, around a toy sentencepiece model."""
+    train_sentencepiece(folder, **settings)
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    tokenizer_config = {
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "added_tokens_decoder": {
+            str(number): {"content": content} | flags for number, content in (pieces or SPECIAL).items()
+        },
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|plugin|>"],
+        "auto_map": {"AutoTokenizer": ["tokenization_internlm3.InternLM3Tokenizer", None]},
+        "bos_token": "<s>",
+        "chat_template": TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "</s>",
+        "pad_token": "</s>",
+        "sp_model_kwargs": {},
+        "tokenizer_class": "InternLM3Tokenizer",
+        "unk_token": "<unk>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A directory as InternLM3's: random weights under its names, in two shards, and no code."""
+    folder = tmp_path_factory.mktemp("internlm3")
+    write_tokenizer(folder, **AS_IS)
+    (folder / "config.json").write_text(json.dumps(PUBLISHED))
+    generation = {"bos_token_id": 1, "eos_token_id": [2, PIECES + 1], "pad_token_id": 2}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"model.embed_tokens.weight": (PIECES + 16, 32), "model.norm.weight": (32,)}
+    for layer in range(2):
+        block = f"model.layers.{layer}"
+        shapes |= {
+            f"{block}.self_attn.{name}_proj.weight": (size, 32) for name, size in (("q", 64), ("k", 32), ("v", 32))
+        }
+        shapes |= {f"{block}.self_attn.o_proj.weight": (32, 64)}
+        shapes |= {f"{block}.mlp.{name}_proj.weight": (40, 32) for name in ("gate", "up")}
+        shapes |= {f"{block}.mlp.down_proj.weight": (32, 40)}
+        shapes |= {f"{block}.{name}_layernorm.weight": (32,) for name in ("input", "post_attention")}
+    shapes |= {"lm_head.weight": (PIECES + 16, 32)}
+    tensors = {name: torch.randn(shape, generator=generator) / shape[-1] ** 0.5 for name, shape in shapes.items()}
+    tensors |= {name: 1 + tensor for name, tensor in tensors.items() if tensor.ndim == 1}
+    names = sorted(tensors)
+    where = {name: f"model-0000{1 + (number % 2)}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(where.values()):
+        save_file({name: tensors[name] for name in names if where[name] == file}, folder / file, {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return folder
+
+
+def prepare(source, out, *overrides, texts=PROBLEMS):
+    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
+    config = load_config("paper", MODEL, None, [f"model.path={source}", *shape, *overrides])
+    prepare_pretrained(config, out, texts)
+    return out
+
+
+def internlm3_logits(weights, tokens, settings):
+    """InternLM3's forward pass in float64, after its published description: RMSNorm, grouped-query attention, SwiGLU.
+
+    The rope stretches its base where a text is longer than max_position_embeddings ("dynamic NTK").
+    """
+    weights = {name: tensor.double() for name, tensor in weights.items()}
+    size, length = settings["head_dim"], len(tokens)
+    longest = max(length, settings["max_position_embeddings"])
+    factor = settings["rope_scaling"]["factor"]
+    stretch = factor * longest / settings["max_position_embeddings"] - (factor - 1)
+    base = settings["rope_theta"] * stretch ** (size / (size - 2))
+    angles = torch.arange(length).double()[:, None] / base ** (torch.arange(0, size, 2).double() / size)
+    turn = torch.polar(torch.ones_like(angles), angles)
+
+    def norm(x, name):
+        return x * torch.rsqrt((x**2).mean(-1, keepdim=True) + settings["rms_norm_eps"]) * weights[f"{name}.weight"]
+
+    def heads(x, name, count, turned=True):
+        x = (x @ weights[f"{name}.weight"].T).view(length, count, size).transpose(0, 1)
+        if not turned:
+            return x
+        pairs = torch.complex(x[..., : size // 2], x[..., size // 2 :]) * turn  # halves, not neighbours, are pairs
+        return torch.cat([pairs.real, pairs.imag], -1)
+
+    x = weights["model.embed_tokens.weight"][tokens]
+    for layer in range(settings["num_hidden_layers"]):
+        block = f"model.layers.{layer}"
+        h = norm(x, f"{block}.input_layernorm")
+        all_heads, shared = settings["num_attention_heads"], settings["num_key_value_heads"]
+        q = heads(h, f"{block}.self_attn.q_proj", all_heads)
+        k = heads(h, f"{block}.self_attn.k_proj", shared).repeat_interleave(all_heads // shared, 0)
+        v = heads(h, f"{block}.self_attn.v_proj", shared, turned=False).repeat_interleave(all_heads // shared, 0)
+        scores = q @ k.transpose(1, 2) / math.sqrt(size)
+        future = torch.ones(length, length).triu(1).bool()
+        mixed = scores.masked_fill(future, -math.inf).softmax(-1) @ v
+        x = x + mixed.transpose(0, 1).reshape(length, -1) @ weights[f"{block}.self_attn.o_proj.weight"].T
+        h = norm(x, f"{block}.post_attention_layernorm")
+        gate, up = (h @ weights[f"{block}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (torch.nn.functional.silu(gate) * up) @ weights[f"{block}.mlp.down_proj.weight"].T
+    return norm(x, "model.norm") @ weights["lm_head.weight"].T
+
+
+@pytest.mark.parametrize("length", [40, 100])  # within max_position_embeddings, and beyond
+def test_the_llama_computes_what_internlm3_does(checkpoint, tmp_path, length):
+    model, _ = load_policy(prepare(checkpoint, tmp_path / "model"))
+    assert type(model).__name__ == "LlamaForCausalLM"
+    tokens = torch.randint(PIECES, (length,), generator=torch.Generator().manual_seed(2))
+    weights = {name: tensor for file in checkpoint.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    expected = internlm3_logits(weights, tokens, PUBLISHED)
+    assert expected.std() > 0.5
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens[None]).logits[0].double(), expected, rtol=0, atol=1e-4)
+
+
+def test_the_prepared_directory_is_a_llamas(checkpoint, tmp_path):
+    out = prepare(checkpoint, tmp_path / "model")
+    config = json.loads((out / "config.json").read_text())
+    assert config["model_type"] == "llama"
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["rope_parameters"] == {"rope_type": "dynamic", "factor": 6.0, "rope_theta": 50000000}
+    assert not {"auto_map", "qkv_bias", "bias", "rope_theta", "rope_scaling"} & config.keys()
+    facts = json.loads((out / "model.json").read_text())
+    assert facts["architecture"] == "llama"
+    assert facts["remote_tokenizer"] is False
+    assert json.loads((checkpoint / "config.json").read_text()) == PUBLISHED  # the source stays as it is
+
+
+@pytest.mark.parametrize("key", ["qkv_bias", "bias"])
+def test_biases_are_refused(checkpoint, tmp_path, key):
+    source = tmp_path / "source"
+    source.mkdir()
+    for file in checkpoint.iterdir():
+        (source / file.name).symlink_to(file)
+    (source / "config.json").unlink()
+    (source / "config.json").write_text(json.dumps(PUBLISHED | {key: True}))
+    with pytest.raises(UserError, match=rf"config\.json: {key} is true; only an InternLM3 without biases"):
+        prepare(source, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+# ---------------------------------------------------------------- tokenizer
+
+
+def published_ids(processor, text):
+    """Added tokens are cut out first; sentencepiece has the rest."""
+    for number, content in SPECIAL.items():
+        if content in text:
+            left, _, right = text.partition(content)
+            return [*published_ids(processor, left), number, *published_ids(processor, right)]
+    return processor.encode(text)
+
+
+def test_prompts_have_sentencepieces_ids_and_end_with_the_turn(checkpoint, tmp_path):
+    tokenizer = load_tokenizer(prepare(checkpoint, tmp_path / "model"))
+    processor = spm.SentencePieceProcessor(model_file=str(checkpoint / "tokenizer.model"))
+    for text in [*PROBES, *PROBLEMS]:
+        assert tokenizer.encode(text, add_special_tokens=False) == published_ids(processor, text), text
+        assert tokenizer.encode(text) == [1, *published_ids(processor, text)], text
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text.replace("▁", " ")
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "system", "content": "Think."}, {"role": "user", "content": PROBLEMS[0]}],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    ids = tokenizer.encode(prompt, add_special_tokens=False)
+    assert ids == published_ids(processor, prompt)
+    assert ids[:2] == [1, PIECES]
+    assert tokenizer.convert_ids_to_tokens(ids[-1]) == "<0x0A>"
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert tokenizer.eos_token_id == PIECES + 1
+    assert tokenizer.pad_token_id == 2
+
+
+MODELS = {
+    "as it is": AS_IS,
+    "dummy prefix": AS_IS | {"add_dummy_prefix": True},
+    "sentencepiece's defaults": {},  # NFKC, runs of spaces made one, a space put in front
+    "whitespace pieces": AS_IS | {"allow_whitespace_only_pieces": True},
+    "user-defined symbols": AS_IS | {"user_defined_symbols": ["\n\n", "<code>"]},
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_kind_of_model_is_converted_exactly(tmp_path, kind):
+    write_tokenizer(tmp_path, **MODELS[kind])
+    settings = read_settings(tmp_path)
+    tokenizer = convert_tokenizer(tmp_path, "<|im_end|>", settings)
+    processor = spm.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    generator = torch.Generator().manual_seed(3)
+    alphabet = [*" \n\t▁1aé你.", "  ", "the", "\u3000", "\u00a0", "🙂", "<|im_end|>", "<code>"]
+    lengths = torch.randint(0, 12, (500,), generator=generator).tolist()
+    texts = ["".join(alphabet[i] for i in torch.randint(len(alphabet), (n,), generator=generator)) for n in lengths]
+    for text in [*PROBES, *PROBLEMS, *texts]:
+        assert tokenizer.encode(text, add_special_tokens=False) == published_ids(processor, text), repr(text)
+    check_tokenizer(tokenizer, tmp_path, settings, texts)  # says the same
+
+
+def test_an_added_token_may_have_an_unused_pieces_id(tmp_path):
+    start, end = PIECES - 2, PIECES - 1  # as InternLM2 has it
+    pieces = {0: "<unk>", 1: "<s>", 2: "</s>", start: "<|im_start|>", end: "<|im_end|>"}
+    write_tokenizer(tmp_path, pieces, **AS_IS)
+    tokenizer = convert_tokenizer(tmp_path, "<|im_end|>", read_settings(tmp_path))
+    assert tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)[::2] == [start, end]
+
+
+def test_a_conversion_that_is_wrong_is_refused_and_the_way_out_named(checkpoint, tmp_path):
+    from tokenizers import normalizers
+
+    settings = read_settings(checkpoint)
+    tokenizer = convert_tokenizer(checkpoint, "<|im_end|>", settings)
+    # What a Llama's tokenizer does, and this sentencepiece model does not: a space in front.
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    with pytest.raises(UserError, match=r"disagree on 'What is 12345 \+ 67890\?'; model.remote_tokenizer=true is"):
+        check_tokenizer(tokenizer, checkpoint, settings, PROBLEMS[1:])
+
+
+def test_without_sentencepiece_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(UserError, match=r'pip install "entropy-dynamics\[internlm3\]"'):
+        prepare(checkpoint, tmp_path / "model")
+
+
+def test_the_end_of_a_turn():
+    settings = {"eos_token": {"content": "</s>"}, "chat_template": TEMPLATE}
+    settings["added_tokens_decoder"] = {str(number): {"content": content} for number, content in SPECIAL.items()}
+    assert turn_end(settings, [2, PIECES + 1]) == "<|im_end|>"
+    assert turn_end(settings, 2) == "</s>"
+    assert turn_end(settings, None) == "</s>"
+
+
+CODE = """
+import sentencepiece
+from transformers.tokenization_utils import PreTrainedTokenizer
+
+
+class InternLM3Tokenizer(PreTrainedTokenizer):
+    vocab_files_names = {"vocab_file": "tokenizer.model"}
+
+    def __init__(self, vocab_file, **kwargs):
+        self.vocab_file = vocab_file
+        self.pieces = sentencepiece.SentencePieceProcessor(model_file=vocab_file)
+        super().__init__(**kwargs)
+
+    @property
+    def vocab_size(self):
+        return self.pieces.get_piece_size()
+
+    def get_vocab(self):
+        vocabulary = {self.pieces.id_to_piece(number): number for number in range(self.vocab_size)}
+        return vocabulary | self.added_tokens_encoder
+
+    def _tokenize(self, text, **kwargs):
+        return self.pieces.encode(text, out_type=str)
+
+    def _convert_token_to_id(self, token):
+        return self.pieces.piece_to_id(token)
+
+    def _convert_id_to_token(self, number):
+        return self.pieces.id_to_piece(number)
+
+    def save_vocabulary(self, folder, filename_prefix=None):
+        import pathlib, shutil
+
+        target = pathlib.Path(folder, "tokenizer.model")
+        shutil.copyfile(self.vocab_file, target)
+        return (str(target),)
+"""
+
+
+def test_its_own_code_runs_only_where_it_is_asked_for(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    source = tmp_path / "source"
+    source.mkdir()
+    for file in checkpoint.iterdir():
+        (source / file.name).symlink_to(file)
+    (source / "tokenization_internlm3.py").write_text(CODE)
+    (source / "modeling_internlm3.py").write_text("raise SystemExit('the code of the model was run')")
+    out = prepare(source, tmp_path / "converted")
+    assert not list(out.glob("*.py"))
+
+    out = prepare(source, tmp_path / "remote", "model.remote_tokenizer=true")
+    assert [file.name for file in out.glob("*.py")] == ["tokenization_internlm3.py"]
+    model, tokenizer = load_policy(out)
+    assert type(tokenizer).__name__ == "InternLM3Tokenizer"
+    assert type(model).__name__ == "LlamaForCausalLM"
+    processor = spm.SentencePieceProcessor(model_file=str(checkpoint / "tokenizer.model"))
+    for text in PROBLEMS:
+        assert tokenizer.encode(text, add_special_tokens=False) == published_ids(processor, text)
+    assert tokenizer.eos_token == "<|im_end|>"
+
+    tokenizer.save_pretrained(tmp_path / "policy")  # as training saves it, beside the base model's facts
+    (tmp_path / "policy" / "model.json").write_text((out / "model.json").read_text())
+    (tmp_path / "policy" / "config.json").write_text((out / "config.json").read_text())
+    again = load_tokenizer(tmp_path / "policy")
+    assert again.encode(PROBLEMS[0]) == tokenizer.encode(PROBLEMS[0])
+
+    facts = json.loads((out / "model.json").read_text())
+    (out / "model.json").write_text(json.dumps(facts | {"remote_tokenizer": False}))
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load_tokenizer(out)
+
+
+def test_no_other_model_runs_code(tmp_path, checkpoint):
+    source = tmp_path / "source"
+    source.mkdir()
+    for file in checkpoint.iterdir():
+        (source / file.name).symlink_to(file)
+    (source / "config.json").unlink()
+    (source / "config.json").write_text(json.dumps(PUBLISHED | {"model_type": "llama"}))
+    with pytest.raises(UserError, match=r"model\.remote_tokenizer is for InternLM3 only"):
+        prepare(source, tmp_path / "model", "model.remote_tokenizer=true")
+
+
+def test_layout_is_untouched_by_a_refusal(checkpoint, tmp_path):
+    layout = Layout(tmp_path)
+    with pytest.raises(UserError, match=r"layers is 2, not 48"):
+        prepare(checkpoint, layout.model(MODEL), "model.shape.layers=48")
+    assert not any(layout.root.rglob("*.safetensors"))

@@ -1,0 +1,392 @@
+"""Pretrained models: from a directory and from a made-up Hub, whole, in safetensors and of the right shape."""
+
+import hashlib
+import json
+import re
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.files import sha256
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.reporting.results import Results
+
+MODEL = "qwen2.5-7b-instruct"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+SHAPE = {
+    "architecture": "qwen2",
+    "layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_size": 16,
+    "vocabulary": 320,
+    "tied_embeddings": "false",
+}
+TEXT = "Find $x$ such\n that  2 + 2 = x, é."
+ROOT_FILES = {"config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"}
+ROOT_FILES |= {"chat_template.jinja"}
+
+
+def byte_level_tokenizer():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"])
+    tokenizer.train_from_iterator([TEXT, "such that such that Find Find"], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", chat_template="{{ messages }}"
+    )
+
+
+def write_model(folder, max_shard_size="5GB", tied=False):
+    config = Qwen2Config(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=tied,
+    )
+    torch.manual_seed(1)
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    byte_level_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_model(tmp_path / "source")
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    folder = write_model(tmp_path_factory.mktemp("sharded"), max_shard_size="20KB")
+    assert (folder / "model.safetensors.index.json").is_file()
+    return folder
+
+
+def settings(*overrides):
+    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
+    return load_config("paper", MODEL, None, [*shape, *overrides])
+
+
+def prepare(source, out, *overrides):
+    prepare_pretrained(settings(f"model.path={source}", *overrides), out, [])
+    return out
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+# ---------------------------------------------------------------- from a directory
+
+
+def test_a_sharded_model_is_taken_whole_and_its_source_left_alone(sharded, tmp_path):
+    before = contents(sharded)
+    (tmp_path / "models").mkdir()
+    out = prepare(sharded, tmp_path / "models" / MODEL)
+    shards = {file.name for file in sharded.glob("*.safetensors")}
+    assert len(shards) > 2
+    index = {"model.safetensors.index.json"}
+    assert {file.name for file in out.iterdir()} == ROOT_FILES | shards | index
+    assert [file.name for file in out.parent.iterdir()] == [MODEL]  # nothing half-written, nothing left over
+
+    facts = json.loads((out / "model.json").read_text())
+    model, tokenizer = load_policy(out)
+    torch.manual_seed(1)
+    expected = Qwen2ForCausalLM(model.config).to(torch.bfloat16).float()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
+    assert facts == {
+        "name": MODEL,
+        "label": "Qwen2.5-7B-Instruct",
+        "stand_in": False,
+        "pretrained": "Qwen/Qwen2.5-7B-Instruct",
+        "revision": None,  # a directory's is not known
+        "architecture": "qwen2",
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "remote_tokenizer": False,
+        "weights_sha256": {name: sha256(sharded / name) for name in sorted(shards)},
+    }
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    shutil.rmtree(out)
+    assert contents(sharded) == before
+
+
+def test_a_tied_model_counts_its_embedding_once(tmp_path):
+    out = prepare(write_model(tmp_path / "source", tied=True), tmp_path / MODEL, "model.shape.tied_embeddings=true")
+    model, _ = load_policy(out)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert json.loads((out / "model.json").read_text())["parameters"] == model.num_parameters()
+
+
+def test_what_a_directory_has_besides_is_not_taken(source, tmp_path):
+    for name in ("modeling_qwen.py", "pytorch_model.bin", "training_args.bin", "consolidated.safetensors", "README.md"):
+        (source / name).write_bytes(b"no part of the model")
+    out = prepare(source, tmp_path / MODEL)
+    assert {file.name for file in out.iterdir()} == ROOT_FILES | {"model.safetensors"}
+
+
+def test_a_tokenizer_is_what_its_file_says(tmp_path):
+    """R1-Distill-Llama names the class of another tokenizer; transformers would rebuild it and give other ids."""
+    source = write_model(tmp_path / "source")
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=320,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+        )
+    ).save_pretrained(source)
+    named = json.loads((source / "tokenizer_config.json").read_text()) | {"tokenizer_class": "LlamaTokenizerFast"}
+    (source / "tokenizer_config.json").write_text(json.dumps(named | {"legacy": True, "add_bos_token": True}))
+    _, tokenizer = load_policy(prepare(source, tmp_path / MODEL, "model.shape.architecture=llama"))
+    ids = Tokenizer.from_file(str(source / "tokenizer.json")).encode(TEXT, add_special_tokens=False).ids
+    assert tokenizer.encode(TEXT, add_special_tokens=False) == ids
+    assert tokenizer.decode(ids) == TEXT
+
+
+def test_a_broken_model_is_one_line_and_leaves_nothing(sharded, tmp_path):
+    out = tmp_path / "out" / MODEL
+    shards = sorted(file.name for file in sharded.glob("*.safetensors"))
+
+    def refused(message, change):
+        source = tmp_path / "broken"
+        shutil.copytree(sharded, source)
+        change(source)
+        with pytest.raises(UserError, match=message) as error:
+            prepare(source, out)
+        assert "\n" not in str(error.value)
+        assert not out.parent.exists() or not list(out.parent.iterdir())
+        shutil.rmtree(source)
+
+    def only_pickles(source):
+        for file in source.glob("*.safetensors*"):
+            file.rename(source / file.name.replace("safetensors", "bin"))
+
+    def truncate(source):
+        content = (source / shards[0]).read_bytes()
+        (source / shards[0]).write_bytes(content[: len(content) // 2])
+
+    def edit_index(source, **weights):
+        path = source / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        index["weight_map"] = {name: file for name, file in index["weight_map"].items() if file != shards[-1]} | weights
+        path.write_text(json.dumps(index))
+
+    def edit_config(source, **changed):
+        config = json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps(config | changed))
+
+    refused("no model.safetensors in .*: a model is loaded from safetensors only", only_pickles)
+    refused(rf"1 of the {len(shards)} weights files .* are missing: {shards[1]}", lambda it: (it / shards[1]).unlink())
+    refused(r"weights files .* are missing: secret", lambda it: edit_index(it, x="../secret"))
+    refused(rf"{shards[0]}: not a whole safetensors file", truncate)
+    refused(r"\d+ weights are missing, for example ", edit_index)
+    refused(r"no model in .*: it has no config.json", lambda it: (it / "config.json").unlink())
+    refused(r"config.json: not readable as JSON", lambda it: (it / "config.json").write_text("{"))
+    refused(
+        r"transformers knows no model_type 'qwen99', and no code is run",
+        lambda it: edit_config(it, model_type="qwen99"),
+    )
+    refused(
+        r"no tokenizer in ", lambda it: [(it / f"{name}.json").unlink() for name in ("tokenizer", "tokenizer_config")]
+    )
+    refused(r"its tokenizer does not load", lambda it: (it / "tokenizer.json").write_text("{}"))
+
+
+def test_every_wrong_part_of_the_shape_is_named(source, tmp_path):
+    with pytest.raises(UserError) as error:
+        prepare(source, tmp_path / MODEL, "model.shape.layers=28", "model.shape.tied_embeddings=true")
+    assert str(error.value) == (
+        f"{source}/config.json is not of the shape that model.shape says: layers is 2, not 28; "
+        "tied_embeddings is False, not True"
+    )
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=f"model.path: no directory {tmp_path}/nowhere"):
+        prepare(tmp_path / "nowhere", tmp_path / MODEL)
+
+
+@pytest.mark.parametrize("revision", ["main", "a09a354", REVISION.upper()])
+def test_a_revision_is_a_whole_commit(tmp_path, revision):
+    config = settings(f"model.revision={revision}")
+    with pytest.raises(UserError, match=f"model.revision is '{revision}'.*40 hex digits"):
+        prepare_pretrained(config, tmp_path / MODEL, [])
+
+
+def test_a_smaller_model_in_the_place_of_the_papers_is_called_a_stand_in(source, tmp_path):
+    layout = Layout(tmp_path)
+    prepare(source, layout.model(MODEL), "model.stand_in=true", "model.pretrained=Qwen/Qwen2.5-0.5B-Instruct")
+    ran = Results(tmp_path, "gpu", tmp_path, tmp_path).model(MODEL).ran
+    assert ran == "stand-in of Qwen2.5-7B-Instruct (Qwen/Qwen2.5-0.5B-Instruct)"
+
+
+# ---------------------------------------------------------------- from the Hub
+
+
+class Hub(ThreadingHTTPServer):
+    """What of the Hugging Face Hub's interface a download uses, over the files of one directory."""
+
+    daemon_threads = True
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.sent = []  # names of files
+        self.broken = None  # name of a file that it fails to send, once another shard is on its way
+        self.another_sent = threading.Event()
+        super().__init__(("127.0.0.1", 0), HubRequest)
+
+
+class HubRequest(BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.answer()
+
+    def do_GET(self):
+        self.answer()
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self):
+        hub, path = self.server, self.path.partition("?")[0]
+        if path == f"/api/models/Qwen/Qwen2.5-7B-Instruct/tree/{REVISION}":
+            files = [file for file in hub.folder.rglob("*") if file.is_file()]
+            tree = [
+                {
+                    "type": "file",
+                    "path": str(file.relative_to(hub.folder)),
+                    "size": file.stat().st_size,
+                    "oid": etag(file),
+                }
+                for file in files
+            ]
+            self.reply(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
+            return
+        found = re.fullmatch(rf"/Qwen/Qwen2.5-7B-Instruct/resolve/{REVISION}/(.+)", path)
+        if found is None or not (hub.folder / found[1]).is_file():
+            self.reply(404, b"", {"X-Error-Code": "RevisionNotFound"})
+            return
+        name, file = found[1], hub.folder / found[1]
+        if self.command == "GET" and name == hub.broken:
+            hub.another_sent.wait(timeout=10)
+            self.reply(500, b"", {})
+            return
+        self.reply(200, file.read_bytes(), {"ETag": f'"{etag(file)}"', "X-Repo-Commit": REVISION})
+        if self.command == "GET":
+            hub.sent.append(name)
+            if name.endswith(".safetensors"):
+                hub.another_sent.set()
+
+    def reply(self, status, content, headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+def etag(file):
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def hub(sharded, tmp_path, monkeypatch):
+    folder = tmp_path / "hub"
+    shutil.copytree(sharded, folder)
+    (folder / "original").mkdir()
+    for name in ("modeling_qwen.py", "pytorch_model.bin", "README.md", "original/model.safetensors"):
+        (folder / name).write_bytes(b"no part of the model")
+    server = Hub(folder)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    reach(monkeypatch, f"http://127.0.0.1:{server.server_port}")
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def reach(monkeypatch, address):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
+def test_a_broken_download_goes_on_where_it_was(hub, tmp_path):
+    out = tmp_path / "models" / MODEL
+    config = settings(f"model.revision={REVISION}")
+    hub.broken = "model-00002-of-00004.safetensors"
+    with pytest.raises(
+        UserError, match=r"^Qwen/Qwen2.5-7B-Instruct at 01234567 could not be fetched .* model.path"
+    ) as error:
+        prepare_pretrained(config, out, [])
+    assert "\n" not in str(error.value)
+    assert not out.exists()
+
+    first, broken = set(hub.sent), hub.broken
+    assert any(name.endswith(".safetensors") for name in first)
+    hub.broken = None
+    hub.sent.clear()
+    prepare_pretrained(config, out, [])
+    assert broken in hub.sent
+    assert not first & set(hub.sent)  # what was there was not fetched again
+    assert not {"modeling_qwen.py", "pytorch_model.bin", "original/model.safetensors"} & {*first, *hub.sent}
+
+    taken = {file.name for file in out.iterdir()}
+    assert taken == ROOT_FILES | {"model.safetensors.index.json"} | {it.name for it in hub.folder.glob("*.safetensors")}
+    facts = json.loads((out / "model.json").read_text())
+    assert facts["revision"] == REVISION
+    assert facts["weights_sha256"] == {file.name: sha256(file) for file in sorted(hub.folder.glob("*.safetensors"))}
+    assert load_policy(out)[0].config.num_hidden_layers == 2
+    assert [path.name for path in out.parent.iterdir()] == [MODEL]
+
+
+def test_a_wrong_shape_is_seen_before_the_weights_are_fetched(hub, tmp_path):
+    with pytest.raises(UserError, match="layers is 2, not 28"):
+        prepare_pretrained(settings(f"model.revision={REVISION}", "model.shape.layers=28"), tmp_path / MODEL, [])
+    assert "config.json" in hub.sent
+    assert not any(name.endswith(".safetensors") for name in hub.sent)
+
+
+def test_a_revision_that_the_hub_does_not_have(hub, tmp_path):
+    with pytest.raises(UserError, match="at ffffffff could not be fetched"):
+        prepare_pretrained(settings(f"model.revision={'f' * 40}"), tmp_path / MODEL, [])
+
+
+def test_without_a_network_the_way_out_is_named(tmp_path, monkeypatch, capsys):
+    reach(monkeypatch, "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    results = ["--results", str(tmp_path)]
+    laptop = ["--set", "data.train.size=8", "--set", "data.evaluation.dapo500.size=2"]
+    assert main(["data", "--scale", "laptop", *results, *laptop]) == 0
+    (tmp_path / "laptop").rename(tmp_path / "paper")
+    capsys.readouterr()
+    for _ in range(2):  # what the first try leaves must not look like a model to the second
+        assert main(["model", "--scale", "paper", "--model", MODEL, *results]) == 2
+        _, err = capsys.readouterr()
+        assert err.startswith(
+            "error: Qwen/Qwen2.5-7B-Instruct at a09a3545 could not be fetched from the Hugging Face Hub"
+        )
+        assert "model.path" in err
+        assert err.count("\n") == 1
