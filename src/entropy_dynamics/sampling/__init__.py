@@ -1,13 +1,16 @@
-"""Sampling: one protocol, served by the native sampler (native.py).
+"""Sampling: one protocol, served by the native sampler (native.py) and by vLLM (vllm.py).
 
 Random numbers belong to (stream, problem, sample), never to a place in a batch: the same stream gives the same
 rollouts whatever else is sampled beside them and however the work is cut.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,21 @@ class Sampler(Protocol):
         """`samples` responses to every prompt, ordered by prompt, then sample.
 
         Args:
-            temperature: logits are divided by it; neither top-k nor top-p is applied.
+            temperature: logits are divided by it; neither top-k nor top-p is applied. 0 takes the likeliest token.
             stream: names the random numbers, e.g. "train/seed0/step12".
         """
+        ...
+
+    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
+        """Sample from `weights` from now on: the policy's parameters by name, each a whole tensor."""
+        ...
+
+    def sleep(self) -> None:
+        """Leave the memory to training until the next `push` or `sample`, where the engine can."""
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds."""
         ...
 
 

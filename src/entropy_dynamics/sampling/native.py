@@ -4,7 +4,7 @@ What makes it quick on a CPU: a prompt is read once per group and its keys and v
 allocated once instead of growing by concatenation, and finished sequences leave the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -83,6 +83,15 @@ class NativeSampler:
             rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
         return rollouts
 
+    def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Nothing to do, and `weights` is left unread: the model is the policy itself."""
+
+    def sleep(self) -> None:
+        """Nothing to do: no memory is held between calls."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
     def _sample_batch(
         self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
@@ -157,8 +166,23 @@ class NativeSampler:
         return ids.to(device), attention.to(device)
 
 
+class ReplicaSampler(NativeSampler):
+    """Samples from a copy of a policy whose own parameters are spread over ranks; a `push` renews the copy."""
+
+    @torch.no_grad()
+    def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """See `Sampler.push`."""
+        own = dict(self.model.named_parameters())  # tied weights stand here once, as they come
+        for name, tensor in weights:
+            own.pop(name).copy_(tensor)
+        if own:
+            raise RuntimeError(f"new weights without {', '.join(own)}: these are stale")
+
+
 def _draw(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
     """Inverse-CDF samples: [rows, V] logits and [rows] uniforms in [0, 1) -> [rows] tokens."""
+    if temperature == 0:
+        return logits.argmax(-1)
     cumulative = (logits.float() / temperature).softmax(-1).double().cumsum(-1)
     # Rounding leaves the last sum a little off 1; scaling the uniform keeps the index inside the vocabulary.
     target = (uniforms * cumulative[:, -1]).unsqueeze(-1)
