@@ -20,8 +20,10 @@ from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.provenance import hardware
-from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
+from entropy_dynamics.responses import make_grader, make_prompts
+from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 
 PHASES = ("sample", "grade", "score", "update")
@@ -58,9 +60,14 @@ def make_trainer(scale: str, model_name: str, method_name: str, layout: Layout) 
     training.entropy_change_every = 0  # what is measured is the step, not the measurements
     return Trainer(
         training,
-        model=model,
+        policy=Policy(model),
         method=load_method(config.method.name, **config.method.params),
-        sampler=make_sampler(config, model, tokenizer),
+        sampler=NativeSampler(
+            model,
+            end_token=tokenizer.eos_token_id,
+            pad_token=tokenizer.pad_token_id,
+            batch_size=config.sampling.batch_size,
+        ),
         grade=make_grader(tokenizer, problems),
         prompts=make_prompts(config, tokenizer, problems),
         temperature=config.sampling.temperature,

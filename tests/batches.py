@@ -4,6 +4,8 @@ import torch
 
 from entropy_dynamics.core.objective import loss_weights
 from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training.batch import RolloutBatch
 
 
 def stats_of(logp=None, entropy=None) -> TokenStats:
@@ -31,3 +33,12 @@ def seeded(seed=0) -> torch.Generator:
 def shares(method, weights, mask) -> torch.Tensor:
     """What every token counts for in the loss, for the method's own denominator."""
     return loss_weights(weights, mask, torch.zeros(len(mask), dtype=torch.long), denominator=method.denominator)
+
+
+def skewed_batch(rows, seed, prompt=100, median=600, longest=7168) -> RolloutBatch:
+    """Responses as long as reasoning traces are: log-normal, most of them short, some cut off at the limit."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (median * torch.randn(rows, generator=generator).exp()).clamp(1, longest).int().tolist()
+    prompts = [Prompt(str(row), [1] * prompt) for row in range(rows)]
+    rollouts = [Rollout(str(row), 0, [2] * length, "stop") for row, length in enumerate(lengths)]
+    return RolloutBatch.collate(prompts, rollouts, pad_token=0)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,25 @@ from entropy_dynamics.config import HabitsConfig, StandInConfig, WarmStartConfig
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.stand_ins import build_stand_in
 from entropy_dynamics.models.tokenizer import build_tokenizer
+from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.arithmetic import generate_problems
 from entropy_dynamics.tasks.prompts import encode_prompt
+from entropy_dynamics.training.modules import load_critic
+from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items):
+    if find_spec("vllm") is None:
+        for item in items:
+            if item.get_closest_marker("vllm"):
+                item.add_marker(pytest.mark.skip("vLLM is not installed here: `make test-vllm` runs these tests"))
+
 
 torch.set_num_threads(1)
 
@@ -43,7 +55,7 @@ def prompts(tokenizer, problems) -> list[Prompt]:
 def make_model(tokenizer) -> Callable:
     """`make_model(architecture)`: a fresh untrained model of one or two layers, the same weights each time."""
 
-    def make(architecture: str = "qwen2", *, layers: int = 1, heads: int = 1, kv_heads: int = 1, seed: int = 5):
+    def make(architecture: str = "qwen2", *, layers=1, heads=1, kv_heads=1, seed: int = 5, tied: bool = True):
         spec = StandInConfig(
             architecture=architecture,
             hidden_size=32 * heads,
@@ -52,7 +64,7 @@ def make_model(tokenizer) -> Callable:
             heads=heads,
             kv_heads=kv_heads,
             intermediate_size=48,
-            tied_embeddings=True,
+            tied_embeddings=tied,
             seed=seed,
             warm_start=WarmStartConfig(terms=[2, 6], steps=1, batch_size=2, learning_rate=1e-3, habits=HabitsConfig()),
         )
@@ -77,10 +89,13 @@ def model(shared_model):
 def make_trainer(prompts, tokenizer) -> Callable:
     """`make_trainer(model, method, ...)`: a trainer of `model`; other keywords are those of `training_config`."""
 
-    def make(model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, **changes):
+    def make(
+        model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, ranks=None, **changes
+    ):
+        config, policy = training_config(**changes), Policy(model)
         return Trainer(
-            training_config(**changes),
-            model=model,
+            config,
+            policy=policy,
             method=load_method(method, **(params or {})),
             sampler=NativeSampler(
                 model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
@@ -91,7 +106,9 @@ def make_trainer(prompts, tokenizer) -> Callable:
             max_new_tokens=max_new,
             pad_token=tokenizer.pad_token_id,
             seed=seed,
+            estimator=load_critic(Path(), policy, config, Ranks()) if config.advantage == "gae" else None,
             validate=validate,
+            ranks=ranks,
         )
 
     return make

@@ -1,13 +1,16 @@
 """PPO's side: whitening, the value loss, the critic and its estimator."""
 
+import copy
+
 import pytest
 import torch
 
 from entropy_dynamics.config import CriticConfig
 from entropy_dynamics.core.advantages import whiten
 from entropy_dynamics.core.objective import loss_weights, value_loss
-from entropy_dynamics.training.advantage_estimators import CriticGAE
+from entropy_dynamics.training.advantage_estimators import Critic, CriticGAE
 from entropy_dynamics.training.batch import RolloutBatch
+from reference import training_config
 
 
 def test_whiten_by_hand_and_padding_stays_zero():
@@ -47,7 +50,8 @@ def estimator_and_batch(model, make_trainer, tokenizer):
     config = CriticConfig(
         learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0, gamma=1.0, lam=1.0, value_clip=float("inf")
     )
-    return CriticGAE(config, model, tokens_per_micro_batch=64), batch
+    critic = Critic(copy.deepcopy(model.model), model.config.hidden_size)
+    return CriticGAE(training_config(critic=config, tokens_per_micro_batch=64), critic), batch
 
 
 def test_a_fresh_critic_gives_the_reward_to_every_token(estimator_and_batch):

@@ -1,6 +1,7 @@
 """Evaluation: one row a sample, graded against its own problem; and the record beside it."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from entropy_dynamics import responses
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, evaluate, pass_at_k, sample_rows
-from entropy_dynamics.files import sha256
+from entropy_dynamics.files import sha256, write_json
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy, save_policy
 from entropy_dynamics.responses import make_grader, make_prompts
@@ -72,6 +73,7 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
     layout = Layout(tmp_path / "results")
     for method in ("base", "grpo"):
         save_policy(shared_model, tokenizer, layout.policy(MODEL, method, 0))
+        write_json(layout.policy(MODEL, method, 0) / "model.json", {"name": MODEL})
     for name, chosen in {"aime24": problems[:4], "aime25": problems[4:9], "dapo500": problems[9:]}.items():
         write_problems(layout.problems(name), chosen)
     return config, layout
@@ -94,7 +96,7 @@ def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
     assert len(pd.read_parquet(out / "dapo500.parquet")) == 3 * 2
     record = json.loads((out / "aime24.provenance.json").read_text())
     assert record["evaluation"]["samples"] == 5
-    for file in [layout.model(MODEL) / "model.safetensors", layout.problems("aime24")]:
+    for file in [layout.model(MODEL) / "model.json", layout.problems("aime24")]:
         assert record["inputs"][file.as_posix()] == sha256(file)
     assert layout.problems("dapo500").as_posix() not in record["inputs"]
     assert {"torch", "transformers"} <= set(record["packages"])
@@ -106,14 +108,14 @@ def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, share
     config, layout = prepared
     asked = []
 
-    def sampler(_, model, tokenizer):
+    def sampler(_, directory, tokenizer, ranks):
         def sample(prompts, **arguments):
             asked.append(arguments)
             return responses_of(tokenizer, prompts[0].problem_id, ["\\boxed{1}"] * arguments["samples"])
 
-        return SimpleNamespace(sample=sample)
+        return nullcontext(SimpleNamespace(sample=sample))
 
-    monkeypatch.setattr(responses, "make_sampler", sampler)
+    monkeypatch.setattr(responses, "open_sampler", sampler)
     evaluate(config, layout, "base", 0, ["aime24", "aime25"])
     evaluate(config, layout, "grpo", 0, ["aime24"])
     save_policy(shared_model, load_policy(layout.model(MODEL))[1], layout.policy(MODEL, "grpo", 1))

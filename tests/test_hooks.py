@@ -1,15 +1,19 @@
 """Every hook of a method reaches the loss that the trainer takes a step on, and the lens says what it says."""
 
 import copy
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from entropy_dynamics.config import CriticConfig
 from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.training.policy import policy_stats
-from reference import batch_of
+from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.policy import Policy
+from reference import batch_of, rollouts_of, slow_advantages
 
 CRITIC = CriticConfig(learning_rate=1e-3, weight_decay=0.0, max_grad_norm=1.0, gamma=1.0, lam=1.0, value_clip=0.5)
 
@@ -18,7 +22,7 @@ def gradient_after(trainer) -> torch.Tensor:
     """The gradient of the last optimizer step of one training step, before clipping changes its length."""
     trainer.config.optimizer.max_grad_norm = 1e9
     trainer.step(0)
-    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.policy.model.parameters()])
 
 
 def test_the_entropy_gradient_against_autograd():
@@ -81,7 +85,7 @@ def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
 
     reference = copy.deepcopy(model)
     batch = batch_of(make_trainer(reference))
-    stats = policy_stats(reference, batch, torch.arange(len(batch)), 1.0, entropy_gradient=True)
+    stats = Policy(reference).stats(batch, torch.arange(len(batch)), 1.0, entropy_gradient=True)
     (-coefficient * stats.entropy[batch.mask_BT].mean()).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
     assert torch.allclose(difference, expected, atol=1e-6 + 1e-4 * expected.abs().max().item())
@@ -162,3 +166,62 @@ def test_a_method_that_weighs_every_update_sees_only_that_updates_tokens(make_tr
     assert len(shares) == 3
     assert sum(tokens for tokens, _ in shares) == metrics["tokens"]
     assert all(share == pytest.approx(0.2, abs=0.1) for _, share in shares)
+
+
+class Mismatched:
+    """An engine whose log-probabilities are off: by `shift` nats at every second token."""
+
+    def __init__(self, sampler, policy, shift):
+        self.sampler, self.policy, self.shift = sampler, policy, shift
+
+    def sample(self, prompts, **how):
+        rollouts = self.sampler.sample(prompts, **how)
+        batch = RolloutBatch.collate(prompts, rollouts, 0)
+        with torch.no_grad():
+            logp = self.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
+        logp[:, ::2] += self.shift
+        return [replace(one, logp=row[: len(one.token_ids)].tolist()) for one, row in zip(rollouts, logp, strict=True)]
+
+    def push(self, weights):
+        pass
+
+    def sleep(self):
+        pass
+
+
+@pytest.mark.parametrize(("shift", "factor"), [(0.5, math.exp(-0.5)), (-0.5, math.exp(0.5)), (-3.0, 2.0)])
+def test_importance_sampling_weighs_tokens_by_trainer_over_engine_up_to_its_limit(make_trainer, model, shift, factor):
+    """Against autograd over a hand-written objective: mean over tokens of min(p / p_engine, 2) A log p."""
+    trainer = make_trainer(copy.deepcopy(model), importance_truncation=2.0)
+    trainer.sampler = Mismatched(trainer.sampler, trainer.policy, shift)
+    trainer.engine_tolerance = 10.0
+    batch = batch_of(make_trainer(model))
+    found = gradient_after(trainer)
+
+    reference = copy.deepcopy(model)
+    logp = Policy(reference).stats(batch, torch.arange(len(batch)), 1.0).logp
+    weights = torch.ones_like(logp)
+    weights[:, ::2] = factor
+    rollouts = rollouts_of(make_trainer(model), 0)[1]
+    advantages = torch.tensor(slow_advantages(rollouts, 6), dtype=torch.float32)[:, None]
+    loss = -(weights * advantages * logp)[batch.mask_BT].sum() / batch.mask_BT.sum()
+    loss.backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
+    assert expected.norm() > 1e-3
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_without_the_switch_the_engines_log_probabilities_change_nothing(make_trainer, model):
+    plain, mismatched = (make_trainer(copy.deepcopy(model)) for _ in range(2))
+    mismatched.sampler = Mismatched(mismatched.sampler, mismatched.policy, 0.3)
+    mismatched.engine_tolerance = 10.0
+    assert torch.equal(gradient_after(plain), gradient_after(mismatched))
+
+
+def test_a_stale_engine_stops_training_before_anything_is_learned(make_trainer, model):
+    trainer = make_trainer(copy.deepcopy(model))
+    trainer.sampler = Mismatched(trainer.sampler, trainer.policy, 0.3)
+    with pytest.raises(UserError, match="engine and trainer disagree"):
+        trainer.step(0)
+    for name, parameter in trainer.policy.model.named_parameters():
+        assert torch.equal(parameter, dict(model.named_parameters())[name])

@@ -9,6 +9,7 @@ from nbclient import NotebookClient
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
+from entropy_dynamics.files import write_json
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.tasks.problems import write_problems
@@ -39,6 +40,7 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     write_problems(layout.problems("dapo500"), problems[8:])
     pd.DataFrame({"problem_id": [one.id for one in problems[:8]], "kept": True}).to_parquet(layout.pass_rates)
     save_policy(make_model(), tokenizer, layout.model(MODEL))
+    write_json(layout.model(MODEL) / "model.json", {"name": MODEL})
     small = ["training.steps=2", "training.group_size=4", "sampling.max_new_tokens=12"]
     for method in ("grpo", "clip_b"):
         clip = ["method.params.mu=0.1"] if method == "clip_b" else []

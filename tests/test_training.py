@@ -10,7 +10,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.policy import policy_stats
+from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from reference import (
     HELD,
@@ -63,7 +63,7 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
     prompts, rollouts = rollouts_of(trainer)
     batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
     rows = torch.arange(len(batch)).flip(0)
-    stats = policy_stats(model, batch, rows, temperature)
+    stats = Policy(model).stats(batch, rows, temperature)
     with torch.no_grad():
         expected = list(slow_stats(model, prompts, rollouts, temperature))
     for place, row in enumerate(rows.tolist()):
@@ -279,7 +279,7 @@ def test_without_prompts_there_is_no_training(shared_model, make_trainer, monkey
     with pytest.raises(UserError, match="no training problems"):
         Trainer(
             training_config(),
-            model=shared_model,
+            policy=Policy(shared_model),
             method=load_method("grpo"),
             sampler=None,
             grade=even_sum,

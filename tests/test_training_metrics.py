@@ -9,7 +9,7 @@ import torch
 
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.training.step_metrics import entropy_metrics, zero_variance_groups
+from entropy_dynamics.training.step_metrics import engine_agreement, entropy_metrics, zero_variance_groups
 from reference import even_sum, graded, parameters, rollouts_of, slow_advantages, slow_stats
 
 COLUMNS = {
@@ -199,3 +199,16 @@ def test_only_the_weights_of_the_method_train(shared_model, make_trainer):
     assert row["zero_variance_groups"] == 1.0
     assert row["grad_norm"] == 0.0
     assert torch.equal(parameters(model), parameters(shared_model))
+
+
+def test_engine_and_trainer_agree_within_the_tolerance_or_training_stops():
+    engine, trainer = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.25, -1.75, -0.5])
+    assert engine_agreement(engine, trainer, 0.2) == {
+        "engine_logp_difference": pytest.approx(0.5 / 3),
+        "engine_logp_difference_max": 0.25,
+        "engine_kl": pytest.approx(0.0),
+    }
+    with pytest.raises(UserError, match=r"0\.167 nats on average and 0\.25 at most over 3 tokens, engine\.tolerance"):
+        engine_agreement(engine, trainer, 0.1)
+    with pytest.raises(UserError, match="nan"):
+        engine_agreement(torch.tensor([float("nan")]), torch.tensor([-1.0]), 0.1)

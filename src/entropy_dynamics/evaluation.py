@@ -1,7 +1,9 @@
 """Evaluation: K samples of every problem, one row a sample; Avg@K and Pass@K follow from these rows alone."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -14,42 +16,74 @@ from entropy_dynamics.provenance import provenance
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.tasks.grading import Grade
 
+if TYPE_CHECKING:
+    from entropy_dynamics.ranks import Ranks
+
 __all__ = ["avg_at_k", "evaluate", "pass_at_k", "sample_rows"]
 
 
-def evaluate(config: Config, layout: Layout, method: str, seed: int, datasets: Sequence[str]) -> list[Path]:
+def evaluate(
+    config: Config, layout: Layout, method: str, seed: int, datasets: Sequence[str], ranks: "Ranks | None" = None
+) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet for each.
+
+    Beside it a record of what it was made from and, of `evaluation.cross_checked` responses, how often Math-Verify
+    agrees with our grades.
 
     Raises UserError for a data set without a number of samples in the config, and for a file that is not there.
     """
-    from entropy_dynamics.models.loading import load_policy
-    from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
+    from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
+    from entropy_dynamics.ranks import Ranks
+    from entropy_dynamics.responses import make_grader, make_prompts, open_sampler
+    from entropy_dynamics.tasks.cross_check import cross_check
     from entropy_dynamics.tasks.problems import load_problems
 
+    ranks = ranks or Ranks()
     for dataset in datasets:
         if dataset not in config.evaluation.samples:
             raise UserError(f"evaluation.samples has no {dataset!r}{nearest(dataset, config.evaluation.samples)}")
-    policy = layout.policy(config.model.name, method, seed)
-    model, tokenizer = load_policy(policy)
-    sampler = make_sampler(config, model, tokenizer)
+    policy = check_model_directory(layout.policy(config.model.name, method, seed))
+    tokenizer = load_tokenizer(policy)
     out = layout.evaluation(config.model.name, method, seed)
     written = []
-    for dataset in datasets:
-        problems = load_problems(layout.problems(dataset))
-        rollouts = sampler.sample(
-            make_prompts(config, tokenizer, problems),
-            samples=config.evaluation.samples[dataset],
-            temperature=config.evaluation.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            stream=f"evaluation/{dataset}/seed{seed}",
-        )
-        grade = make_grader(tokenizer, problems)
-        write_parquet(out / f"{dataset}.parquet", sample_rows(rollouts, [grade(rollout) for rollout in rollouts]))
-        settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
-        record = {"evaluation": settings, "seed": seed, **provenance([policy, layout.problems(dataset)])}
-        write_json(out / f"{dataset}.provenance.json", record)
-        written.append(out / f"{dataset}.parquet")
+    with open_sampler(config, policy, tokenizer, ranks) as sampler:
+        for dataset in datasets:
+            problems = load_problems(layout.problems(dataset))
+            rollouts = sampler.sample(
+                make_prompts(config, tokenizer, problems),
+                samples=config.evaluation.samples[dataset],
+                temperature=config.evaluation.temperature,
+                max_new_tokens=config.sampling.max_new_tokens,
+                stream=f"evaluation/{dataset}/seed{seed}",
+            )
+            if not ranks.is_main:
+                continue
+            grade = make_grader(tokenizer, problems)
+            answers = {problem.id: problem.answer for problem in problems}
+            grades = [grade(rollout) for rollout in rollouts]
+            write_parquet(out / f"{dataset}.parquet", sample_rows(rollouts, grades))
+            settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
+            record = {"evaluation": settings, "seed": seed, **provenance([policy / FACTS, layout.problems(dataset)])}
+            if config.evaluation.cross_checked:
+                graded = some_graded(rollouts, grades, config.evaluation.cross_checked, seed)
+                record["math_verify"] = cross_check(
+                    (tokenizer.decode(one.token_ids, skip_special_tokens=True), answers[one.problem_id], given.correct)
+                    for one, given in graded
+                )
+            write_json(out / f"{dataset}.provenance.json", record)
+            written.append(out / f"{dataset}.parquet")
     return written
+
+
+def some_graded(
+    rollouts: Sequence[Rollout], grades: Sequence[Grade], number: int, seed: int
+) -> list[tuple[Rollout, Grade]]:
+    """`number` of the rollouts with their grades: the first by a hash of seed, problem and sample, in that order."""
+
+    def chance(pair: tuple[Rollout, Grade]) -> bytes:
+        return hashlib.sha256(f"{seed}/{pair[0].problem_id}/{pair[0].sample}".encode()).digest()
+
+    return sorted(zip(rollouts, grades, strict=True), key=chance)[:number]
 
 
 def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.DataFrame:

@@ -35,6 +35,10 @@ class Layout:
     def run(self, model: str, method: str, seed: int) -> Path:
         return self.root / "runs" / model / method / f"seed{seed}"
 
+    def checkpoints(self, model: str, method: str, seed: int) -> Path:
+        """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
+        return self.root / "checkpoints" / model / method / f"seed{seed}"
+
     def policy(self, model: str, method: str, seed: int) -> Path:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 

@@ -6,50 +6,61 @@ from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_parquet
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
+from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
+from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.responses import make_grader, make_training_prompts, open_sampler
 from entropy_dynamics.tasks.problems import load_problems
 
 
-def measure_pass_rates(config: Config, layout: Layout) -> pd.DataFrame:
+def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = None) -> pd.DataFrame:
     """Sample every training problem, write `pass_rates.parquet`: a row a problem with its rate and why it was dropped.
 
-    Columns: problem_id, correct, samples, rate, kept, reason (empty where kept).
+    Columns: problem_id, correct, samples, rate, kept, reason (empty where kept). A problem whose prompt is too long is
+    not sampled: 0 samples, and its rate is NaN.
 
     Raises:
         UserError: if no problem is left.
     """
     problems = load_problems(layout.problems("train"))
-    model, tokenizer = load_policy(layout.model(config.pass_rates.model))
+    ranks = ranks or Ranks()
+    directory = check_model_directory(layout.model(config.pass_rates.model))
+    tokenizer = load_tokenizer(directory)
+    prompts = make_training_prompts(config, tokenizer, problems)
     count = config.pass_rates.samples
-    rollouts = make_sampler(config, model, tokenizer).sample(
-        make_prompts(config, tokenizer, problems),
-        samples=count,
-        temperature=config.sampling.temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
-        stream="pass rates",
-    )
+    with open_sampler(config, directory, tokenizer, ranks) as sampler:
+        rollouts = sampler.sample(
+            prompts,
+            samples=count,
+            temperature=config.sampling.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            stream="pass rates",
+        )
     grade = make_grader(tokenizer, problems)
     right = pd.Series([grade(rollout).correct for rollout in rollouts])
     correct = right.groupby([rollout.problem_id for rollout in rollouts]).sum()
-    frame = filter_by_rate(
-        correct.reindex([problem.id for problem in problems]), count, config.pass_rates.low, config.pass_rates.high
-    )
+    low, high = config.pass_rates.low, config.pass_rates.high
+    sampled = filter_by_rate(correct.reindex([prompt.problem_id for prompt in prompts]), count, low, high)
+    ids = [problem.id for problem in problems]
+    frame = _with_unsampled(sampled, ids, f"prompt over {config.sampling.max_prompt_tokens} tokens")
     if not frame["kept"].any():
         raise UserError(
-            f"the pass-rate filter keeps none of {len(frame)} problems: no rate lies between {config.pass_rates.low} "
-            f"and {config.pass_rates.high}; widen pass_rates.low and pass_rates.high or take other problems"
+            f"the pass-rate filter keeps none of {len(frame)} problems: no rate lies between "
+            f"{0 if low is None else low} and {1 if high is None else high}; widen pass_rates.low and pass_rates.high "
+            "or take other problems"
         )
-    write_parquet(layout.pass_rates, frame)
+    if ranks.is_main:
+        write_parquet(layout.pass_rates, frame)
     return frame
 
 
-def filter_by_rate(correct: pd.Series, samples: int, low: float, high: float) -> pd.DataFrame:
-    """Keep low < correct / samples < high. `correct` is indexed by problem id."""
+def filter_by_rate(correct: pd.Series, samples: int, low: float | None, high: float | None) -> pd.DataFrame:
+    """Keep low < correct / samples < high, None being no bound. `correct` is indexed by problem id."""
     rate = correct / samples
     reason = pd.Series("", index=correct.index)
-    reason[rate <= low] = f"rate <= {low:g}"
-    reason[rate >= high] = f"rate >= {high:g}"
+    if low is not None:
+        reason[rate <= low] = f"rate <= {low:g}"
+    if high is not None:
+        reason[rate >= high] = f"rate >= {high:g}"
     return pd.DataFrame(
         {
             "problem_id": correct.index,
@@ -60,3 +71,17 @@ def filter_by_rate(correct: pd.Series, samples: int, low: float, high: float) ->
             "reason": reason.to_numpy(),
         }
     )
+
+
+def _with_unsampled(sampled: pd.DataFrame, ids: list[str], reason: str) -> pd.DataFrame:
+    """`sampled` with a row, dropped for `reason`, for each other of `ids`; in the order of `ids`."""
+    others = {
+        "problem_id": sorted(set(ids) - set(sampled["problem_id"])),
+        "correct": 0,
+        "samples": 0,
+        "rate": float("nan"),
+        "kept": False,
+        "reason": reason,
+    }
+    frame = pd.concat([sampled, pd.DataFrame(others).astype(sampled.dtypes.to_dict())])
+    return frame.set_index("problem_id").loc[ids].reset_index()

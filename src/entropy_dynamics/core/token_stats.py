@@ -17,8 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times.
-BLOCK_ELEMENTS = 1 << 20
+# Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
+# has no such cache, but wants many rows at a time: 256 MiB.
+BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+# From hidden states a block has at least so many rows: each block reads the whole output projection anew.
+MATRIX_ROWS = 64
 # exp underflows to 0 far above this; -inf, which some models give to padding of the vocabulary, would make 0 * inf.
 LOWEST = -1e4
 
@@ -118,8 +121,10 @@ def _block_gradient(
     return gradient if temperature == 1.0 else gradient / temperature
 
 
-def _blocks(rows: int, vocabulary: int) -> list[slice]:
-    size = max(1, BLOCK_ELEMENTS // vocabulary)
+def _blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
+    """Cut `rows` [N, ...], of which every one has or makes `vocabulary` logits."""
+    size = max(at_least, BLOCK_ELEMENTS["cpu" if rows.device.type == "cpu" else "cuda"] // vocabulary)
+    rows = len(rows)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
@@ -139,7 +144,7 @@ class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool):
         columns = _empty_columns(logits, len(logits))
-        for block in _blocks(*logits.shape):
+        for block in _blocks(logits, logits.shape[-1]):
             values = _block_stats(logits[block], tokens[block], temperature)
             for column, value in zip(columns, values, strict=True):
                 column[block] = value
@@ -149,7 +154,7 @@ class _StatsFromLogits(torch.autograd.Function):
     def backward(ctx, grad_logp: Tensor, grad_entropy: Tensor, *_):
         logits, tokens, entropy, log_normaliser = ctx.saved_tensors
         grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
-        for block in _blocks(*logits.shape):
+        for block in _blocks(logits, logits.shape[-1]):
             grad[block] = _block_gradient(
                 logits[block],
                 tokens[block],
@@ -166,7 +171,7 @@ class _StatsFromHidden(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool):
         columns = _empty_columns(hidden, len(hidden))
-        for block in _blocks(len(hidden), len(weight)):
+        for block in _blocks(hidden, len(weight), MATRIX_ROWS):
             values = _block_stats(hidden[block] @ weight.T, tokens[block], temperature)
             for column, value in zip(columns, values, strict=True):
                 column[block] = value
@@ -177,7 +182,7 @@ class _StatsFromHidden(torch.autograd.Function):
         hidden, weight, tokens, entropy, log_normaliser = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        for block in _blocks(len(hidden), len(weight)):
+        for block in _blocks(hidden, len(weight), MATRIX_ROWS):
             d = _block_gradient(
                 hidden[block] @ weight.T,
                 tokens[block],

@@ -11,13 +11,17 @@ LOG_EVERY_SECONDS = 5.0
 class Progress:
     """`with Progress("train", steps) as progress: progress.step(entropy=..., accuracy=...)`, on standard error."""
 
-    def __init__(self, name: str, total: int):
+    def __init__(self, name: str, total: int, done: int = 0, shown: bool = True):
+        """done: steps of an earlier process. shown: whether this process is the one that shows progress."""
         self.name = name
         self.total = total
-        self.done = 0
+        self.done = self.done_before = done
+        self.shown = shown
         self.start = time.monotonic()
         self.last_line = float("-inf")
-        self.bar = tqdm(total=total, desc=name, dynamic_ncols=True) if sys.stderr.isatty() else None
+        self.bar = None
+        if shown and sys.stderr.isatty():
+            self.bar = tqdm(total=total, initial=done, desc=name, dynamic_ncols=True)
 
     def __enter__(self) -> "Progress":
         return self
@@ -29,6 +33,8 @@ class Progress:
     def step(self, **values: float) -> None:
         """One more step is done; `values` are shown beside it."""
         self.done += 1
+        if not self.shown:
+            return
         shown = {name: f"{value:.3f}" for name, value in values.items()}
         if self.bar is not None:
             self.bar.set_postfix(shown)
@@ -37,6 +43,6 @@ class Progress:
         now = time.monotonic()
         if now - self.last_line >= LOG_EVERY_SECONDS or self.done == self.total:
             self.last_line = now
-            left = (now - self.start) / self.done * (self.total - self.done)
+            left = (now - self.start) / (self.done - self.done_before) * (self.total - self.done)
             text = "  ".join(f"{name} {value}" for name, value in shown.items())
             print(f"{self.name} {self.done}/{self.total}  {text}  {left:.0f} s left", file=sys.stderr, flush=True)

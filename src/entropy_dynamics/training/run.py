@@ -1,86 +1,158 @@
 """One training run from its inputs to its directory: model and kept problems in; policy, metrics and records out."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config, to_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.models.loading import (
+    FACTS,
+    check_model_directory,
+    load_model,
+    load_tokenizer,
+    read_facts,
+    save_policy,
+    weight_hashes,
+)
 from entropy_dynamics.provenance import provenance
-from entropy_dynamics.responses import make_grader, make_prompts, make_sampler
+from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.responses import make_grader, make_prompts, make_training_prompts, open_sampler, pad_token
 from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.training.checkpoints import Checkpoints
+from entropy_dynamics.training.modules import load_critic, load_trained_policy
+from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
+from entropy_dynamics.training.sharding import PRECISIONS
+from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import Trainer
 
 VALIDATION_SET = "dapo500"  # the paper's validation set
 
 
-def run_training(config: Config, layout: Layout, method_name: str, seed: int) -> Path:
+def run_training(config: Config, layout: Layout, method_name: str, seed: int, ranks: Ranks | None = None) -> Path:
     """Train one model with one method and one seed; write the run's directory whole or not at all.
 
-    Raises UserError for a mistake in the config and for a loss that is not finite.
+    A run that was ended goes on from its last checkpoint, if there is one of the same config and inputs.
+
+    Raises UserError for a mistake in the config, for a loss that is not finite, and for an engine that disagrees.
     """
+    ranks = ranks or Ranks()
     if config.method.name == "base":
         raise UserError("the method base is the untrained model: it is evaluated, never trained")
-    _refuse_to_replace(layout.run(config.model.name, method_name, seed), config)
-    method = load_method(config.method.name, **config.method.params)
     model_name = config.model.name
-    model, tokenizer = load_policy(layout.model(model_name))
+    out = layout.run(model_name, method_name, seed)
+    _refuse_to_replace(out, config)
+    method = load_method(config.method.name, **config.method.params)
+    base = check_model_directory(layout.model(model_name))
+    tokenizer = load_tokenizer(base)
     if not layout.pass_rates.is_file():
         raise UserError(f"no file {layout.pass_rates}: measure the pass rates first (entropy-dynamics pass-rates)")
     kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
-    sampler = make_sampler(config, model, tokenizer)
     grade_held_out = make_grader(tokenizer, held_out)  # two files may use one id for different problems
-    validation_prompts = make_prompts(config, tokenizer, held_out)
-
-    def validate() -> float:
-        rollouts = sampler.sample(
-            validation_prompts,
-            samples=config.training.validation_samples,
-            temperature=config.evaluation.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            stream="validation",  # the same random numbers at every step: what changes is the policy
+    prompts = make_training_prompts(config, tokenizer, problems)
+    if len(prompts) < len(problems) and ranks.is_main:
+        limit = config.sampling.max_prompt_tokens
+        print(
+            f"note: {len(problems) - len(prompts)} of {len(problems)} training problems are left out: their prompts "
+            f"are over {limit} tokens",
+            file=sys.stderr,
         )
-        return sum(grade_held_out(rollout).correct for rollout in rollouts) / len(rollouts)
+    validation_prompts = make_prompts(config, tokenizer, held_out)
+    inputs = [base / FACTS, layout.pass_rates, layout.problems("train"), layout.problems(VALIDATION_SET)]
+    record = provenance(inputs)
 
-    trainer = Trainer(
-        config.training,
-        model=model,
-        method=method,
-        sampler=sampler,
-        grade=make_grader(tokenizer, problems),
-        prompts=make_prompts(config, tokenizer, problems),
-        temperature=config.sampling.temperature,
-        max_new_tokens=config.sampling.max_new_tokens,
-        pad_token=tokenizer.pad_token_id,
-        seed=seed,
-        validate=validate,
-    )
-    note = method.notes(config.training.updates_per_batch)
-    if note is not None:
-        print(f"note: {note}", file=sys.stderr)
-    rows = []
-    with Progress(f"{model_name} {method_name} seed {seed}", config.training.steps) as progress:
-        for row in trainer.run():
+    with ExitStack() as stack:
+        trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
+        # The native sampler runs the policy itself where that is in one piece; any other engine comes first, as vLLM
+        # takes its share of a GPU's memory when it starts.
+        in_one = config.engine.name == "native" and ranks.mesh is None
+        model = load_model(base).to(ranks.device) if in_one else None
+        sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, beside_training=True))
+        policy = Policy(model) if model is not None else load_trained_policy(base, config.training, ranks)
+
+        def validate() -> float:
+            rollouts = sampler.sample(
+                validation_prompts,
+                samples=config.training.validation_samples,
+                temperature=config.evaluation.temperature,
+                max_new_tokens=config.sampling.max_new_tokens,
+                stream="validation",  # the same random numbers at every step: what changes is the policy
+            )
+            return sum(grade_held_out(rollout).correct for rollout in rollouts) / len(rollouts)
+
+        trainer = Trainer(
+            config.training,
+            policy=policy,
+            method=method,
+            sampler=sampler,
+            grade=make_grader(tokenizer, problems),
+            prompts=prompts,
+            temperature=config.sampling.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            pad_token=pad_token(tokenizer),
+            seed=seed,
+            estimator=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
+            validate=validate,
+            engine_tolerance=config.engine.tolerance,
+            ranks=ranks,
+        )
+        note = method.notes(config.training.updates_per_batch)
+        if note is not None and ranks.is_main:
+            print(f"note: {note}", file=sys.stderr)
+
+        checkpoints = Checkpoints(
+            layout.checkpoints(model_name, method_name, seed),
+            ranks,
+            made_from={"config": _identity(config), "seed": seed, "inputs": record["inputs"]},
+            kept=config.training.checkpoints_kept,
+        )
+        start, rows = checkpoints.resume(trainer.trained())
+        if start and ranks.is_main:
+            print(f"note: goes on from the checkpoint after step {start}", file=sys.stderr)
+        progress = stack.enter_context(
+            Progress(f"{model_name} {method_name} seed {seed}", config.training.steps, done=start, shown=ranks.is_main)
+        )
+        every = config.training.checkpoint_every
+        for row in trainer.run(start):
             rows.append(row)
+            trackers.log(int(row["step"]), row)
             progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
+            if every and len(rows) % every == 0:
+                checkpoints.save(trainer.trained(), len(rows), rows)
 
-    inputs = [layout.model(model_name), layout.pass_rates, layout.problems("train"), layout.problems(VALIDATION_SET)]
-    out = layout.run(model_name, method_name, seed)
-    with written_whole(out) as directory:
-        save_policy(model, tokenizer, directory / "policy")
-        write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
-        write_text(directory / "config.yaml", to_yaml(config))
-        record = {"model": model_name, "method": method_name, "seed": seed, "note": note, **provenance(inputs)}
-        write_json(directory / "provenance.json", record)
+        checkpoints.finish()
+        weights = policy.weights(PRECISIONS[config.engine.dtype])
+        if ranks.is_main:
+            with written_whole(out) as directory:
+                save_policy(policy.model, tokenizer, directory / "policy", weights)
+                facts = read_facts(base) | {"method": method_name, "seed": seed}
+                facts["weights_sha256"] = weight_hashes(directory / "policy")
+                write_json(directory / "policy" / FACTS, facts)
+                write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
+                write_text(directory / "config.yaml", to_yaml(config))
+                run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
+                write_json(directory / "provenance.json", run | record)
+        else:
+            for _ in weights:  # gathering a weight takes all ranks
+                pass
+        checkpoints.delete()
     return out
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """What of the config a checkpoint depends on: not on what machine, and how many ranks, it was made."""
+    resolved = OmegaConf.to_container(config)
+    return {key: value for key, value in resolved.items() if key not in ("hardware", "threads", "trackers", "plan")}
 
 
 def _refuse_to_replace(run: Path, config: Config) -> None:

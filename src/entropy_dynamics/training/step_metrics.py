@@ -5,6 +5,7 @@ from torch import Tensor
 
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError
 
 
 def entropy_metrics(
@@ -47,6 +48,31 @@ def entropy_metrics(
         "tokens": int(mask.sum()),
         **{name: float(part.mean()) for name, part in lens.items()},
         **{f"{name}_kept": float((weight * part).mean()) for name, part in lens.items()},
+    }
+
+
+def engine_agreement(engine_logp: Tensor, trainer_logp: Tensor, tolerance: float) -> dict[str, float]:
+    """How far the engine's log p of the sampled tokens [N] is from the trainer's, in nats.
+
+    The rollouts were made with the weights that were last pushed, so this is the check of that push, over every token
+    and before any of them is learned from. `engine_kl` is the mean of log p(engine) - log p(trainer) over sampled
+    tokens, an estimate of KL(engine | trainer).
+
+    Raises UserError if the mean absolute difference is above `tolerance` (`engine.tolerance`): the engine does not hold
+    the trainer's weights.
+    """
+    difference = (engine_logp - trainer_logp).double()
+    mean, largest = difference.abs().mean().item(), difference.abs().max().item()
+    if not mean <= tolerance:  # nan is no agreement either
+        raise UserError(
+            f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
+            f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
+            "unless engine.dtype or training.precision explain it"
+        )
+    return {
+        "engine_logp_difference": mean,
+        "engine_logp_difference_max": largest,
+        "engine_kl": difference.mean().item(),
     }
 
 

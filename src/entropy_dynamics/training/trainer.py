@@ -1,7 +1,8 @@
 """The training loop: sample -> grade -> advantages -> score -> weigh -> update.
 
 The same loop serves every method and every scale. Weights that a method gives are decided for the whole batch of an
-optimizer step, before its backward pass, so they do not depend on how the batch is cut into micro-batches.
+optimizer step, before its backward pass, so they depend neither on how the batch is cut into micro-batches nor on how
+these are dealt to ranks: each rank runs the model on its micro-batches only, and everything else on the whole batch.
 """
 
 import math
@@ -13,19 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from entropy_dynamics.config import TrainingConfig
 from entropy_dynamics.core.objective import loss_weights, policy_loss
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method
+from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks.grading import REWARDS, Grade
-from entropy_dynamics.training.advantage_estimators import AdvantageEstimator, CriticGAE, GroupNormalised
+from entropy_dynamics.training.advantage_estimators import AdvantageEstimator, GroupNormalised
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.policy import policy_stats
-from entropy_dynamics.training.step_metrics import entropy_metrics, zero_variance_groups
+from entropy_dynamics.training.optimisation import clip_and_step
+from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.sharding import release, sync_gradients
+from entropy_dynamics.training.step_metrics import engine_agreement, entropy_metrics, zero_variance_groups
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,13 @@ class Weighing:
 
 
 class Trainer:
-    """Trains `model` in place; `run` yields the metrics of every step."""
+    """Trains `policy` in place; `run` yields the metrics of every step."""
 
     def __init__(
         self,
         config: TrainingConfig,
         *,
-        model: PreTrainedModel,
+        policy: Policy,
         method: Method,
         sampler: Sampler,
         grade: Callable[[Rollout], Grade],
@@ -52,7 +55,10 @@ class Trainer:
         max_new_tokens: int,
         pad_token: int,
         seed: int,
+        estimator: AdvantageEstimator | None = None,
         validate: Callable[[], float] | None = None,
+        engine_tolerance: float = 1e-4,
+        ranks: Ranks | None = None,
     ):
         """
         Args:
@@ -60,7 +66,9 @@ class Trainer:
             prompts: the training set.
             temperature: of the rollouts, and of the policy that is trained.
             seed: of the order of the prompts and of the rollouts.
+            estimator: of the advantages; group-normalised rewards by default.
             validate: accuracy of the current policy on held-out problems, asked every `validation_every` steps.
+            engine_tolerance: mean difference of log p, in nats, above which engine and policy disagree.
         """
         if not prompts:
             raise UserError("no training problems are left: the pass-rate filter dropped them all")
@@ -70,26 +78,39 @@ class Trainer:
                 f"training.updates_per_batch is {config.updates_per_batch}, but a step has only {per_step} prompts "
                 "to divide among its updates"
             )
-        self.config, self.model, self.method, self.sampler = config, model, method, sampler
+        self.ranks = ranks or Ranks()
+        groups = torch.arange(per_step).tensor_split(config.updates_per_batch)
+        updates = [len(share) * config.group_size for share in groups]
+        if any(rollouts % self.ranks.size for rollouts in updates):
+            raise UserError(
+                f"an update of {max(updates)} rollouts cannot be divided among {self.ranks.size} ranks evenly: change "
+                "training.group_size or training.prompts_per_step to make it a multiple of hardware.ranks"
+            )
+        self.config, self.policy, self.method, self.sampler = config, policy, method, sampler
         self.grade, self.prompts, self.validate = grade, prompts, validate
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
         self.seed = seed
+        self.engine_tolerance = engine_tolerance
         self.reward = REWARDS[config.reward]
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            model.parameters(),
+            policy.parameters(),
             lr=optimizer.learning_rate,
             betas=tuple(optimizer.betas),
             eps=optimizer.eps,
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
-        self.estimator: AdvantageEstimator = GroupNormalised()
-        if config.advantage == "gae":
-            self.estimator = CriticGAE(config.critic, model, config.tokens_per_micro_batch)
+        self.estimator = estimator or GroupNormalised()
 
-    def run(self) -> Iterator[dict[str, float]]:
-        """Train for `config.steps` steps.
+    def trained(self) -> dict[str, tuple[torch.nn.Module, torch.optim.Optimizer]]:
+        """All that learns, by name: what a checkpoint has to hold beside the number of the step."""
+        return {"policy": (self.policy, self.optimizer), **self.estimator.trained()}
+
+    def run(self, start: int = 0) -> Iterator[dict[str, float]]:
+        """Train from step `start` to `config.steps`.
+
+        Everything random belongs to the seed and the number of the step, so a run may stop and go on at any step.
 
         Yields:
             The metrics of each step (step 0 is the untrained policy's batch).
@@ -97,13 +118,15 @@ class Trainer:
         Raises:
             UserError: the loss or the gradient is not finite; the model is then as it was before that update.
         """
-        for step in range(self.config.steps):
+        for step in range(start, self.config.steps):
             yield self.step(step)
 
     def step(self, step: int) -> dict[str, float]:
         """One batch of rollouts and its update."""
         clock = _Clock()
         metrics = {"step": step, "validation_accuracy": math.nan, "entropy_change": math.nan}
+        with clock("push"):
+            self.push()
         every = self.config.validation_every
         if self.validate is not None and every and step % every == 0:
             with clock("validate"):
@@ -118,17 +141,21 @@ class Trainer:
                 max_new_tokens=self.max_new_tokens,
                 stream=f"train/seed{self.seed}/step{step}",
             )
+            self.sampler.sleep()
         with clock("grade"):
             grades = [self.grade(rollout) for rollout in rollouts]
-            rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.model.device)
-            batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.model.device)
+            rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
+            batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
 
         with clock("score"):
             stats, graphs = self.score(batch)
+            if batch.engine_logp_BT is not None:
+                pair = (batch.engine_logp_BT[batch.mask_BT], stats.logp[batch.mask_BT])
+                metrics |= engine_agreement(*pair, self.engine_tolerance)
             mean_logp = (stats.logp * batch.mask_BT).sum(-1) / batch.response_lengths_B
             shaped = self.method.shape_rewards(rewards, batch.groups_B, mean_logp)
             advantages = self.estimator.estimate(batch, shaped)
-            generator = torch.Generator(self.model.device)
+            generator = torch.Generator(self.ranks.device)
             generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
             weighing = None if self._weighs_every_update else self.weigh(stats, advantages, batch.mask_BT, generator)
         with clock("update"):
@@ -162,21 +189,27 @@ class Trainer:
 
     def score(
         self, batch: RolloutBatch, rows: Tensor | None = None, graph: bool = True
-    ) -> tuple[TokenStats, list[tuple[Tensor, TokenStats]]]:
+    ) -> tuple[TokenStats, list[TokenStats]]:
         """Statistics of `rows` (the whole batch by default) under the current policy, detached, each [B, T].
 
         When one update follows and the batch is small enough to hold (`held_tokens`), the forward passes keep their
-        graphs and the update goes on from them: [(rows, their statistics with the graph), ...]. Else the list is empty.
+        graphs and the update goes on from them: the statistics with the graph of each of this rank's micro-batches.
+        Else the list is empty.
         """
+        parts = self._parts(batch, rows)
         held = graph and self.config.updates_per_batch == 1 and int(batch.lengths_B.sum()) <= self.config.held_tokens
-        rows = torch.arange(len(batch)) if rows is None else rows
-        graphs = list(self._forward(batch, rows)) if held else []
+        held = held and (self.ranks.mesh is None or len(parts) == 1)  # FSDP: a backward pass follows each forward
+        graphs = [self._stats(batch, part) for part in parts] if held else []
+        columns = {name: torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device) for name in _COLUMNS}
         with torch.no_grad():
-            parts = graphs or self._forward(batch, rows)
-            columns = {name: torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device) for name in _COLUMNS}
-            for part, stats in parts:
+            for number, part in enumerate(parts):
+                stats = graphs[number] if held else self._stats(batch, part)
                 for name, column in columns.items():
                     column[part] = getattr(stats, name).detach()
+        if not held:
+            release(self.policy)
+        for column in columns.values():
+            self.ranks.sum(column)  # every row is one rank's; the others have zeros there
         return TokenStats(**columns), graphs
 
     @property
@@ -194,7 +227,7 @@ class Trainer:
         stats: TokenStats,
         advantages: Tensor,
         weighing: Weighing | None,
-        graphs: list[tuple[Tensor, TokenStats]],
+        graphs: list[TokenStats],
         generator: torch.Generator,
         step: int,
     ) -> tuple[Tensor, float]:
@@ -211,20 +244,23 @@ class Trainer:
                 weighing = self.weigh(current, advantages, _only(batch.mask_BT, rows), generator)
             used[rows] = weighing.weights[rows]
             self.optimizer.zero_grad(set_to_none=True)
-            total = 0.0
+            total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
             # Before the first update the policy that sampled is the one trained: lp_old = lp, and the ratio exactly 1.
             # The stored scores would equal it only up to the rounding of another micro-batch.
             logp_old = stats.logp if number > 0 else None
-            for loss in self._losses(batch, rows, logp_old, advantages, weighing, graphs):
-                loss.backward()
-                total += loss.item()
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.max_grad_norm).item()
-            if not (math.isfinite(total) and math.isfinite(norm)):
-                raise UserError(
-                    f"step {step}: the loss is {total} and the gradient norm {norm}, so training stopped; "
-                    "a smaller training.optimizer.learning_rate may help"
-                )
-            self.optimizer.step()
+            trust = self._importance(batch, stats)
+            for loss, last in self._losses(batch, rows, logp_old, advantages, weighing, trust, graphs):
+                sync_gradients(self.policy, last or self.config.reduce_every_micro_batch)
+                (loss * self.ranks.size).backward()  # the ranks' gradients are averaged
+                total += loss.detach()
+            norm = clip_and_step(
+                self.policy,
+                self.optimizer,
+                self.ranks.sum(total).item(),
+                max_grad_norm=self.config.optimizer.max_grad_norm,
+                where=f"step {step}",
+                knob="training.optimizer.learning_rate",
+            )
             norms.append(norm)
         return used, float(np.mean(norms))
 
@@ -235,10 +271,12 @@ class Trainer:
         logp_old_BT: Tensor | None,
         advantages: Tensor,
         weighing: Weighing,
-        graphs: list[tuple[Tensor, TokenStats]],
-    ) -> Iterator[Tensor]:
-        """The losses of the micro-batches of `rows`; their sum is the loss of one optimizer step.
+        trust: Tensor | None,
+        graphs: list[TokenStats],
+    ) -> Iterator[tuple[Tensor, bool]]:
+        """The losses of this rank's micro-batches of `rows`, and whether it is the last of them.
 
+        Their sum over micro-batches and ranks is the loss of one optimizer step.
         logp_old_BT: under the policy that sampled; None where that is the current one.
         """
         objective = self.config.objective
@@ -251,8 +289,12 @@ class Trainer:
             return result
 
         multipliers = shares(weighing.weights, self.method.denominator)
+        if trust is not None:
+            multipliers = multipliers * trust
         everywhere = shares(mask.float(), "all")  # terms beside the policy loss are means over all response tokens
-        for part, now in graphs or self._forward(batch, rows):
+        parts = self._parts(batch, rows)
+        for number, part in enumerate(parts):
+            now = graphs[number] if graphs else self._stats(batch, part)
             logp_old = now.logp.detach() if logp_old_BT is None else logp_old_BT[part]
             loss = policy_loss(
                 now.logp,
@@ -268,16 +310,37 @@ class Trainer:
                 loss = loss + (penalty * everywhere[part]).sum()
             if self.method.entropy_bonus():
                 loss = loss - self.method.entropy_bonus() * (now.entropy * everywhere[part]).sum()
-            yield loss
+            yield loss, number == len(parts) - 1
+
+    def _importance(self, batch: RolloutBatch, stats: TokenStats) -> Tensor | None:
+        """Truncated importance sampling, [B, T]: p(trainer) / p(engine) of each token, at most `importance_truncation`.
+
+        None where it is off, or the engine gives no log-probabilities.
+        """
+        limit = self.config.importance_truncation
+        if limit is None or batch.engine_logp_BT is None:
+            return None
+        return (stats.logp - batch.engine_logp_BT).exp().clamp_max(limit)
+
+    def push(self) -> None:
+        """Give the engine the policy's weights, and the memory that the last update took."""
+        for _, optimizer in self.trained().values():
+            optimizer.zero_grad(set_to_none=True)
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.sampler.push(self.policy.weights())
 
     def _mini_batches(self, batch: RolloutBatch) -> list[Tensor]:
         groups = batch.groups_B.unique().tensor_split(self.config.updates_per_batch)
         return [torch.isin(batch.groups_B, chosen).nonzero().squeeze(-1) for chosen in groups]
 
-    def _forward(self, batch: RolloutBatch, rows: Tensor) -> Iterator[tuple[Tensor, TokenStats]]:
-        for part in batch.micro_batches(self.config.tokens_per_micro_batch, rows):
-            bonus = self.method.entropy_bonus() != 0
-            yield part, policy_stats(self.model, batch, part, self.temperature, entropy_gradient=bonus)
+    def _parts(self, batch: RolloutBatch, rows: Tensor | None = None) -> Sequence[Tensor]:
+        """This rank's micro-batches of `rows`."""
+        return self.ranks.share(batch.micro_batches(self.config.tokens_per_micro_batch, rows, self.ranks.size))
+
+    def _stats(self, batch: RolloutBatch, part: Tensor) -> TokenStats:
+        bonus = self.method.entropy_bonus() != 0
+        return self.policy.stats(batch, part, self.temperature, entropy_gradient=bonus)
 
 
 _COLUMNS = tuple(TokenStats.__dataclass_fields__)
@@ -299,7 +362,7 @@ class _Clock:
 
     def __init__(self):
         self.seconds = {
-            f"seconds_{phase}": 0.0 for phase in ("validate", "sample", "grade", "score", "update", "measure")
+            f"seconds_{phase}": 0.0 for phase in ("validate", "sample", "grade", "score", "update", "measure", "push")
         }
 
     @contextmanager

@@ -1,0 +1,140 @@
+"""One training step with a vocabulary of 151,936: peak memory and time of our token statistics against the eager way.
+
+The same step of the same small model (width 64, two layers) in a process of its own each, with nothing different but
+`token_stats`: ours, or log-probabilities and probabilities of all tokens at once, as the authors' code has them.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.files import write_json
+from entropy_dynamics.methods import load_method
+from entropy_dynamics.provenance import hardware
+from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.tasks.grading import grade
+from entropy_dynamics.training import policy as policy_module
+from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.trainer import Trainer
+
+VOCABULARY = 151_936
+PROMPT_TOKENS = 32
+RESULT = Path(__file__).parent / "results" / "large_vocabulary.json"
+
+
+def eager(hidden: Tensor, tokens: Tensor, *, weight: Tensor, temperature: float, entropy_gradient: bool) -> TokenStats:
+    """log p, H, S* and E[S] by their definitions, every intermediate [tokens, V] and kept for the backward pass."""
+    logp_all = (hidden @ weight.T / temperature).float().log_softmax(-1)
+    p = logp_all.exp()
+    entropy = -(p * logp_all).sum(-1)
+    logp = logp_all.gather(-1, tokens[:, None]).squeeze(-1)
+    with torch.no_grad():
+        s_star = logp.exp() * (entropy + logp)
+        s_expected = entropy * p.square().sum(-1) + (p.square() * logp_all).sum(-1)
+    return TokenStats(logp, entropy if entropy_gradient else entropy.detach(), s_star, s_expected)
+
+
+class Given:
+    """Random responses in place of an engine: what is measured begins with the score pass."""
+
+    def __init__(self, tokens: int):
+        self.tokens = tokens
+
+    def sample(self, prompts, *, samples, temperature, max_new_tokens, stream):
+        draw = torch.Generator().manual_seed(0)
+        return [
+            Rollout(prompt.problem_id, k, torch.randint(VOCABULARY, (self.tokens,), generator=draw).tolist(), "length")
+            for prompt in prompts
+            for k in range(samples)
+        ]
+
+    def push(self, weights):
+        pass
+
+    def sleep(self):
+        pass
+
+
+def step(side: str, tokens: int) -> dict[str, float]:
+    """One step of 8 rollouts; extra peak memory in MiB beyond model and optimizer, and seconds."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = load_config("laptop", "qwen2.5-7b-instruct", "clip_b").training
+    config.prompts_per_step, config.group_size, config.steps = 1, 8, 2
+    config.tokens_per_micro_batch, config.held_tokens = 1 << 20, 1 << 20
+    config.entropy_change_every = config.validation_every = 0
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+        )
+    )
+    trainer = Trainer(
+        config,
+        policy=Policy(model),
+        method=load_method("clip_b"),
+        sampler=Given(8),
+        grade=lambda rollout: grade("\\boxed{1}", rollout.sample % 2, "stop"),
+        prompts=[Prompt("problem", list(range(PROMPT_TOKENS)))],
+        temperature=1.0,
+        max_new_tokens=tokens,
+        pad_token=0,
+        seed=0,
+    )
+    if side == "eager":
+        policy_module.token_stats = eager
+    trainer.step(0)  # a small one first: the optimizer's state and the libraries' buffers are no cost of the statistics
+    trainer.optimizer.zero_grad(set_to_none=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    trainer.sampler = Given(tokens // 8)
+    start = time.perf_counter()
+    metrics = trainer.step(1)
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"extra_peak_mib": (peak - before) / 1024, "seconds": seconds, "entropy": metrics["entropy"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=2048, help="response tokens of the step")
+    parser.add_argument("--side", choices=["ours", "eager"], help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(step(options.side, options.tokens)))
+        return
+    sides = {}
+    for side in ("ours", "eager"):
+        command = [sys.executable, __file__, "--side", side, "--tokens", str(options.tokens)]
+        sides[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ours, theirs = sides["ours"], sides["eager"]
+    assert abs(ours["entropy"] - theirs["entropy"]) < 1e-4, "the two sides do not compute the same"
+    result = {
+        "what": f"a Clip_B step, {options.tokens} response tokens, vocabulary {VOCABULARY}, width 64, fp32, 1 thread",
+        "hardware": hardware(),
+        "torch": torch.__version__,
+        "one_tensor_of_logits_mib": options.tokens * VOCABULARY * 4 / 2**20,
+        **sides,
+        "eager_to_ours": {key: theirs[key] / ours[key] for key in ("extra_peak_mib", "seconds")},
+    }
+    write_json(options.out, result)
+    print(options.out.read_text())
+
+
+if __name__ == "__main__":
+    main()

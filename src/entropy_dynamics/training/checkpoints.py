@@ -1,0 +1,146 @@
+"""Checkpoints: what a run needs to go on, written whole or not at all, readable by another number of ranks.
+
+Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), all else into one
+JSON file that is written last: a directory without it is no checkpoint. Nothing random has to be kept, because random
+numbers belong to the seed and the number of the step.
+"""
+
+import json
+import shutil
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+from entropy_dynamics.files import write_json
+from entropy_dynamics.ranks import Ranks
+
+RECORD = "checkpoint.json"
+Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+class Checkpoints:
+    """The checkpoints of one run, in the folders step<n> of `root`; n steps are done there."""
+
+    def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], kept: int):
+        """
+        Args:
+            made_from: what the run is made from (config, hashes of its inputs). Checkpoints of anything else are left
+                alone and not gone on from.
+            kept: how many of the latest to keep.
+        """
+        self.root, self.ranks, self.made_from, self.kept = root, ranks, made_from, kept
+        self.writing: tuple[Path, Any, dict[str, Any]] | None = None
+        # A save goes on while training does, so it needs a process group in which nothing else is going on.
+        self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
+
+    def save(self, trained: Trained, steps_done: int, rows: list[dict[str, float]]) -> None:
+        """Start writing a checkpoint; with ranks it is finished in the background, by `finish` or the next `save`."""
+        self.finish()
+        temporary = self.root / f".step{steps_done}.partial"
+        if self.ranks.is_main and temporary.exists():
+            shutil.rmtree(temporary)  # of a run that was killed; the reader would take stale parts for its own
+        self.ranks.barrier()
+        tensors = _tensors(trained, _state(trained))
+        writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
+        record = {"steps_done": steps_done, "made_from": self.made_from, "rows": list(rows)}
+        if self.group is None:
+            with _quiet():
+                dcp.save(tensors, storage_writer=writer, no_dist=True)
+            self.writing = (temporary, None, record)
+            self.finish()
+        else:
+            future = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
+            self.writing = (temporary, future, record)
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written, give it its name, and delete the older ones."""
+        if self.writing is None:
+            return
+        temporary, future, record = self.writing
+        self.writing = None
+        if future is not None:
+            future.result()
+        self.ranks.barrier()
+        if self.ranks.is_main:
+            write_json(temporary / RECORD, record)
+            final = self.root / f"step{record['steps_done']}"
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+            for old in self._steps()[: -self.kept]:
+                shutil.rmtree(old)
+        self.ranks.barrier()
+
+    def resume(self, trained: Trained) -> tuple[int, list[dict[str, float]]]:
+        """Load the latest checkpoint of this run into `trained`; the number of steps done and their metrics.
+
+        (0, []) where there is none.
+        """
+        for path in reversed(self._steps()):
+            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+            if record["made_from"] == self.made_from:
+                self._load(path, trained)
+                return record["steps_done"], record["rows"]
+        return 0, []
+
+    def _load(self, path: Path, trained: Trained) -> None:
+        state = _state(trained)
+        tensors = _tensors(trained, state)  # the same memory: what is read into one stands in the other
+        with _quiet():
+            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.group is None)
+        for name, (module, optimizer) in trained.items():
+            set_state_dict(
+                module,
+                optimizer,
+                model_state_dict=state[f"{name}/model"],
+                optim_state_dict=state[f"{name}/optimizer"],
+                options=_FLAT,
+            )
+
+    def delete(self) -> None:
+        """Once the run is written, its checkpoints are of no use."""
+        self.finish()
+        self.ranks.barrier()
+        if self.ranks.is_main:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def _steps(self) -> list[Path]:
+        found = [path for path in self.root.glob("step*") if (path / RECORD).is_file()]
+        return sorted(found, key=lambda path: int(path.name.removeprefix("step")))
+
+
+@contextmanager
+def _quiet():
+    """Without the warning that there is no process group: `no_dist` says so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
+
+
+def _state(trained: Trained) -> dict[str, dict[str, Any]]:
+    """Names to values of modules and optimizers, flat. Tied weights stand under each of their names."""
+    state = {}
+    for name, (module, optimizer) in trained.items():
+        for part, values in zip(("model", "optimizer"), get_state_dict(module, optimizer, options=_FLAT), strict=True):
+            state[f"{name}/{part}"] = values
+    return state
+
+
+def _tensors(trained: Trained, state: dict[str, dict[str, Any]]) -> dict[str, Tensor]:
+    """What is written: all tensors, tied ones once. The rest, an optimizer's settings, is the config's to say."""
+    tensors = {}
+    for section, values in state.items():
+        module, _ = trained[section.partition("/")[0]]
+        tied = {key for key in values if section.endswith("model")} - {name for name, _ in module.named_parameters()}
+        tensors |= {
+            f"{section}/{key}": value for key, value in values.items() if isinstance(value, Tensor) and key not in tied
+        }
+    return tensors

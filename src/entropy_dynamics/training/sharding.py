@@ -1,0 +1,97 @@
+"""FSDP2: parameters, gradients and optimizer states divided over the ranks, gathered block by block while in use.
+
+A module is built on the meta device, sharded, and then filled from safetensors, so that no rank ever holds the whole
+model. Master weights and reductions are fp32 whatever the forward and backward passes compute in.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import distribute_tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.ranks import Ranks
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def empty_model(directory: Path) -> PreTrainedModel:
+    """The model of `directory` in fp32 without any numbers in it, on the meta device."""
+    config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+
+def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks: Ranks) -> None:
+    """Divide the parameters of `module` over the ranks in place: each of `blocks` by itself, then the rest.
+
+    Computation is in `precision`, gradients are reduced in fp32; only the outermost module's outputs are made fp32, as
+    a block's output is the next one's input.
+    """
+    dtype = PRECISIONS[precision]
+    compute = None if dtype == torch.float32 else dtype
+    inner = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+    outer = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, output_dtype=torch.float32)
+    for block in blocks:
+        fully_shard(block, mesh=ranks.mesh, mp_policy=inner)
+    fully_shard(module, mesh=ranks.mesh, mp_policy=outer)
+
+
+def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str | None], ranks: Ranks) -> None:
+    """Give a sharded module on the meta device its memory, and its numbers from the safetensors files in `directory`.
+
+    Each rank reads a parameter and keeps its own part of it. Parameters for which `name_in_file` gives None start at 0.
+    Raises UserError for a parameter that no file holds, or in another shape.
+    """
+    module.to_empty(device=ranks.device)
+    _rebuild_buffers(module, ranks.device)
+    where = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            where |= dict.fromkeys(file.keys(), path)
+    for name, parameter in module.named_parameters():
+        source = name_in_file(name)
+        if source is None:
+            nn.init.zeros_(parameter)
+            continue
+        if source not in where:
+            raise UserError(f"{directory}: no file holds the weights {source!r} that the model's config asks for")
+        with safe_open(where[source], framework="pt") as file:
+            values = file.get_tensor(source)
+        if values.shape != parameter.shape:
+            raise UserError(
+                f"{where[source]}: {source} is {tuple(values.shape)}, the config says {tuple(parameter.shape)}"
+            )
+        # Every rank has read the same values, so each takes its part without a word to the others.
+        own = distribute_tensor(
+            values.to(ranks.device, torch.float32), parameter.device_mesh, parameter.placements, src_data_rank=None
+        )
+        parameter.detach().to_local().copy_(own.to_local())
+
+
+def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
+    """Make modules that compute their buffers from the config (rotary frequencies) anew: no file holds these."""
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if child._non_persistent_buffers_set:
+                setattr(parent, name, type(child)(config=child.config).to(device))
+
+
+def sync_gradients(module: nn.Module, now: bool) -> None:
+    """Before a backward pass: whether its gradients are reduced over the ranks, or only added up on this one.
+
+    Adding up saves reductions, but keeps a whole fp32 gradient on every rank until the last micro-batch.
+    """
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(now)
+
+
+def release(module: nn.Module) -> None:
+    """After a forward pass that no backward follows: the outermost parameters would stay gathered."""
+    if isinstance(module, FSDPModule):
+        module.reshard()

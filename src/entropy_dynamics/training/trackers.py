@@ -1,0 +1,99 @@
+"""Metrics of a run in TensorBoard and Weights & Biases too, where the config names them; its files need neither."""
+
+import importlib
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from entropy_dynamics.config import Config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.layout import Layout
+
+PROJECT = "entropy-dynamics"  # in Weights & Biases
+
+
+class Trackers:
+    """The trackers of one run, those of `config.trackers`; a context, at whose end they are closed.
+
+    Raises UserError at once, before anything is computed, for a tracker that is not installed or does not start.
+    """
+
+    def __init__(self, config: Config, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
+        """`enabled`: on one rank only."""
+        self._open = []
+        run = Path(config.model.name, method, f"seed{seed}")
+        for name in config.trackers if enabled else []:
+            if name == "tensorboard":
+                self._open.append(_TensorBoard(layout.root / "logs" / "tensorboard" / run))
+            else:
+                self._open.append(_WandB(config, layout.root / "logs", str(Path(config.scale, run))))
+
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Numbers of one step, by name; those that are not a number then (NaN) are left out."""
+        numbers = {name: float(value) for name, value in metrics.items() if name != "step"}
+        numbers = {name: value for name, value in numbers.items() if not math.isnan(value)}
+        for tracker in self._open:
+            tracker.log(step, numbers)
+
+    def close(self) -> None:
+        """Write what is held back."""
+        while self._open:
+            self._open.pop().close()
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _TensorBoard:
+    def __init__(self, directory: Path) -> None:
+        _import("tensorboard")
+        self._directory = directory
+        self._writer: Any = None
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # A run that goes on from a checkpoint does some steps again: what was written of them is then void.
+            self._writer = SummaryWriter(str(self._directory), purge_step=step)
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _WandB:
+    """Online, offline or off is for wandb's own variable to say: WANDB_MODE."""
+
+    def __init__(self, config: Config, directory: Path, name: str) -> None:
+        wandb = _import("wandb")
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=PROJECT, name=name, config=OmegaConf.to_container(config, resolve=True), dir=str(directory)
+            )
+        except wandb.Error as error:
+            raise UserError(f"wandb does not start: {' '.join(str(error).split())}") from error
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log(numbers, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _import(tracker: str) -> ModuleType:
+    try:
+        return importlib.import_module(tracker)
+    except ImportError:
+        raise UserError(
+            f'trackers: {tracker} is not installed: pip install "entropy-dynamics[trackers]", or take it off the list'
+        ) from None

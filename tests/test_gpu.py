@@ -1,0 +1,102 @@
+"""What only a GPU can show: `pytest -m gpu` on a machine with one. vLLM's part is in tests/engine."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.footprint import training_memory
+from entropy_dynamics.launch import start_ranks
+from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.tokenizer import build_tokenizer
+from gpu_memory_program import CASE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+CASES = ("cut", "updates", "ppo", "recomputed", "bfloat16", "checkpoint-save", "checkpoint-resume")
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory, make_model, tokenizer):
+    """The cases of rank_program.py on one GPU under FSDP2, and `cut`, `updates` and `ppo` on one CPU rank."""
+    root = tmp_path_factory.mktemp("ranks")
+    save_policy(make_model("qwen3", layers=2), tokenizer, root / "model")
+    found = {}
+    for device, cases in (("cuda", CASES), ("cpu", CASES[:3])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DEVICE", device)
+            start_ranks(1, [sys.executable, str(ROOT / "tests" / "rank_program.py"), str(root), *cases])
+        found |= {(device, case): json.loads((root / f"{case}-1.json").read_text()) for case in cases}
+    return found
+
+
+@pytest.mark.parametrize("case", CASES[:3])
+def test_a_gpu_does_what_a_cpu_does(outcomes, case):
+    gpu, cpu = outcomes["cuda", case], outcomes["cpu", case]
+    assert gpu["rollouts"][0] == cpu["rollouts"][0]
+    assert np.array_equal(gpu["weights"][0], cpu["weights"][0])
+    np.testing.assert_allclose(gpu["gradients"][0], cpu["gradients"][0], atol=1e-4)
+
+
+def test_bfloat16_stays_near_and_keeps_fp32_master_weights(outcomes):
+    rounded, exact = outcomes["cuda", "bfloat16"], outcomes["cuda", "recomputed"]
+    assert np.corrcoef(rounded["gradients"][0], exact["gradients"][0])[0, 1] > 0.99
+    values = torch.tensor(rounded["policy"]["model.layers.0.mlp.up_proj.weight"])
+    assert not torch.equal(values, values.bfloat16().float())
+
+
+def test_a_checkpoint_written_in_the_background_goes_on_as_if_nothing_had_been(outcomes):
+    saved, resumed = outcomes["cuda", "checkpoint-save"], outcomes["cuda", "checkpoint-resume"]
+    for part in ("policy", "critic"):
+        for name, values in saved[part].items():
+            np.testing.assert_allclose(values, resumed[part][name], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_token_statistics_on_a_gpu(dtype):
+    """Against their definitions in float64 on a CPU, with a vocabulary that does not divide into blocks."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(700, 64).to(dtype), (torch.randn(151_936, 64) / 8).to(dtype)
+    tokens = torch.randint(len(weight), (700,))
+    stats = token_stats(hidden.cuda(), tokens.cuda(), weight=weight.cuda())
+    logits = (hidden.cuda() @ weight.cuda().T).cpu().double()  # the product in its own precision, the rest exact
+    logp = logits.log_softmax(-1)
+    p = logp.exp()
+    entropy = -(p * logp).sum(-1)
+    s = p * (entropy[:, None] + logp)
+    expected = {
+        "logp": logp.gather(-1, tokens[:, None]).squeeze(-1),
+        "entropy": entropy,
+        "s_star": s.gather(-1, tokens[:, None]).squeeze(-1),
+        "s_expected": (p * s).sum(-1),
+    }
+    for name, value in expected.items():
+        torch.testing.assert_close(getattr(stats, name).cpu().double(), value, rtol=1e-3, atol=1e-5)
+
+
+def test_memory_is_within_a_fifth_of_what_plan_says(tmp_path):
+    config = load_config(*CASE, configs=ROOT / "configs")
+    shape = config.model.shape
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            tie_word_embeddings=shape.tied_embeddings,
+        )
+    )
+    save_policy(model, build_tokenizer("bytes"), tmp_path / "model")
+    start_ranks(1, [sys.executable, str(ROOT / "tests" / "gpu_memory_program.py"), str(tmp_path)])
+    measured = json.loads((tmp_path / "measured.json").read_text())
+    parts = training_memory(config)
+    planned = sum(size for part, size in parts.items() if part not in ("engine", "process"))
+    print(f"measured {measured['peak_bytes'] / 2**30:.2f} GiB, planned {planned / 2**30:.2f}: {parts}")
+    assert measured["peak_bytes"] == pytest.approx(planned, rel=0.2)

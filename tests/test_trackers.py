@@ -1,0 +1,95 @@
+"""Trackers: what TensorBoard's own reader finds in its files, what wandb is told, and nothing where none is wanted."""
+
+import math
+import sys
+import types
+
+import pytest
+
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.training.trackers import Trackers
+
+MODEL = "qwen2.5-7b-instruct"
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return Layout(tmp_path / "smoke")
+
+
+def config_with(*trackers):
+    return load_config("smoke", MODEL, "grpo", [f"trackers=[{','.join(trackers)}]"])
+
+
+def test_tensorboard_has_the_numbers_and_no_nan(layout):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Trackers(config_with("tensorboard"), layout, "clip_b@mu=1.2", 3) as trackers:
+        trackers.log(0, {"step": 0, "entropy": 0.5, "validation_accuracy": 0.25})
+        trackers.log(1, {"step": 1, "entropy": 0.375, "validation_accuracy": math.nan})
+        trackers.log(2, {"step": 2, "entropy": 99.0, "validation_accuracy": math.nan})
+    with Trackers(config_with("tensorboard"), layout, "clip_b@mu=1.2", 3) as trackers:  # goes on from a checkpoint
+        trackers.log(2, {"step": 2, "entropy": 0.125, "validation_accuracy": 0.75})
+    found = EventAccumulator(str(layout.root / "logs/tensorboard" / MODEL / "clip_b@mu=1.2/seed3")).Reload()
+    assert set(found.Tags()["scalars"]) == {"entropy", "validation_accuracy"}
+    assert [(one.step, one.value) for one in found.Scalars("entropy")] == [(0, 0.5), (1, 0.375), (2, 0.125)]
+    assert [(one.step, one.value) for one in found.Scalars("validation_accuracy")] == [(0, 0.25), (2, 0.75)]
+
+
+class FakeWandB(types.ModuleType):
+    """Takes down what it is told."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, fails=False):
+        super().__init__("wandb")
+        self.told, self.fails = [], fails
+
+    def init(self, **settings):
+        if self.fails:
+            raise self.Error("api_key not configured\n(no-tty)")
+        self.told.append(settings)
+        return types.SimpleNamespace(
+            log=lambda numbers, step: self.told.append((step, numbers)), finish=lambda: self.told.append("finished")
+        )
+
+
+def test_wandb_is_told_the_config_and_the_numbers(layout, monkeypatch):
+    fake = FakeWandB()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with Trackers(config_with("wandb"), layout, "grpo", 1) as trackers:
+        trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
+    start, logged, end = fake.told
+    assert start["project"] == "entropy-dynamics"
+    assert start["name"] == f"smoke/{MODEL}/grpo/seed1"
+    assert start["config"]["training"]["group_size"] == 16
+    assert start["dir"] == str(layout.root / "logs")
+    assert logged == (4, {"entropy": 0.5})
+    assert end == "finished"
+
+
+def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandB(fails=True))
+    with pytest.raises(UserError, match=r"^wandb does not start: api_key not configured \(no-tty\)$"):
+        Trackers(config_with("wandb"), layout, "grpo", 1)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_an_absent_package_is_said_before_anything_runs(layout, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
+    with pytest.raises(UserError, match=rf'{name} is not installed: pip install "entropy-dynamics\[trackers\]"'):
+        Trackers(config_with(name), layout, "grpo", 1)
+    assert not layout.root.exists()
+
+
+@pytest.mark.parametrize(("names", "enabled"), [((), True), (("tensorboard", "wandb"), False)])
+def test_none_costs_nothing(layout, monkeypatch, names, enabled):
+    for name in ("tensorboard", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with Trackers(config_with(*names), layout, "grpo", 1, enabled=enabled) as trackers:
+        trackers.log(0, {"step": 0, "entropy": 0.5})
+    assert not layout.root.exists()
