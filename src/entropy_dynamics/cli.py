@@ -3,12 +3,19 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, DataConfig, ProblemSetConfig, load_config
+from entropy_dynamics.devices import claim_devices
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.launch import end_with_parent, launched, run_on_ranks
 from entropy_dynamics.layout import Layout
+
+if TYPE_CHECKING:
+    from entropy_dynamics.ranks import Ranks
 
 # What a step needs is imported when it runs: torch and transformers take seconds, and tables and figures need neither.
 
@@ -16,8 +23,12 @@ from entropy_dynamics.layout import Layout
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step. Returns 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if launched():
+        end_with_parent()
     try:
-        options.run(options)
+        with ExitStack() as options.until_done:
+            options.run(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -25,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; no half-written file is left", file=sys.stderr)
+        if not launched():  # whoever started the ranks says it
+            print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
     return 0
 
@@ -55,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     data.add_argument("--out", metavar="DIR", help="where to write (default: <results>/<scale>/data)")
     data.add_argument("--prompts", metavar="MODEL", help="also write the prompts that the real MODEL would get")
+    prompt = step("prompt", _prompt, "Print one problem as the model gets it, and its number of tokens.", "model")
+    prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
     step("model", _model, "Make a base model ready: build and warm-start its stand-in.", "model")
     step("pass-rates", _pass_rates, "Measure pass rates and filter the training problems.")
     step("train", _train, "Train one model with one method and one seed.", "model", "method")
@@ -64,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     report = step("report", _report, "Draw tables and figures.")
     report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., pass_rates")
     step("claims", _claims, "Judge the paper's claims by the results that are there.")
+    plan = step("plan", _plan, "Say what a scale needs before anything is started: memory, tokens, hours, disk.")
+    plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
     show = step("config", _config, "Print the resolved config of a run.", "model")
     show.add_argument("--method", required=True)
     return parser
@@ -90,6 +106,29 @@ def _load_torch(config: Config) -> None:
 
     torch.set_num_threads(config.threads)
     logging.disable_progress_bar()
+
+
+def _left_to_ranks(config: Config, options: argparse.Namespace) -> bool:
+    """True where ranks did this step, started here and waited for; else this process is to do it."""
+    if launched():
+        return False
+    if config.hardware.ranks is None:
+        options.until_done.enter_context(claim_devices(config.hardware.device, 1))
+        return False
+    run_on_ranks(config, options.arguments)
+    return True
+
+
+@contextmanager
+def _ranks(config: Config) -> Iterator["Ranks"]:
+    """This process among those that share the step."""
+    from entropy_dynamics.ranks import Ranks
+
+    ranks = Ranks.join(config.hardware)
+    try:
+        yield ranks
+    finally:
+        ranks.close()
 
 
 def _data(options: argparse.Namespace) -> None:
@@ -122,7 +161,8 @@ def _problem_sources(data: DataConfig, options: argparse.Namespace) -> DataConfi
         if not size.isdecimal():
             raise UserError(f"--split {entry}: {size!r} is not a number of problems")
         evaluation[name] = ProblemSetConfig(source="split", size=int(size))
-    return DataConfig(seed=data.seed, train=ProblemSetConfig(source="file", path=options.train), evaluation=evaluation)
+    train = ProblemSetConfig(source="file", path=options.train)
+    return DataConfig(seed=data.seed, folder=None, train=train, evaluation=evaluation)
 
 
 def _name_and_value(option: str, entry: str) -> tuple[str, str]:
@@ -130,6 +170,28 @@ def _name_and_value(option: str, entry: str) -> tuple[str, str]:
     if not (name.isidentifier() and equals and value):
         raise UserError(f"{option} {entry!r} is not of the form NAME=VALUE")
     return name, value
+
+
+def _prompt(options: argparse.Namespace) -> None:
+    """The prompt goes to stdout, all else to stderr, so that a file or a pipe gets the prompt alone."""
+    from entropy_dynamics.tasks.prompts import find_problem, preview_messages, prompt_tokens, render_prompt
+
+    config, layout = _load(options, options.model)
+    name, problem = find_problem(layout.data, ["train", *config.data.evaluation], options.problem)
+    directory, prompt_format = layout.model(options.model), config.model.prompt_format
+    if (directory / "tokenizer_config.json").is_file():
+        _load_torch(config)
+        from entropy_dynamics.models.loading import load_tokenizer
+
+        tokenizer = load_tokenizer(directory)
+        text = render_prompt(tokenizer, problem.problem, prompt_format)
+        count = len(prompt_tokens(tokenizer, problem.problem, prompt_format))
+        about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
+    else:
+        text = preview_messages(problem.problem, prompt_format)
+        about = f"a preview, since there is no tokenizer in {directory}"
+    print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
+    print(text, end="" if text.endswith("\n") else "\n")
 
 
 def _model(options: argparse.Namespace) -> None:
@@ -143,31 +205,43 @@ def _model(options: argparse.Namespace) -> None:
 def _pass_rates(options: argparse.Namespace) -> None:
     model = load_config(options.scale, overrides=options.set).pass_rates.model
     config, layout = _load(options, model)
+    if _left_to_ranks(config, options):
+        return
     _load_torch(config)
     from entropy_dynamics.pass_rates import measure_pass_rates
 
-    frame = measure_pass_rates(config, layout)
-    print(f"{frame['kept'].sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
+    with _ranks(config) as ranks:
+        frame = measure_pass_rates(config, layout, ranks)
+    if ranks.is_main:
+        print(f"{frame['kept'].sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
 
 
 def _train(options: argparse.Namespace) -> None:
     config, layout = _load(options, options.model, options.method)
+    if _left_to_ranks(config, options):
+        return
     _load_torch(config)
     from entropy_dynamics.training.run import run_training
 
-    run_training(config, layout, options.method, options.seed)
+    with _ranks(config) as ranks:
+        run_training(config, layout, options.method, options.seed, ranks)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     config, layout = _load(options, options.model, options.method)
+    if _left_to_ranks(config, options):
+        return
     _load_torch(config)
     from entropy_dynamics.evaluation import evaluate
 
-    evaluate(config, layout, options.method, options.seed, options.datasets or list(config.data.evaluation))
+    datasets = options.datasets or list(config.data.evaluation)
+    with _ranks(config) as ranks:
+        evaluate(config, layout, options.method, options.seed, datasets, ranks)
 
 
 def _theory(options: argparse.Namespace) -> None:
     config, layout = _load(options, options.model)
+    options.until_done.enter_context(claim_devices(config.hardware.device, 1))
     _load_torch(config)
     from entropy_dynamics.theory_check import check_logit_steps
 
@@ -189,6 +263,14 @@ def _claims(options: argparse.Namespace) -> None:
     config, layout = _load(options)
     for path in write_claims(layout.root, options.scale, dict(config.seeds)):
         print(path)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from entropy_dynamics.plan import check_fits, make_plan, write_plan
+
+    plan = make_plan(options.scale, options.set)
+    print(write_plan(plan, options.markdown))
+    check_fits(plan, options.scale, options.set)
 
 
 def _config(options: argparse.Namespace) -> None:

@@ -6,13 +6,16 @@ rule theory:
         configs(),
         "configs/model/qwen2.5-7b-instruct.yaml",
         f"{ROOT}/data/train.parquet",
-        f"{ROOT}/models/qwen2.5-7b-instruct/model.safetensors",
+        f"{ROOT}/models/qwen2.5-7b-instruct/model.json",
     output:
         f"{ROOT}/theory/logit_steps.parquet",
     log:
         f"{ROOT}/logs/theory.log",
     conda:
         "../../environment.yml"
+    threads: SCALE_CONFIG.threads
+    resources:
+        **needs("evaluate", "qwen2.5-7b-instruct") | {"gpu": ONE_GPU},
     params:
         scale=SCALE,
     shell:
@@ -41,6 +44,7 @@ rule claims:
         ),
     log:
         f"{ROOT}/logs/claims.log",
+    localrule: True
     conda:
         "../../environment.yml"
     params:

@@ -2,6 +2,7 @@
 import os
 import re
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 from snakemake.utils import validate
@@ -13,6 +14,7 @@ from entropy_dynamics.config import (
     split_method,
 )
 from entropy_dynamics.layout import Layout
+from entropy_dynamics.plan import resources
 from entropy_dynamics.reporting import claims
 from entropy_dynamics.reporting.experiments import known_experiments, load_experiment
 
@@ -28,6 +30,11 @@ SEEDS |= {"extras": config["extra_seeds"]} if "extra_seeds" in config else {}
 SET_SEEDS = f"--set seeds.tables={SEEDS['tables']} --set seeds.extras={SEEDS['extras']}"
 LAYOUT = Layout.of(SCALE)
 ROOT = LAYOUT.root.as_posix()
+# CPU threads of a job that runs on ranks, so that jobs side by side leave each other their cores
+THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
+ONE_GPU = int(SCALE_CONFIG.hardware.device == "cuda")  # of a step without ranks
+PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
+REAL_MODELS = not SCALE_CONFIG.stand_ins  # downloaded, where stand-ins are trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 EXPERIMENTS = {
@@ -65,15 +72,43 @@ def method_config(wildcards):
     return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
 
 
-def policy_weights(wildcards):
+def policy_facts(wildcards):
+    """A policy's model.json: it holds the hashes of the weights, which may be in several files."""
     directory = LAYOUT.policy(wildcards.model, wildcards.method, wildcards.seed)
-    return (directory / "model.safetensors").as_posix()
+    return (directory / "model.json").as_posix()
+
+
+@lru_cache(maxsize=None)
+def job_needs(step, model, method):
+    on_cpu = SCALE_CONFIG.hardware.device == "cpu"  # where all jobs are alike
+    return resources(
+        SCALE_CONFIG if on_cpu else load_config(SCALE, model, method), step
+    )
+
+
+def needs(step, model=None):
+    """The resources of a rule: what `entropy-dynamics plan` reckons for each of its jobs.
+
+    The default profile has no bounds for them; a profile for several GPUs or a cluster does.
+    """
+
+    def of_a_job(resource):
+        return lambda wildcards: job_needs(
+            step, model or wildcards.model, wildcards.get("method")
+        )[resource]
+
+    return {resource: of_a_job(resource) for resource in ("gpu", "mem_mb", "runtime")}
 
 
 def problem_files(wildcards):
-    """The files that problems are read from, where a set's source is a file."""
-    sets = [SCALE_CONFIG.data.train, *SCALE_CONFIG.data.evaluation.values()]
-    return [one.path for one in sets if one.path is not None]
+    """The files that problems are read from: those that sets name, and those of a folder that replaces sources."""
+    data = SCALE_CONFIG.data
+    sets = {"train": data.train, **data.evaluation}
+    files = [one.path for one in sets.values() if one.path is not None]
+    if data.folder is not None:
+        names = [f"{name}{end}" for name in sets for end in (".jsonl", ".parquet")]
+        files += [path for name in names if (path := Path(data.folder, name)).is_file()]
+    return files
 
 
 def inputs_of(name):

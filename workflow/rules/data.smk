@@ -10,6 +10,7 @@ rule problems:
         f"{ROOT}/data/problems.json",
     log:
         f"{ROOT}/logs/problems.log",
+    localrule: True  # light, and where a scale downloads its problems compute nodes often have no network
     conda:
         "../../environment.yml"
     params:
@@ -25,14 +26,17 @@ rule base_model:
         rules.problems.output,
     output:
         f"{ROOT}/models/{{model}}/model.json",
-        f"{ROOT}/models/{{model}}/model.safetensors",
     log:
         f"{ROOT}/logs/models/{{model}}.log",
     benchmark:
         f"{ROOT}/logs/models/{{model}}.jsonl"
     priority: 100
+    localrule: REAL_MODELS
     conda:
         "../../environment.yml"
+    threads: SCALE_CONFIG.threads
+    resources:
+        **needs("model"),
     params:
         scale=SCALE,
     shell:
@@ -41,9 +45,9 @@ rule base_model:
 
 rule measure_pass_rates:
     input:
-        configs(f"model/{SCALE_CONFIG.pass_rates.model}"),
+        configs(f"model/{PASS_RATE_MODEL}"),
         f"{ROOT}/data/train.parquet",
-        f"{ROOT}/models/{SCALE_CONFIG.pass_rates.model}/model.safetensors",
+        f"{ROOT}/models/{PASS_RATE_MODEL}/model.json",
     output:
         f"{ROOT}/data/pass_rates.parquet",
     log:
@@ -53,6 +57,9 @@ rule measure_pass_rates:
     priority: 100
     conda:
         "../../environment.yml"
+    threads: THREADS
+    resources:
+        **needs("pass_rates", PASS_RATE_MODEL),
     params:
         scale=SCALE,
     shell:

@@ -5,7 +5,7 @@ rule evaluate:
     input:
         configs(),
         model_config,
-        policy_weights,
+        policy_facts,
         expand(f"{ROOT}/data/{{dataset}}.parquet", dataset=EVALUATION_SETS),
     output:
         expand(
@@ -18,6 +18,9 @@ rule evaluate:
         f"{ROOT}/logs/evaluations/{{model}}/{{method}}/seed{{seed}}.jsonl"
     conda:
         "../../environment.yml"
+    threads: THREADS
+    resources:
+        **needs("evaluate"),
     params:
         scale=SCALE,
     shell:

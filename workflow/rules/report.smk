@@ -16,6 +16,7 @@ for name in TABLES:
             ),
         log:
             f"{ROOT}/logs/tables/{name}.log",
+        localrule: True
         conda:
             "../../environment.yml"
         params:
@@ -42,6 +43,7 @@ for name in FIGURES:
             ),
         log:
             f"{ROOT}/logs/figures/{name}.log",
+        localrule: True
         conda:
             "../../environment.yml"
         params:

@@ -6,7 +6,7 @@ rule train:
         configs(),
         model_config,
         method_config,
-        f"{ROOT}/models/{{model}}/model.safetensors",
+        f"{ROOT}/models/{{model}}/model.json",
         f"{ROOT}/data/train.parquet",
         f"{ROOT}/data/dapo500.parquet",
         f"{ROOT}/data/pass_rates.parquet",
@@ -26,13 +26,16 @@ rule train:
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "provenance"},
         ),
-        policy=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/policy/model.safetensors",
+        policy=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/policy/model.json",
     log:
         f"{ROOT}/logs/runs/{{model}}/{{method}}/seed{{seed}}.log",
     benchmark:
         f"{ROOT}/logs/runs/{{model}}/{{method}}/seed{{seed}}.jsonl"
     conda:
         "../../environment.yml"
+    threads: THREADS
+    resources:
+        **needs("train"),
     params:
         scale=SCALE,
     shell:

@@ -1,0 +1,135 @@
+"""Runs that share a machine's GPUs, as real processes over made-up devices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from entropy_dynamics.devices import claim_devices, visible_devices
+from entropy_dynamics.errors import UserError
+
+WAIT = 120  # seconds after which a test gives up
+
+
+@pytest.fixture(autouse=True)
+def outside_of_slurm(monkeypatch, tmp_path):
+    for name in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def claimant(body: str, count: int, known: list[str], **options) -> subprocess.Popen:
+    """A process that claims `count` of `known` and then runs `body` with what it got in `held`."""
+    code = f"""
+    import os, sys, time
+    from entropy_dynamics.devices import claim_devices
+    with claim_devices("cuda", {count}, {known!r}, pause=0.02) as held:
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(held)
+    """
+    code = textwrap.dedent(code) + textwrap.indent(textwrap.dedent(body), "    ")
+    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)
+
+
+def test_twenty_claimants_of_three_devices_never_share_one_and_all_finish(tmp_path):
+    """A holder marks its devices by creating a file, which fails if another holder's mark is there."""
+    body = f"""
+    marks = [os.path.join({str(tmp_path)!r}, "held-" + name) for name in held]
+    for mark in marks:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    time.sleep(0.01)
+    for mark in marks:
+        os.remove(mark)
+    print(len(held))
+    """
+    claimants = [(1 + number % 3, claimant(body, 1 + number % 3, ["0", "1", "2"])) for number in range(20)]
+    for count, process in claimants:
+        out, _ = process.communicate(timeout=WAIT)
+        assert (process.returncode, out) == (0, f"{count}\n")
+
+
+def test_who_waits_says_so_once_and_goes_on_when_the_holder_is_killed():
+    holder = claimant("print('held', flush=True); time.sleep(600)", 2, ["0", "1"])
+    assert holder.stdout.readline() == "held\n"
+    waiting = claimant("print(held)", 1, ["0", "1"], stderr=subprocess.PIPE)
+    assert waiting.stderr.readline() == "waiting for 1 of 2 GPUs; other runs hold them\n"
+    assert waiting.poll() is None
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    out, err = waiting.communicate(timeout=WAIT)
+    assert (waiting.returncode, err) == (0, "")
+    assert out in ("['0']\n", "['1']\n")
+
+
+def test_what_one_run_leaves_another_gets():
+    with claim_devices("cuda", 2, ["4", "5", "6"]) as first:
+        assert first == ["4", "5"]
+        process = claimant("print(held)", 1, ["4", "5", "6"])
+        assert process.communicate(timeout=WAIT)[0] == "['6']\n"
+    with claim_devices("cuda", 3, ["4", "5", "6"]) as all_of_them:
+        assert all_of_them == ["4", "5", "6"]
+
+
+def test_the_choice_is_the_childrens_and_only_while_it_lasts(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-5f")
+    shown = [sys.executable, "-c", "import os, json; print(json.dumps(os.environ['CUDA_VISIBLE_DEVICES']))"]
+    with claim_devices("cuda", 2):
+        assert json.loads(subprocess.check_output(shown)) == "3,1"
+    assert json.loads(subprocess.check_output(shown)) == "3,1,GPU-5f"
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [("0,2", ["0", "2"]), ("", []), ("-1", []), ("1,-1,2", ["1"]), ("GPU-a, MIG-b", ["GPU-a", "MIG-b"])],
+)
+def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, value, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible_devices() == names
+
+
+def test_without_the_variable_the_driver_says_how_many_there_are(monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\n"
+        "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'; echo '  MIG 1g.10gb Device 0: (UUID: MIG-1)'\n"
+        "echo 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert visible_devices() == ["0", "1"]
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert visible_devices() == []
+
+
+def test_more_than_there_are_is_a_users_mistake(monkeypatch):
+    with (
+        pytest.raises(UserError, match=r"hardware\.ranks is 8 but this machine shows 4 GPUs: .* to 4 or fewer"),
+        claim_devices("cuda", 8, ["0", "1", "2", "3"]),
+    ):
+        pass
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with (
+        pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES names no GPU"),
+        claim_devices("cuda", 1),
+    ):
+        pass
+
+
+def test_on_a_cpu_nothing_is_claimed(tmp_path):
+    with claim_devices("cpu", 2) as held:
+        assert held == []
+        assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
+    """Both see their own GPU as number 0, and keep the variable that SLURM set."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with claim_devices("cuda", 1) as held:
+        assert held == ["0"]
+        other = claimant("print(held)", 1, ["0"], env=dict(os.environ, SLURM_JOB_ID="8"), stderr=subprocess.PIPE)
+        assert other.communicate(timeout=WAIT) == ("['0']\n", "")
