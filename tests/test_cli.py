@@ -108,13 +108,16 @@ def test_from_data_to_evaluation(run, layout, tmp_path):
     assert metrics["validation_accuracy"].notna().all()
     assert np.isfinite(metrics.drop(columns="validation_accuracy").to_numpy(dtype=float)).all()
     before, after = (load_policy(one)[0] for one in (layout.model(MODEL), out / "policy"))
+    facts |= {"method": "clip_b@mu=0.5", "seed": 3}
+    facts["weights_sha256"] = {"model.safetensors": sha256(out / "policy" / "model.safetensors")}
+    assert json.loads((out / "policy" / "model.json").read_text()) == facts
     assert any(not torch.equal(one, other) for one, other in zip(before.parameters(), after.parameters(), strict=True))
     config = yaml.safe_load((out / "config.yaml").read_text())
     assert config["method"]["params"]["mu"] == 0.5
     assert config["training"]["steps"] == 2
     record = json.loads((out / "provenance.json").read_text())
     assert (record["model"], record["method"], record["seed"]) == (MODEL, "clip_b@mu=0.5", 3)
-    for file in (layout.pass_rates, layout.problems("train"), layout.model(MODEL) / "model.safetensors"):
+    for file in (layout.pass_rates, layout.problems("train"), layout.model(MODEL) / "model.json"):
         assert record["inputs"][file.as_posix()] == sha256(file)
 
     evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")

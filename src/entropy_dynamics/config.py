@@ -93,6 +93,7 @@ class StandInConfig:
 class ShapeConfig:
     """What `plan` reckons with before a model is there; checked against its config.json once it is."""
 
+    architecture: str = MISSING  # qwen2 | qwen3 | llama
     layers: int = MISSING
     hidden_size: int = MISSING
     intermediate_size: int = MISSING
@@ -195,6 +196,7 @@ class TrainingConfig:
     checkpoint_every: int = MISSING  # steps between checkpoints; 0 = never
     checkpoints_kept: int = MISSING
     tokens_per_micro_batch: int = MISSING  # padding counted
+    reduce_every_micro_batch: bool = MISSING  # else after an update's last one; until then each rank holds all in fp32
     held_tokens: int = (
         MISSING  # a batch of at most so many tokens keeps its forward graphs: one forward for score and update
     )
@@ -228,11 +230,32 @@ class SeedsConfig:
 
 
 @dataclass
+class ThroughputConfig:
+    """Tokens a second on each GPU, as measured in runs (see `seconds_*` in their metrics)."""
+
+    sampled: float = MISSING  # of responses
+    trained: float = MISSING  # of prompts and responses, scored and updated in a run of GRPO
+
+
+@dataclass
 class PlanConfig:
     """What `plan` reckons with."""
 
     gpu: str = MISSING  # name of the GPU that the figures are for
     gpu_memory_gib: float = MISSING
+    tflops: float = MISSING  # its peak, dense bf16
+    bandwidth_gb_s: float = MISSING  # of its memory
+    training_share: float = MISSING  # of the peak that training reaches
+    bandwidth_share: float = MISSING  # of the bandwidth that decoding reaches
+    decode_step_ms: float = MISSING  # of a decoding step beside reading weights and KV cache: scheduling, sampling
+    engine_gib: float = MISSING  # the engine beside weights and KV cache: CUDA graphs, activations
+    process_gib: float = MISSING  # CUDA context, communication buffers, fragments
+    startup_minutes: float = MISSING  # of a job: imports, weights, engine
+    prompt_tokens: int = MISSING  # mean length
+    response_tokens: int = MISSING  # mean length
+    problems: dict[str, int] = MISSING  # of the sets whose size the config does not say
+    safety: float = MISSING  # time limit of a job over its planned time
+    measured: dict[str, ThroughputConfig] = MISSING  # model -> throughput, instead of the stated one
 
 
 @dataclass

@@ -58,8 +58,19 @@ _CHECKS = [
     ("evaluation.cross_checked", lambda v: v >= 0, "0 (none) or more"),
     ("evaluation.temperature", lambda v: v > 0, "above 0"),
     ("evaluation.samples", lambda v: all(k >= 1 for k in v.values()), "1 or more for every data set"),
+    ("plan.training_share", lambda v: 0 < v <= 1, "a share above 0, at most 1"),
+    ("plan.bandwidth_share", lambda v: 0 < v <= 1, "a share above 0, at most 1"),
+    ("plan.prompt_tokens", lambda v: v >= 1, "1 or more"),
+    ("plan.response_tokens", lambda v: v >= 1, "1 or more"),
+    ("plan.safety", lambda v: v >= 1, "1 or more"),
+    ("plan.measured", lambda v: all(_rates(one) for one in v.values()), "tokens a second, above 0, for each model"),
     ("model.prompt_format", lambda v: v in ("chat", "base"), "'chat' or 'base'"),
 ]
+
+
+def _rates(throughput: DictConfig) -> bool:
+    given = [key for key in throughput if not OmegaConf.is_missing(throughput, key)]  # those are named elsewhere
+    return all(throughput[key] > 0 for key in given)
 
 
 def check_values(config: DictConfig) -> None:
@@ -80,6 +91,8 @@ def check_values(config: DictConfig) -> None:
         missing = {key for key in missing if not key.startswith("model.")}
     if missing:
         raise UserError(f"no value for {min(missing)}: set it in the scale's config")
+    if config.training.precision == "bfloat16" and config.hardware.ranks is None:
+        raise UserError("training.precision=bfloat16 goes with FSDP2: set hardware.ranks, 1 for a single GPU")
     unsampled = set(config.data.evaluation) - set(config.evaluation.samples)
     if unsampled:
         raise UserError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation: say how many samples")

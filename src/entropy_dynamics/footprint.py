@@ -1,0 +1,144 @@
+"""How large a model is, and what a GPU holds while it is sampled from and while it is trained, from the config alone.
+
+A GPU is shared by two phases of training: while the engine samples, the trainer's shards lie still beside its weights
+and KV cache; while the trainer computes, the engine sleeps and its weights lie in the host's memory (vLLM's sleep
+level 1). Sizes are in bytes. No torch here: Snakemake asks `plan.resources`, which asks this module.
+"""
+
+from entropy_dynamics.config import Config, ShapeConfig
+from entropy_dynamics.errors import UserError
+
+GIB = 2**30
+BYTES = {"float32": 4, "bfloat16": 2}
+STATES = 12  # bytes a parameter: fp32 master weight and Adam's two moments
+GRADIENT = 4  # reductions are fp32
+BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: 2**26 logits of a block in bf16, and three fp32 tensors of its size
+STATISTICS_COLUMNS = 14  # fp32 [B, T]: statistics, advantages, masks and weights of a whole batch, with a critic's
+
+
+def parameters(shape: ShapeConfig) -> int:
+    """Parameters of a causal language model: tied embeddings count once."""
+    outside = 1 if shape.tied_embeddings else 2
+    return shape.layers * block_parameters(shape) + outside * shape.vocabulary * shape.hidden_size + shape.hidden_size
+
+
+def block_parameters(shape: ShapeConfig) -> int:
+    """Parameters of one transformer block; qwen2 has biases of q, k and v, qwen3 norms of q and k."""
+    hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    attention = 2 * hidden * query + 2 * hidden * key
+    extra = {"qwen2": query + 2 * key, "qwen3": 2 * shape.head_size, "llama": 0}
+    if shape.architecture not in extra:
+        raise UserError(f"model.shape.architecture is {shape.architecture!r}; it has to be one of {', '.join(extra)}")
+    return attention + extra[shape.architecture] + 3 * hidden * shape.intermediate_size + 2 * hidden
+
+
+def kv_bytes(shape: ShapeConfig, dtype: str) -> int:
+    """Bytes of the keys and values of one token."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_size * BYTES[dtype]
+
+
+def block_activation_bytes(shape: ShapeConfig) -> int:
+    """Bytes a token that one block keeps for its backward pass in bf16, its input not counted.
+
+    Counted in transformers' layers with fused attention: inputs of the seven projections, both norms in fp32 and
+    normalised, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
+    """
+    hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    norms_of_heads = 6 * (query + key) + 4 * (shape.heads + shape.kv_heads) if shape.architecture == "qwen3" else 0
+    return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
+
+
+def ranks_of(config: Config) -> int:
+    """GPUs of a job: one for each of its processes."""
+    return config.hardware.ranks or 1
+
+
+def critic_parameters(shape: ShapeConfig) -> int:
+    """The policy's backbone, with one value for a head."""
+    head = 0 if shape.tied_embeddings else shape.vocabulary * shape.hidden_size
+    return parameters(shape) - head + shape.hidden_size + 1
+
+
+def shard_bytes(config: Config, a_parameter: int) -> float:
+    """Bytes on each GPU of what the trainer holds of the policy and of a critic, at so many bytes a parameter."""
+    count = parameters(config.model.shape)
+    if config.training.advantage == "gae":
+        count += critic_parameters(config.model.shape)
+    return a_parameter * count / ranks_of(config)
+
+
+def sampling_memory(config: Config, trains: bool) -> dict[str, float]:
+    """Bytes on each GPU while the engine samples, by part."""
+    plan, shape, engine = config.plan, config.model.shape, config.engine
+    weights = parameters(shape) * BYTES[engine.dtype]
+    own = plan.engine_gib * GIB
+    if engine.name == "native":
+        length = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
+        cache = config.sampling.batch_size * length * kv_bytes(shape, engine.dtype)
+    elif engine.kv_cache_gib is not None:
+        cache = engine.kv_cache_gib * GIB
+    else:
+        cache = max(0.0, engine.memory_share * plan.gpu_memory_gib * GIB - weights - own)
+    shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # the gradient is dropped before
+    return {"engine weights": weights, "KV cache": cache, "engine": own, **shards, "process": plan.process_gib * GIB}
+
+
+def training_memory(config: Config) -> dict[str, float]:
+    """Bytes on each GPU at the peak of an update, the engine asleep, by part."""
+    shape, training = config.model.shape, config.training
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
+    tokens = max(training.tokens_per_micro_batch, longest)  # a longer sequence is a micro-batch by itself
+    compute = BYTES[training.precision]
+    block, count = block_parameters(shape), parameters(shape)
+    root = count - shape.layers * block
+    # Layer inputs are kept for all blocks, and of one at a time what is recomputed, with its gradients (gate, its
+    # activation and up in bf16, the residual stream in fp32). Fused attention holds no square of the length.
+    kept = 1 if training.activation_checkpointing else shape.layers
+    width = compute / 2
+    activations = tokens * (
+        width * (2 * shape.layers * shape.hidden_size + kept * block_activation_bytes(shape))
+        + width * 6 * shape.intermediate_size
+        + 8 * shape.hidden_size
+    )
+    ranks = ranks_of(config)
+    shards = shard_bytes(config, STATES + GRADIENT)
+    if training.reduce_every_micro_batch:
+        in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced at once
+    else:
+        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks)  # FSDP2 holds the whole gradient in fp32
+    rollouts = training.prompts_per_step * training.group_size
+    statistics = rollouts * (4 * STATISTICS_COLUMNS * config.sampling.max_new_tokens + 8 * longest)
+    return {
+        "shards": shards,
+        "gathered weights": compute * (root + 2 * block),  # the next block is fetched while one computes
+        "gradients in flight": in_flight,
+        "activations": activations,
+        "logits block": BLOCK_LOGITS,
+        "batch statistics": statistics,
+        "engine": config.plan.engine_gib * GIB,
+        "process": config.plan.process_gib * GIB,
+    }
+
+
+def checkpoint_bytes(config: Config) -> float:
+    """Bytes of a checkpoint."""
+    return shard_bytes(config, STATES) * ranks_of(config)
+
+
+def misfit(config: Config, step: str) -> str | None:
+    """What does not fit on a GPU, if anything."""
+    there = config.plan.gpu_memory_gib
+    phases = [("sampling", sampling_memory(config, step == "train"))]
+    if step == "train":
+        phases.append(("training", training_memory(config)))
+    for phase, parts in phases:
+        needed = sum(parts.values()) / GIB
+        if needed > there:
+            return f"needs {needed:.0f} GiB of {there:.0f} while {phase}"
+    cache = phases[0][1]["KV cache"]
+    one = (config.sampling.max_prompt_tokens + config.sampling.max_new_tokens) * kv_bytes(
+        config.model.shape, config.engine.dtype
+    )
+    if cache < one:
+        return f"has {cache / GIB:.1f} GiB for the KV cache, and one sequence of full length needs {one / GIB:.1f}"
+    return None

@@ -1,0 +1,326 @@
+"""The plan: sizes against transformers' own models and hand-worked figures, and that its advice is good advice."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaModel, Qwen2Config, Qwen2Model, Qwen3Config, Qwen3Model
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import ShapeConfig, load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.footprint import (
+    GIB,
+    block_activation_bytes,
+    critic_parameters,
+    kv_bytes,
+    misfit,
+    parameters,
+    sampling_memory,
+    shard_bytes,
+    training_memory,
+)
+from entropy_dynamics.plan import make_plan, resources, sampling_seconds, training_seconds, write_plan
+
+CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
+FAMILIES = {"qwen2": (Qwen2Config, Qwen2Model), "qwen3": (Qwen3Config, Qwen3Model), "llama": (LlamaConfig, LlamaModel)}
+MODEL = "qwen2.5-7b-instruct"
+# What the safetensors files on the Hugging Face Hub add up to.
+PUBLISHED = {
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen3-4B-Base": 4_022_468_096,
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": 8_030_261_248,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen3-0.6B-Base": 596_049_920,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+}
+
+
+def paper(method: str = "grpo", *overrides: str, model: str = MODEL, scale: str = "paper"):
+    return load_config(scale, model, method, overrides, CONFIGS)
+
+
+def planned(scale: str, *overrides: str):
+    return make_plan(scale, overrides, CONFIGS, EXPERIMENTS)
+
+
+def model_config(shape: ShapeConfig, **more):
+    return FAMILIES[shape.architecture][0](
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_size,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied_embeddings,
+        **more,
+    )
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("scale", "model"),
+    [(scale, model) for scale in ("paper", "gpu") for model in load_config(scale, configs=CONFIGS).models],
+)
+def test_parameters_are_those_of_the_real_architecture(scale, model):
+    config = paper(scale=scale, model=model).model
+    with torch.device("meta"):
+        real = AutoModelForCausalLM.from_config(model_config(config.shape))
+    assert parameters(config.shape) == real.num_parameters()
+    assert critic_parameters(config.shape) == real.model.num_parameters() + config.shape.hidden_size + 1
+    assert parameters(config.shape) == PUBLISHED.get(config.pretrained, real.num_parameters())
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("sizes", [(64, 192, 4, 2), (128, 192, 8, 2), (64, 384, 4, 4)])
+def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
+    hidden, intermediate, heads, kv_heads = sizes
+    shape = ShapeConfig(
+        architecture=architecture,
+        layers=1,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=16,
+        vocabulary=32,
+        tied_embeddings=True,
+    )
+    model = FAMILIES[architecture][1](model_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    tokens, kept = 64, {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    states = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
+    positions = torch.arange(tokens)[None]
+    rope = model.rotary_emb(states, positions)
+    outside = weights | {rope[0].untyped_storage().data_ptr(), rope[1].untyped_storage().data_ptr()}  # of all blocks
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.layers[0](states, position_embeddings=rope, position_ids=positions, attention_mask=None)
+    saved = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in outside)
+    assert block_activation_bytes(shape) == saved / tokens
+
+
+def test_an_unknown_architecture_is_named():
+    shape = paper().model.shape
+    shape.architecture = "mamba"
+    with pytest.raises(UserError, match="architecture is 'mamba'"):
+        parameters(shape)
+
+
+def test_keys_and_values_of_a_token():
+    assert kv_bytes(paper().model.shape, "bfloat16") == 56 * 1024  # 2 x 28 layers x 4 heads x 128 x 2 bytes
+    assert kv_bytes(paper(model="distill-llama-8b").model.shape, "bfloat16") == 128 * 1024
+
+
+# ---------------------------------------------------------------- memory of a GPU
+
+
+def test_shards_are_divided_over_the_ranks():
+    assert shard_bytes(paper(), 16) == 16 * 7_615_616_512 / 8
+    critic = 7_615_616_512 - 152_064 * 3_584 + 3_584 + 1  # without the output head, with one value instead
+    assert shard_bytes(paper("ppo"), 16) == 16 * (7_615_616_512 + critic) / 8
+
+
+def test_the_engine_gets_its_share_of_the_gpu():
+    parts = sampling_memory(paper("grpo", "engine.memory_share=0.5", "plan.gpu_memory_gib=80"), trains=False)
+    assert parts["engine weights"] + parts["KV cache"] + parts["engine"] == pytest.approx(40 * GIB)
+    assert parts["engine weights"] == 2 * 7_615_616_512
+    fixed = sampling_memory(paper("grpo", "engine.kv_cache_gib=10"), trains=True)
+    assert fixed["KV cache"] == 10 * GIB
+    assert set(fixed) - set(parts) == {"shards"}
+
+
+def test_a_gradient_held_back_is_whole_on_every_gpu():
+    """FSDP2 without gradient sync adds up micro-batches in fp32, unsharded: 4 bytes for each of 14.77e9 parameters."""
+    model = "qwen2.5-14b-instruct"
+    often = training_memory(paper(model=model))
+    once = training_memory(paper("grpo", "training.reduce_every_micro_batch=false", model=model))
+    root = 2 * 152_064 * 5_120 + 5_120
+    whole = 4 * 14_770_033_664
+    assert once["gradients in flight"] == pytest.approx(whole - whole / 8 + 2 * root)  # an eighth is in the shards
+    assert often["gradients in flight"] == 6 * root
+
+
+def test_checkpointing_keeps_one_block_instead_of_all():
+    few = training_memory(paper())["activations"]
+    many = training_memory(paper("grpo", "training.activation_checkpointing=false"))["activations"]
+    assert many - few == 27 * 16_384 * block_activation_bytes(paper().model.shape)
+
+
+# ---------------------------------------------------------------- tokens and hours
+
+
+def test_tokens_and_runs_of_a_table():
+    plan = planned("paper", "experiments=[table4]")
+    assert [(job.step, job.family, job.count) for job in plan.jobs] == [
+        ("pass_rates", "", 1),
+        ("train", "PPO", 3),
+        ("evaluate", "", 3),
+    ]
+    train = plan.jobs[1]
+    assert train.tokens_sampled == 1500 * (300 * 64 * 16 + 15 * 500)  # rollouts, and a validation every 20 steps
+    assert train.tokens_trained == 1650 * 300 * 64 * 16
+    assert plan.jobs[2].tokens_sampled == 1500 * (2 * 30 * 32 + 500 * 8)
+    assert plan.disk["policies"] == 3 * 2 * 7_615_616_512  # in the engine's bf16
+
+
+def test_runs_that_several_experiments_share_are_counted_once():
+    alone, together = planned("paper", "experiments=[table1]"), planned("paper", "experiments=[table1,figure3,figure6]")
+    assert together.jobs == alone.jobs
+    assert sum(job.count for job in alone.jobs if job.step == "train") == 6
+    assert sum(job.count for job in alone.jobs if job.step == "evaluate") == 8  # and the two base models
+
+
+def test_seeds_multiply_runs_but_not_the_base_model():
+    plan = planned("paper", "experiments=[table1]", "seeds.tables=3")
+    assert sum(job.count for job in plan.jobs if job.step == "train") == 18
+    assert sum(job.count for job in plan.jobs if job.step == "evaluate") == 20
+
+
+def test_decoding_reads_the_weights_once_a_step():
+    """One sequence at a time, no tail, no cache worth a byte: weights over bandwidth for every token."""
+    config = paper(
+        "grpo",
+        "sampling.batch_size=1",
+        "sampling.max_new_tokens=100",
+        "plan.response_tokens=100",
+        "plan.prompt_tokens=1",
+        "plan.decode_step_ms=0",
+        "plan.bandwidth_gb_s=1000",
+        "plan.bandwidth_share=0.5",
+    )
+    each = 2 * 7_615_616_512 / 500e9
+    assert sampling_seconds(config, 80, trains=True) == pytest.approx(10 * 100 * each, rel=1e-3)  # 8 ranks, 10 each
+
+
+def test_training_takes_five_forward_passes_of_two_flops_a_parameter():
+    config = paper("grpo", "training.entropy_change_every=0", "plan.tflops=100", "plan.training_share=0.5")
+    weights = 7_615_616_512 - 152_064 * 3_584  # an embedding is looked up
+    attention = 28 * 2 * 3_584 * 1650 / 2  # queries with keys, and weights with values: half of each square is masked
+    forward = 2 * (weights + attention)
+    # score 1, update 3, recomputation 1
+    assert training_seconds(config) == pytest.approx(1650 * 1024 * 5 * forward / (50e12 * 8))
+
+
+def test_a_measured_throughput_takes_the_place_of_the_stated_one():
+    measured = [f"plan.measured[{MODEL}].sampled=2000", f"plan.measured[{MODEL}].trained=4000"]
+    config = paper("grpo", "training.entropy_change_every=0", *measured)
+    assert sampling_seconds(config, 1024, trains=True) == 128 * 1500 / 2000
+    assert training_seconds(config) == 1024 * 1650 / 8 / 4000
+    critic = paper("ppo", "training.entropy_change_every=0", *measured)
+    assert training_seconds(critic) == 2 * 1024 * 1650 / 8 / 4000  # as much again
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def in_repository(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("scale", ["paper", "gpu"])
+def test_the_repository_s_scales_fit(scale, in_repository, capsys):
+    assert main(["plan", "--scale", scale]) == 0
+    text = capsys.readouterr().out
+    for model in dict.fromkeys(job.model for job in planned(scale).jobs):
+        assert model in text
+    if scale == "gpu":
+        assert f"{MODEL} (Qwen2.5-0.5B-Instruct)" in text  # never by the real name alone
+        assert planned(scale).gpu_hours < 26
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "training.tokens_per_micro_batch=131072",
+        "engine.memory_share=0.85",
+        "hardware.ranks=2",
+        "plan.gpu_memory_gib=46",
+        "training.reduce_every_micro_batch=false",
+    ],
+)
+def test_what_does_not_fit_names_the_knob_and_turning_it_helps(setting, in_repository, capsys):
+    assert main(["plan", "--scale", "paper", "--set", "experiments=[table4,table5]", "--set", setting]) == 2
+    output = capsys.readouterr()
+    assert "In sum" in output.out  # the table is there all the same
+    found = re.fullmatch(r"error: (\S+) with (\w+) (?:needs|has) .* GiB .*: (.+)\n", output.err)
+    remedies = re.findall(r"(?:set|lower|raise) ([\w.]+) to ([\w.]+)", found[3])
+    assert remedies
+    for key, value in remedies:
+        mended = paper(found[2], setting, f"{key}={value}", model=found[1])
+        assert misfit(paper(found[2], setting, model=found[1]), "train") is not None
+        assert misfit(mended, "train") is None
+
+
+def test_a_cpu_needs_no_plan(in_repository, capsys):
+    assert main(["plan", "--scale", "smoke"]) == 0
+    assert "Scale smoke runs on a CPU" in capsys.readouterr().out
+
+
+def test_markdown_has_the_cells_of_the_text():
+    plan = planned("gpu", "experiments=[table1]")
+    text, markdown = write_plan(plan), write_plan(plan, markdown=True)
+    rows = [line for line in markdown.splitlines() if line.startswith("| ") and "---" not in line]
+    cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in rows]
+    for row in cells:
+        pattern = r"\s+".join(re.escape(cell) for cell in row if cell)
+        assert re.search(pattern, text)
+    assert len({len(row) for row in cells[:4]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["plan.tflops=0"], "plan.tflops is 0"),
+        (["plan.training_share=1.5"], "plan.training_share is 1.5"),
+        ([f"plan.measured[{MODEL}].sampled=5"], f"no value for plan.measured.{MODEL}.trained"),
+        ([f"plan.measured[{MODEL}].sampled=0", f"plan.measured[{MODEL}].trained=5"], "above 0"),
+        ([f"models=[{MODEL}]", "experiments=[table2]"], "has no model 'distill-llama-8b'"),
+        (["data.evaluation.aime26.source=hub", "evaluation.samples.aime26=4"], "plan.problems has no 'aime26'"),
+    ],
+)
+def test_mistakes_are_named(settings, message, in_repository, capsys):
+    assert main(["plan", "--scale", "paper", *(part for one in settings for part in ("--set", one))]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+# ---------------------------------------------------------------- for Snakemake
+
+
+def test_resources_cover_the_plan():
+    plan = planned("paper", "experiments=[table4]")
+    train = resources(paper("ppo"), "train")
+    assert train["gpu"] == 8
+    assert train["mem_mb"] * 1e6 >= plan.jobs[1].host >= 8 * 2 * 7_615_616_512  # eight sleeping engines at least
+    assert train["runtime"] == pytest.approx(2 * 60 * plan.jobs[1].hours, abs=1)
+    for step in ("pass_rates", "evaluate"):
+        assert resources(load_config("paper", MODEL, configs=CONFIGS), step)["gpu"] == 8
+    model = resources(load_config("paper", MODEL, configs=CONFIGS), "model")
+    assert model["gpu"] == 0
+    assert model["runtime"] * 60 * 20e6 > 2 * 7_615_616_512
+    assert all(isinstance(value, int) and value > 0 for value in (train | {"gpu": 1}).values())
+
+
+def test_resources_on_a_cpu():
+    for step in ("model", "pass_rates", "train", "evaluate"):
+        assert resources(paper(scale="laptop"), step)["gpu"] == 0
+
+
+def test_no_torch_is_imported():
+    code = "import sys, entropy_dynamics.plan; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"

@@ -1,0 +1,146 @@
+"""The paper's scale on a CPU by the command that a user types: vLLM, two ranks, real problems where they are."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.tasks.arithmetic import generate_problems
+
+NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "environment.yml"]
+REAL = ROOT.parent / "shared" / "data"  # beside a checkout of the developers; not part of the project
+BIN = Path(sys.executable).parent
+MODELS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
+METHODS = ("base", "grpo", "clip_b", "clip_v")
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory) -> Path:
+    """A folder of problem files, as a user without a network has it: real AIME and DAPO problems, or sums."""
+    folder = tmp_path_factory.mktemp("problems")
+    for name, source, count in (("train", "dapo_slice", 30), ("aime24", "aime24", 30), ("aime25", "aime25", 4)):
+        if REAL.is_dir():
+            lines = (REAL / f"{source}.jsonl").read_text(encoding="utf-8").splitlines()[:count]
+        else:
+            sums = generate_problems(count, terms=(2, 6), seed=count, prefix=name)
+            lines = [json.dumps({"id": one.id, "problem": one.problem, "answer": one.answer}) for one in sums]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(problems) -> dict[str, str]:
+    return os.environ | {"ENTROPY_DYNAMICS_PROBLEMS": str(problems), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, environment) -> Path:
+    """A copy of the project with the whole rehearsal done in it."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in NEEDED:
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    run = subprocess.run(
+        [BIN / "snakemake", "--config", "scale=rehearsal"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(project) -> Path:
+    return project / "results" / "rehearsal"
+
+
+def test_table1_has_the_papers_layout(results):
+    table = pd.read_csv(results / "tables" / "table1.csv").set_index(["model", "method"])
+    assert set(table.index) == {(model, method) for model in MODELS for method in METHODS}
+    for dataset in ("aime24", "aime25", "dapo500"):
+        for metric in ("avg", "pass"):
+            assert table[f"{dataset}_{metric}"].between(0, 100).all()
+    assert table.loc[("qwen2.5-7b-instruct", "grpo"), "aime24_avg_paper"] == 16.88
+    assert "stand-in" in (results / "tables" / "table1.md").read_text()
+
+
+def test_the_engine_agrees_with_the_trainer_at_every_step(results):
+    for model in MODELS:
+        for method in METHODS[1:]:
+            run = results / "runs" / model / method / "seed0"
+            metrics = pd.read_parquet(run / "metrics.parquet")
+            assert metrics["step"].tolist() == [0, 1, 2]
+            assert (metrics["engine_logp_difference_max"] < 1e-4).all()
+            assert (metrics["grad_norm"] > 0).any()
+            assert json.loads((run / "provenance.json").read_text())["ranks"] == 2
+
+
+def test_what_was_trained_is_a_policy_that_transformers_reads(results):
+    for model in MODELS:
+        base, _ = load_policy(results / "models" / model)
+        trained, _ = load_policy(results / "runs" / model / "clip_b" / "seed0" / "policy")
+        assert [name for name, _ in base.named_parameters()] == [name for name, _ in trained.named_parameters()]
+        assert any((one != other).any() for one, other in zip(base.parameters(), trained.parameters(), strict=True))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real problems are not at hand")
+def test_real_problems_were_evaluated(results, project, environment):
+    rows = pd.read_parquet(results / "evaluations" / MODELS[0] / "clip_b" / "seed0" / "aime24.parquet")
+    assert rows["problem_id"].nunique() == 30
+    assert rows["problem_id"].str.startswith("aime2024-").all()
+    record = json.loads(
+        (results / "evaluations" / MODELS[0] / "clip_b" / "seed0" / "aime24.provenance.json").read_text()
+    )
+    assert record["math_verify"]["checked"] == 8
+    shown = subprocess.run(
+        [BIN / "entropy-dynamics", "prompt", "--scale", "rehearsal", "--model", MODELS[1], "--problem", "aime2024-I-1"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.startswith("System:Please reason step by step")
+    assert "Every morning Aya goes for a $9$-kilometer-long walk" in shown
+
+
+def test_a_rank_that_is_killed_ends_the_run_and_the_next_call_goes_on(project, results, environment):
+    """The second run is by hand, with more steps, so that a checkpoint lies behind it when its rank 1 is killed."""
+    command = [
+        *(BIN / "entropy-dynamics", "train", "--scale", "rehearsal", "--model", MODELS[0], "--method", "grpo"),
+        *("--seed", "7", "--set", "training.steps=40", "--set", "training.validation_every=0"),
+    ]
+    checkpoints = results / "checkpoints" / MODELS[0] / "grpo" / "seed7"
+    run = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+    while not list(checkpoints.glob("step*/checkpoint.json")):
+        assert run.poll() is None, run.stderr.read()
+        time.sleep(0.02)
+    os.kill(rank_of(run.pid, 1), signal.SIGKILL)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert "error: rank 1 of 2 was ended by SIGKILL" in said.splitlines()[-1]
+    assert not (results / "runs" / MODELS[0] / "grpo" / "seed7").exists()
+
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True)
+    assert "goes on from the checkpoint after step" in done.stderr
+    metrics = pd.read_parquet(results / "runs" / MODELS[0] / "grpo" / "seed7" / "metrics.parquet")
+    assert metrics["step"].tolist() == list(range(40))
+    assert not checkpoints.exists()
+
+
+def rank_of(parent: int, rank: int) -> int:
+    """The process id of a rank, by its environment."""
+    for line in subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout.splitlines():
+        pid, ppid = map(int, line.split())
+        if ppid == parent and f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0"):
+            return pid
+    raise AssertionError(f"no rank {rank} among the children of {parent}")
