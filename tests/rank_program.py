@@ -35,6 +35,7 @@ CASES = {
     "clip_cov": {"method": "clip_cov", "tokens_per_micro_batch": 70, "held_tokens": 0},
     "updates": {"method": "kl_cov", "tokens_per_micro_batch": 70, "updates_per_batch": 2},
     "reduced": {"method": "clip_b", "tokens_per_micro_batch": 70, "reduce_every_micro_batch": True},
+    "bounds": {"method": "clip_b", "tokens_per_micro_batch": 70, "held_tokens": 0, "bounds_from": "previous_step"},
     "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "held_tokens": 0},
     "entropy_bonus": {"method": "entropy_bonus", "tokens_per_micro_batch": 70, "held_tokens": 0},
     "recomputed": {"method": "grpo", "activation_checkpointing": True, "held_tokens": 0},

@@ -23,6 +23,7 @@ def training_config(**changes) -> TrainingConfig:
         "prompts_per_step": 4,
         "group_size": 6,
         "updates_per_batch": 1,
+        "bounds_from": "batch",
         "importance_truncation": None,
         "precision": "float32",
         "activation_checkpointing": False,

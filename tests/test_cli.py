@@ -308,6 +308,32 @@ def test_from_a_shell(tmp_path):
     assert_one_line((elsewhere.returncode, elsewhere.stdout, elsewhere.stderr), "run this from the root")
 
 
+@pytest.mark.parametrize(("step", "code"), [("return 0", 0), ("return 2", 2), ("raise ValueError('a bug')", 1)])
+def test_the_command_leaves_at_once_but_in_order(step, code):
+    """What was printed comes out, libraries' exit handlers run, the code is kept; a bug is shown as ever."""
+    program = f"""
+import atexit
+from entropy_dynamics import cli
+
+def main():
+    atexit.register(print, "handled")
+    print("said", end=" ")
+    {step}
+
+class Kept:
+    def __del__(self):
+        print("taken apart")
+
+kept = Kept()
+cli.main = main
+cli.program()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == code
+    assert result.stdout.startswith("said handled\n")
+    assert ("taken apart" in result.stdout) == ("a bug" in result.stderr) == (code == 1)
+
+
 @pytest.mark.parametrize("seed", ["-1", "x", "1.5"])
 def test_a_seed_that_is_none(run, capfd, seed):
     with pytest.raises(SystemExit) as end:

@@ -8,7 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from conftest import ROOT
-from entropy_dynamics.config import Config, known_names, load_config, scale_files, split_method, to_yaml
+from entropy_dynamics.config import Config, identity, known_names, load_config, scale_files, split_method, to_yaml
 from entropy_dynamics.errors import UserError
 
 MODEL = "qwen2.5-7b-instruct"
@@ -302,3 +302,31 @@ def test_every_knob_stands_in_a_file_and_none_has_a_hidden_default():
     together = OmegaConf.merge(*map(OmegaConf.create, [*written, of_model, of_method]))
     optional = {name for name in knobs if name.startswith("data.train.")}
     assert [name for name in set(knobs) - optional if OmegaConf.select(together, name, default="none") == "none"] == []
+
+
+def test_the_machine_has_a_file_of_its_own_that_changes_no_result(configs):
+    before = load_config("laptop", MODEL, "grpo", configs=configs)
+    machine = configs / "machine.yaml"
+    machine.write_text(
+        "threads: 3\noverrides:\n"
+        "  - for: {scale: laptop}\n    training: {tokens_per_micro_batch: 77}\n    plan: {safety: 5}\n"
+        "  - for: {scale: smoke}\n    training: {tokens_per_micro_batch: 78}\n"
+    )
+    after = load_config("laptop", MODEL, "grpo", configs=configs)
+    assert (after.threads, after.training.tokens_per_micro_batch, after.plan.safety) == (3, 77, 5)
+    assert identity(after) == identity(before)
+    changed = load_config("laptop", MODEL, "grpo", ["training.steps=7", "threads=4"], configs=configs)
+    assert changed.threads == 4
+    assert identity(changed) != identity(before)
+    machine.write_text("training: {steps: 7}\n")
+    with pytest.raises(UserError, match=r"machine\.yaml: training\.steps changes results, so it belongs into"):
+        load_config("laptop", MODEL, "grpo", configs=configs)
+
+
+def test_rollouts_have_to_be_dealt_to_ranks_evenly(configs):
+    ranks = ["engine.name=native", "hardware.ranks=3"]
+    said = message_of(configs, "laptop", MODEL, "grpo", ranks)
+    assert "an update of 256 rollouts cannot be divided among 3 ranks" in said
+    load_config("laptop", MODEL, "grpo", [*ranks, "training.prompts_per_step=3"], configs=configs)
+    uneven = [*ranks, "training.prompts_per_step=9", "training.updates_per_batch=2", "training.group_size=3"]
+    load_config("laptop", MODEL, "grpo", uneven, configs=configs)

@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest -m gpu` on a machine with one. vLLM's part is in tests/engine."""
+"""What only a GPU can show: `pytest -m gpu` on a machine with one. vLLM's part is in test_vllm_sampler.py."""
 
 import json
 import sys

@@ -336,3 +336,46 @@ def test_the_defaults_are_the_released_values():
     assert load_method("clip_b").mu == 2.5
     assert load_method("clip_v").mu == 8.5
     assert load_method("clip_v").max_frac == 1e-4
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("clip_b", {"mu": 0.3}),
+        ("clip_b", {"mu": 0.3, "apply_to": "both"}),
+        ("clip_b_paper", {"mu": 0.3}),
+        ("clip_v", {"mu": 0.3, "max_frac": None}),
+        ("clip_v", {"mu": 0.3, "max_frac": 0.9, "drop_zero_advantage": False}),
+        ("clip_v_paper", {"mu": 0.3}),
+    ],
+)
+def test_a_batch_s_own_bounds_weigh_it_as_the_method_does(name, params, seed):
+    method = load_method(name, **params)
+    s_star, s_expected, advantages, mask = random_batch(seed)
+    stats = stats_of(s_star, s_expected)
+    weights = method.token_weights(stats, advantages, mask)
+    assert (weights == 0)[mask.bool()].any()
+    bounds = method.bounds(stats, advantages, mask)
+    assert torch.equal(method.weights_within(bounds, stats, advantages, mask), weights)
+    for rows in (slice(0, 5), slice(5, 12)):  # in any part of the batch
+        part = stats.map(lambda column, rows=rows: column[rows])
+        assert torch.equal(method.weights_within(bounds, part, advantages[rows], mask[rows]), weights[rows])
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+def test_under_the_cap_of_clip_v_the_bounds_let_at_most_as_many_go(seed):
+    method = load_method("clip_v", mu=0.05, max_frac=0.05, drop_zero_advantage=False)
+    s_star, s_expected, advantages, mask = random_batch(seed)
+    stats = stats_of(s_star, s_expected)
+    exact = method.token_weights(stats, advantages, mask) == 0
+    within = method.weights_within(method.bounds(stats, advantages, mask), stats, advantages, mask) == 0
+    assert not (within & ~exact).any()
+    assert (exact & ~within)[mask.bool()].sum() == 1  # the token at the edge itself
+
+
+def test_without_any_spread_the_bounds_keep_everything():
+    flat = stats_of(torch.ones(2, 3))
+    for name in CLIPPING_METHODS:
+        method = load_method(name)
+        assert method.bounds(flat, torch.ones(2, 3), torch.ones(2, 3)) == (-math.inf, math.inf)

@@ -248,7 +248,6 @@ def test_the_repository_s_scales_fit(scale, in_repository, capsys):
         "training.tokens_per_micro_batch=131072",
         "engine.memory_share=0.85",
         "hardware.ranks=2",
-        "plan.gpu_memory_gib=46",
         "training.reduce_every_micro_batch=false",
     ],
 )
@@ -263,6 +262,25 @@ def test_what_does_not_fit_names_the_knob_and_turning_it_helps(setting, in_repos
         mended = paper(found[2], setting, f"{key}={value}", model=found[1])
         assert misfit(paper(found[2], setting, model=found[1]), "train") is not None
         assert misfit(mended, "train") is None
+
+
+def test_what_no_setting_of_one_machine_mends_is_said(in_repository, capsys):
+    assert main(["plan", "--scale", "paper", "--set", "experiments=[table4]", "--set", "plan.gpu_memory_gib=46"]) == 2
+    assert capsys.readouterr().err.endswith("no one setting mends that; take larger GPUs\n")
+
+
+def test_the_readme_s_table_is_the_plan_s(in_repository, capsys):
+    assert main(["plan", "--scale", "paper", "--markdown"]) == 0
+
+    def rows(text):
+        cells = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "| train" in line
+        ]
+        return [row for row in cells if row[0] in load_config("paper", configs=ROOT / "configs").models]
+
+    planned_rows = rows(capsys.readouterr().out.split("Memory of a GPU")[0])
+    assert len(planned_rows) >= 5
+    assert rows((ROOT / "README.md").read_text(encoding="utf-8")) == planned_rows
 
 
 def test_a_cpu_needs_no_plan(in_repository, capsys):

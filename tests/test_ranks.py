@@ -38,7 +38,7 @@ def directory(request, tmp_path_factory, make_model, tokenizer) -> Path:
 
 def on_ranks(count: int, case: str, directory: Path) -> dict:
     path = directory / f"{case}-{count}.json"
-    if not path.exists():
+    if "untied" in directory.name and case not in ALL["untied"].get(count, ()):
         pytest.skip("untied weights are a matter of loading and pushing, not of the method")
     return json.loads(path.read_text())
 

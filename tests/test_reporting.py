@@ -351,10 +351,31 @@ def test_evaluations_on_other_problems_are_not_paired(results, tmp_path):
     write_evaluation(tmp_path / SCALE, run, "aime24", np.ones((29, 32), dtype=bool))
     with pytest.raises(UserError, match=r"clip_b/seed0/aime24.parquet: other problems"):
         draw("table1", tmp_path / SCALE, SEEDS)
-    frame = evaluation_frame(np.ones((30, 32), dtype=bool)).iloc[:-1]
-    write_parquet(run.evaluation_file(tmp_path / SCALE, "aime24"), frame)
-    with pytest.raises(UserError, match="not every problem has the same number of samples"):
-        draw("table1", tmp_path / SCALE, SEEDS)
+    whole = evaluation_frame(np.ones((30, 32), dtype=bool))
+    twice = pd.concat([whole.iloc[1:], whole.iloc[-1:]])
+    unknown = whole.astype({"correct": "boolean", "sample": "Int64"})
+    for frame in (
+        whole.iloc[:-1],
+        whole.iloc[:0],
+        twice,
+        unknown.assign(correct=unknown["correct"].mask(whole["sample"] == 3)),
+        unknown.assign(sample=unknown["sample"].mask(whole["sample"] == 3)),
+    ):
+        write_parquet(run.evaluation_file(tmp_path / SCALE, "aime24"), frame)
+        with pytest.raises(UserError, match="not every problem has the same number of samples"):
+            draw("table1", tmp_path / SCALE, SEEDS)
+
+
+def test_samples_are_counted_whatever_their_order(tmp_path):
+    correct = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    run, columns = Run(MODEL, "grpo", 0), evaluation_frame(correct).sample(frac=1, random_state=1)
+    write_parquet(run.evaluation_file(tmp_path, "aime24"), columns.assign(more="unread"))
+    samples = Results(tmp_path, SCALE, ROOT / "configs", ROOT / "experiments").samples(run, "aime24")
+    assert samples.problems == ("p0000", "p0001", "p0002")
+    assert (samples.right.tolist(), samples.k) == ([2, 0, 3], 3)
+    assert samples.pass_rates == pytest.approx([2 / 3, 0, 1])
+    assert samples.solved.tolist() == [1, 0, 1]
+    assert (samples.unreadable, samples.truncated) == pytest.approx((1 / 3, 1 / 3))  # evaluation_frame: one of three
 
 
 def test_a_failed_drawing_leaves_the_old_figure(small):

@@ -37,4 +37,4 @@ def test_every_dependency_has_a_bound():
 
 
 def test_the_command_is_installed_under_its_name():
-    assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.cli:main"}
+    assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.cli:program"}

@@ -83,6 +83,10 @@ def test_all_alike_is_no_certainty():
     assert (same.low, same.high) == pytest.approx((-(1 - 0.025 ** (1 / 30)), 1 - 0.025 ** (1 / 30)))
     shifted = paired_difference(np.full(30, 0.7), np.full(30, 0.4))  # alike but for rounding
     assert width(shifted) > 0.1
+    # Seed for seed the same difference, but other pairs of seeds differ: there is something to resample.
+    seeds = np.array([[0.2], [0.8]]).repeat(30, axis=1)
+    between = paired_difference(seeds, seeds)
+    assert (between.low, between.high) == pytest.approx((-0.6, 0.6))
 
 
 def test_rounding_is_not_an_effect():

@@ -179,6 +179,73 @@ def test_bounds_and_identities(values):
     assert abs((p * stats.s_centered.double()).sum().item()) < 1e-5
 
 
+# ---------------------------------------------------------------- wide vocabularies, streamed in tiles
+
+# one tile of many rows; several tiles, the last not full
+WIDE = [5003, 151_936, 200_001]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("kind", ["random", "peaked", "far from zero"])
+@pytest.mark.parametrize("vocabulary", WIDE)
+def test_wide_logits(vocabulary, kind, temperature):
+    logits, tokens = make_logits(9, vocabulary, kind)
+    tokens[-1] = vocabulary - 1
+    far = kind == "far from zero"  # fp32 rounds the difference of logits of size 1000
+    stats, expected = token_stats(logits, tokens, temperature=temperature), brute_force(logits, tokens, temperature)
+    check(stats, expected, rtol=1e-5, atol=1e-5 if far else 1e-6)
+
+
+def test_the_error_against_float64_is_below_1e_5_of_the_value():
+    logits, tokens = make_logits(30, 151_936)
+    stats, expected = token_stats(logits, tokens), brute_force(logits, tokens)
+    for name in FIELDS:
+        torch.testing.assert_close(getattr(stats, name).double(), expected[name], rtol=1e-5, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("rows", [1, 600])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_hidden_states_and_a_wide_weight(rows, temperature):
+    g = torch.Generator().manual_seed(rows)
+    hidden, weight = torch.randn(rows, 16, generator=g), 0.5 * torch.randn(5003, 16, generator=g)
+    tokens = torch.randint(5003, (rows,), generator=g)
+    upstream = torch.randn(2, rows, generator=g)
+
+    def run(function, hidden, weight):
+        hidden, weight = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        stats = function(hidden, weight)
+        (stats["logp"] * upstream[0] + stats["entropy"] * upstream[1]).sum().backward()
+        return stats, hidden.grad, weight.grad
+
+    def ours(hidden, weight):
+        stats = token_stats(hidden, tokens, weight=weight, temperature=temperature, entropy_gradient=True)
+        return {name: getattr(stats, name) for name in FIELDS}
+
+    stats, hidden_grad, weight_grad = run(ours, hidden, weight)
+    expected, *grads = run(lambda h, w: brute_force(h @ w.T, tokens, temperature), hidden.double(), weight.double())
+    for name in FIELDS:
+        torch.testing.assert_close(stats[name].double(), expected[name], rtol=2e-5, atol=2e-5, msg=name)
+    torch.testing.assert_close(hidden_grad.double(), grads[0], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(weight_grad.double(), grads[1], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+@pytest.mark.parametrize("vocabulary", [200, 5003, 151_936])
+def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradient):
+    """Statistics and gradient are those of the vocabulary without it, wherever it stands: a hole and a whole tile."""
+    logits, tokens = make_logits(6, vocabulary)
+    absent = torch.zeros(vocabulary, dtype=torch.bool)
+    absent[7], absent[vocabulary // 2 :] = True, True
+    tokens = tokens % 7
+    given, short = logits.masked_fill(absent, -torch.inf).requires_grad_(), logits[:, ~absent].double().requires_grad_()
+    stats, expected = token_stats(given, tokens, entropy_gradient=entropy_gradient), brute_force(short, tokens)
+    check(stats, {name: value.detach() for name, value in expected.items()})
+    (stats.logp + stats.entropy).sum().backward()
+    (expected["logp"] + (expected["entropy"] if entropy_gradient else 0)).sum().backward()
+    torch.testing.assert_close(given.grad[:, ~absent].double(), short.grad, rtol=1e-4, atol=1e-6)
+    assert not given.grad[:, absent].any()
+
+
 # ---------------------------------------------------------------- gradients
 
 
@@ -286,3 +353,15 @@ def test_no_logits_tensor_at_all_from_hidden_states():
     with Allocations(hidden, weight) as seen:
         token_stats(hidden, tokens, weight=weight).logp.sum().backward()
     assert ROWS <= max(seen.sizes) <= FULL // 2
+
+
+def test_memory_from_hidden_states_does_not_grow_with_tokens_times_vocabulary():
+    """Twice the tokens and twice the vocabulary: the largest of all tensors made stays what it was."""
+
+    def largest(rows, vocabulary):
+        hidden, weight = torch.randn(rows, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
+        with Allocations(hidden, weight) as seen:
+            token_stats(hidden, torch.zeros(rows, dtype=torch.long), weight=weight).logp.sum().backward()
+        return max(seen.sizes)
+
+    assert largest(2048, 16_384) == largest(1024, 8192)

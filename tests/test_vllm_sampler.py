@@ -187,6 +187,7 @@ def push_nothing(engine, weights, monkeypatch):
 
 def push_without_head(engine, weights, monkeypatch):
     monkeypatch.setattr(engine, "_with_head", lambda weights: weights)
+    monkeypatch.setattr(engine, "_sent", {})  # what the engine is compared with, so that only the rollouts can tell
     engine.push(weights)
 
 
@@ -315,3 +316,17 @@ def test_a_sleeping_engine_gives_its_memory_back_and_takes_new_weights(served, m
     assert torch.cuda.mem_get_info()[0] - awake > 3.9 * 2**30
     engine.push((name, parameter.cuda()) for name, parameter in changed.named_parameters())
     assert disagreement(engine, changed, prompts) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.norm.weight"])
+def test_a_push_is_compared_bit_by_bit_so_that_a_tiny_step_counts(tied, make_model, monkeypatch, name):
+    """A change far below what log-probabilities show: one weight by one unit in its last place."""
+    changed = dict(make_model(layers=2, heads=2).named_parameters())
+    moved = changed[name].detach().clone()
+    moved.view(-1)[3] = torch.nextafter(moved.view(-1)[3], torch.tensor(9.0))
+    changed[name] = moved
+    tied.engine.push(changed.items())
+    with monkeypatch.context() as patched:
+        patched.setattr(tied.engine._llm, "collective_rpc", lambda _, kwargs: list(kwargs["weights_iterator"]))
+        with pytest.raises(RuntimeError, match=rf"does not hold the weights that it was sent: {name}"):
+            tied.engine.push(tied.model.named_parameters())

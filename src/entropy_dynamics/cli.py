@@ -1,6 +1,8 @@
 """The command line: `entropy-dynamics <step> --help`. The rules of the workflow run exactly these commands."""
 
 import argparse
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,24 @@ if TYPE_CHECKING:
 # What a step needs is imported when it runs: torch and transformers take seconds, and tables and figures need neither.
 
 
+def program() -> None:
+    """The command itself: `main`, then out at once, as taking an interpreter with torch in it apart takes 0.6 s.
+
+    What libraries do at exit is still done, and an exception that `main` lets through ends the process as ever.
+    """
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # registered first, so it runs last
+    codes.append(main())
+    sys.exit(codes[0])
+
+
+def _leave(codes: list[int]) -> None:
+    if codes:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(codes[0])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step. Returns 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
@@ -31,6 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.run(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here for its sake
+            raise
+        print(
+            f"error: the GPU is out of memory ({str(error).splitlines()[0]}); lower training.tokens_per_micro_batch or "
+            "sampling.batch_size, set training.activation_checkpointing, or raise hardware.ranks",
+            file=sys.stderr,
+        )
         return 2
     except OSError as error:  # a full disk, a folder that may not be written
         print(f"error: {error}", file=sys.stderr)
@@ -96,14 +125,22 @@ def _load(options: argparse.Namespace, model: str | None = None, method: str | N
     return config, Layout.of(options.scale, options.results)
 
 
-def _load_torch(config: Config) -> None:
-    """Import torch with the configured number of threads; whatever the libraries have to say is left out."""
+def _quieten(config: Config) -> None:
+    """Before transformers is imported: the configured number of threads, and nothing of what it has to say."""
     os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    import torch
-    from transformers.utils import logging
 
+
+def _load_torch(config: Config) -> None:
+    """Import torch and what all of transformers' models need."""
+    _quieten(config)
+    gc.disable()  # it would go through all that these modules define again and again: a quarter of their time
+    try:
+        import torch
+        from transformers.modeling_utils import logging  # from there, as the module is what takes long
+    finally:
+        gc.enable()
     torch.set_num_threads(config.threads)
     logging.disable_progress_bar()
 
@@ -180,7 +217,7 @@ def _prompt(options: argparse.Namespace) -> None:
     name, problem = find_problem(layout.data, ["train", *config.data.evaluation], options.problem)
     directory, prompt_format = layout.model(options.model), config.model.prompt_format
     if (directory / "tokenizer_config.json").is_file():
-        _load_torch(config)
+        _quieten(config)
         from entropy_dynamics.models.loading import load_tokenizer
 
         tokenizer = load_tokenizer(directory)
@@ -280,4 +317,4 @@ def _config(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -1,7 +1,8 @@
 """Configuration: typed, merged in one order, and an unknown key is an error that names the nearest known one.
 
-    base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- --set key=value
+    base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
+machine.yaml is for what differs from machine to machine and changes no result but by rounding; no rule depends on it.
 A scale may say that it `extends` another, whose file then comes before it.
 Every value and the reason for it stands in the YAML files; this module only says which keys exist and of what
 type they are. A scale, model or method file may end with `overrides`, a list of `{for: {scale|model|method: ...}, ...}`
@@ -13,7 +14,7 @@ This module imports neither torch nor transformers, so Snakemake and the reports
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,24 @@ from entropy_dynamics.config_checks import check_values
 from entropy_dynamics.errors import UserError, nearest
 
 CONFIGS = Path("configs")
+MACHINE = "machine.yaml"
+OF_THE_MACHINE = (  # keys that machine.yaml may set, and that a checkpoint does not depend on
+    "hardware",
+    "threads",
+    "trackers",
+    "plan",
+    "data.folder",
+    "model.path",
+    "sampling.batch_size",
+    "engine.eager",
+    "engine.memory_share",
+    "engine.kv_cache_gib",
+    "training.activation_checkpointing",
+    "training.tokens_per_micro_batch",
+    "training.reduce_every_micro_batch",
+    "training.checkpoint_every",
+    "training.checkpoints_kept",
+)
 
 
 @dataclass
@@ -190,6 +209,7 @@ class TrainingConfig:
     updates_per_batch: int = MISSING
     reward: str = MISSING  # paper | binary
     advantage: str = MISSING  # group (GRPO) | gae (PPO)
+    bounds_from: str = MISSING  # batch | previous_step: of methods that have bounds (Clip_B, Clip_V)
     importance_truncation: float | None = MISSING  # weigh tokens by p(trainer)/p(engine), at most so much; null = off
     precision: str = MISSING  # float32 | bfloat16: what is computed in; master weights and reductions are float32
     activation_checkpointing: bool = MISSING
@@ -301,6 +321,8 @@ def load_config(
             layers.append(_named(configs / kind, kind, chosen[kind]))
     for path in layers:
         config = _merge(config, _layer(path, chosen), str(path))
+    if (configs / MACHINE).is_file():
+        config = _merge(config, _machine_layer(configs / MACHINE, chosen), str(configs / MACHINE))
     params = split_method(method)[1] if method else []
     dotlist = [f"method.params.{param}" for param in params] + list(overrides)
     for entry in dotlist:
@@ -309,6 +331,11 @@ def load_config(
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     return config
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """What a run's result depends on: its config without what is the machine's."""
+    return {key: value for key, value in _leaves(config) if not _of_the_machine(key)}
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
@@ -391,6 +418,32 @@ def _layer(path: Path, chosen: dict[str, str | None]) -> DictConfig:
         if all(chosen[key] in (value if OmegaConf.is_list(value) else [value]) for key, value in condition.items()):
             content = OmegaConf.merge(content, entry)
     return content
+
+
+def _machine_layer(path: Path, chosen: dict[str, str | None]) -> DictConfig:
+    layer = _layer(path, chosen)
+    for key, _ in _leaves(layer):
+        if not _of_the_machine(key):
+            raise UserError(
+                f"{path}: {key} changes results, so it belongs into the file of its scale, model or method; "
+                f"here may stand {', '.join(OF_THE_MACHINE)}"
+            )
+    return layer
+
+
+def _of_the_machine(key: str) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in OF_THE_MACHINE)
+
+
+def _leaves(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is set; lists are values."""
+    for key in config:
+        if OmegaConf.is_missing(config, key):
+            continue
+        if OmegaConf.is_dict(value := config._get_node(key)) and not value._is_none():
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", OmegaConf.to_container(value) if OmegaConf.is_list(value) else value._value()
 
 
 def _merge_entry(config: DictConfig, entry: str) -> DictConfig:

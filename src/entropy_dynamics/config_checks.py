@@ -31,6 +31,7 @@ _CHECKS = [
     ("training.updates_per_batch", lambda v: v >= 1, "1 or more"),
     ("training.reward", lambda v: v in ("paper", "binary"), "'paper' or 'binary'"),
     ("training.precision", lambda v: v in ("float32", "bfloat16"), "'float32' or 'bfloat16'"),
+    ("training.bounds_from", lambda v: v in ("batch", "previous_step"), "'batch' or 'previous_step'"),
     ("training.importance_truncation", lambda v: v > 0, "above 0, or null for none"),
     ("training.checkpoint_every", lambda v: v >= 0, "0 (never) or more"),
     ("training.checkpoints_kept", lambda v: v >= 1, "1 or more"),
@@ -91,11 +92,32 @@ def check_values(config: DictConfig) -> None:
         missing = {key for key in missing if not key.startswith("model.")}
     if missing:
         raise UserError(f"no value for {min(missing)}: set it in the scale's config")
-    if config.training.precision == "bfloat16" and config.hardware.ranks is None:
-        raise UserError("training.precision=bfloat16 goes with FSDP2: set hardware.ranks, 1 for a single GPU")
+    _check_ranks(config)
+    if config.training.importance_truncation is not None and config.engine.name == "native":
+        raise UserError("training.importance_truncation goes with engine.name=vllm: the native engine is the policy")
     unsampled = set(config.data.evaluation) - set(config.evaluation.samples)
     if unsampled:
         raise UserError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation: say how many samples")
+
+
+def _check_ranks(config: DictConfig) -> None:
+    """What goes with ranks only, and whether the rollouts of an update can be dealt to them evenly."""
+    ranks, training = config.hardware.ranks, config.training
+    if ranks is None:
+        if training.precision == "bfloat16":
+            raise UserError("training.precision=bfloat16 goes with FSDP2: set hardware.ranks, 1 for a single GPU")
+        return
+    if config.engine.name == "native" and config.hardware.device == "cuda":
+        raise UserError("hardware.ranks on GPUs go with engine.name=vllm; with the native engine set it to null")
+    if OmegaConf.is_missing(training, "group_size"):
+        return
+    least, more = divmod(training.prompts_per_step, training.updates_per_batch)
+    rollouts = {size * training.group_size for size in ({least, least + 1} if more else {least})}
+    if any(count % ranks for count in rollouts):
+        raise UserError(
+            f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly: change "
+            "training.group_size or training.prompts_per_step to make it a multiple of hardware.ranks"
+        )
 
 
 def _check_stand_ins(config: DictConfig) -> None:

@@ -95,7 +95,8 @@ def _take(known: Sequence[str], count: int, folder: Path, locks: ExitStack) -> l
 
 
 def _lock_folder() -> Path:
-    parent = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    # The same for all of a user's sessions, which XDG_RUNTIME_DIR and TMPDIR are not
+    parent = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
     # SLURM numbers each job's GPUs from 0, so the same number in two jobs may be two GPUs
     whose = "-".join([str(os.getuid()), *filter(None, [os.environ.get("SLURM_JOB_ID")])])
     folder = parent / f"entropy-dynamics-gpus-{whose}"

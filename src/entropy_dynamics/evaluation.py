@@ -45,34 +45,33 @@ def evaluate(
     policy = check_model_directory(layout.policy(config.model.name, method, seed))
     tokenizer = load_tokenizer(policy)
     out = layout.evaluation(config.model.name, method, seed)
-    written = []
+    problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
     with open_sampler(config, policy, tokenizer, ranks) as sampler:
-        for dataset in datasets:
-            problems = load_problems(layout.problems(dataset))
-            rollouts = sampler.sample(
-                make_prompts(config, tokenizer, problems),
+        sampled = {
+            dataset: sampler.sample(
+                make_prompts(config, tokenizer, problems[dataset]),
                 samples=config.evaluation.samples[dataset],
                 temperature=config.evaluation.temperature,
                 max_new_tokens=config.sampling.max_new_tokens,
                 stream=f"evaluation/{dataset}/seed{seed}",
             )
-            if not ranks.is_main:
-                continue
-            grade = make_grader(tokenizer, problems)
-            answers = {problem.id: problem.answer for problem in problems}
-            grades = [grade(rollout) for rollout in rollouts]
-            write_parquet(out / f"{dataset}.parquet", sample_rows(rollouts, grades))
-            settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
-            record = {"evaluation": settings, "seed": seed, **provenance([policy / FACTS, layout.problems(dataset)])}
-            if config.evaluation.cross_checked:
-                graded = some_graded(rollouts, grades, config.evaluation.cross_checked, seed)
-                record["math_verify"] = cross_check(
-                    (tokenizer.decode(one.token_ids, skip_special_tokens=True), answers[one.problem_id], given.correct)
-                    for one, given in graded
-                )
-            write_json(out / f"{dataset}.provenance.json", record)
-            written.append(out / f"{dataset}.parquet")
-    return written
+            for dataset in datasets
+        }
+    for dataset, rollouts in sampled.items() if ranks.is_main else ():
+        grade = make_grader(tokenizer, problems[dataset])
+        answers = {problem.id: problem.answer for problem in problems[dataset]}
+        grades = [grade(rollout) for rollout in rollouts]
+        write_parquet(out / f"{dataset}.parquet", sample_rows(rollouts, grades))
+        settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
+        record = {"evaluation": settings, "seed": seed, **provenance([policy / FACTS, layout.problems(dataset)])}
+        if config.evaluation.cross_checked:
+            graded = some_graded(rollouts, grades, config.evaluation.cross_checked, seed)
+            record["math_verify"] = cross_check(
+                (tokenizer.decode(one.token_ids, skip_special_tokens=True), answers[one.problem_id], given.correct)
+                for one, given in graded
+            )
+        write_json(out / f"{dataset}.provenance.json", record)
+    return [out / f"{dataset}.parquet" for dataset in datasets]
 
 
 def some_graded(

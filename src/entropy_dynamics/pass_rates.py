@@ -9,6 +9,7 @@ from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
 from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.responses import make_grader, make_training_prompts, open_sampler
+from entropy_dynamics.sampling import PROMPTS_HELD
 from entropy_dynamics.tasks.problems import load_problems
 
 
@@ -27,19 +28,20 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
     tokenizer = load_tokenizer(directory)
     prompts = make_training_prompts(config, tokenizer, problems)
     count = config.pass_rates.samples
-    with open_sampler(config, directory, tokenizer, ranks) as sampler:
-        rollouts = sampler.sample(
-            prompts,
-            samples=count,
-            temperature=config.sampling.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            stream="pass rates",
-        )
     grade = make_grader(tokenizer, problems)
-    right = pd.Series([grade(rollout).correct for rollout in rollouts])
-    correct = right.groupby([rollout.problem_id for rollout in rollouts]).sum()
+    correct = pd.Series(0, index=[prompt.problem_id for prompt in prompts])
+    with open_sampler(config, directory, tokenizer, ranks) as sampler:
+        for start in range(0, len(prompts), PROMPTS_HELD):
+            for rollout in sampler.sample(
+                prompts[start : start + PROMPTS_HELD],
+                samples=count,
+                temperature=config.sampling.temperature,
+                max_new_tokens=config.sampling.max_new_tokens,
+                stream="pass rates",
+            ):
+                correct[rollout.problem_id] += grade(rollout).correct
     low, high = config.pass_rates.low, config.pass_rates.high
-    sampled = filter_by_rate(correct.reindex([prompt.problem_id for prompt in prompts]), count, low, high)
+    sampled = filter_by_rate(correct, count, low, high)
     ids = [problem.id for problem in problems]
     frame = _with_unsampled(sampled, ids, f"prompt over {config.sampling.max_prompt_tokens} tokens")
     if not frame["kept"].any():

@@ -27,6 +27,7 @@ from entropy_dynamics.footprint import (
 )
 from entropy_dynamics.reporting.claims import load_claims
 from entropy_dynamics.reporting.experiments import BASE, EXPERIMENTS, Run, known_experiments, load_experiment
+from entropy_dynamics.sampling import PROMPTS_HELD
 
 HELD_TOKEN = 70  # bytes of a sampled token and its log p as Python objects in a rollout
 HOST_OF_A_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
@@ -144,8 +145,11 @@ def _family(config: Config) -> str:
 def host_memory(config: Config, step: str) -> float:
     """Bytes in the host's memory for all ranks of a job together."""
     ranks, count = ranks_of(config), parameters(config.model.shape)
-    held = max(_calls(config, step)) * config.sampling.max_new_tokens * HELD_TOKEN / 2  # half of the limit, on average
-    total = ranks * HOST_OF_A_RANK + 2 * held  # on the rank that sampled, and gathered on the first
+    responses = max(_calls(config, step))
+    if step == "pass_rates":
+        responses = min(responses, PROMPTS_HELD * config.pass_rates.samples)
+    held = responses * config.sampling.max_new_tokens * HELD_TOKEN / 2  # half of the limit, on average
+    total = ranks * (HOST_OF_A_RANK + held)  # gathered on every rank
     if step == "train":
         total += ranks * count * BYTES[config.engine.dtype]  # the sleeping engine's weights
         if config.training.checkpoint_every:
@@ -320,7 +324,7 @@ def _remedies(config: Config) -> list[tuple[str, str, list]]:
         ("lower", "training.tokens_per_micro_batch", tokens),
         ("set", "engine.memory_share", [] if cache else [share / 100 for share in range(95, 5, -5)]),
         ("set", "engine.kv_cache_gib", [2**k for k in range(6, -1, -1)] if cache else []),
-        ("raise", "hardware.ranks", [ranks_of(config) * 2**k for k in range(1, 6)]),
+        ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # of one machine
     ]
 
 

@@ -11,6 +11,8 @@ rule theory:
         f"{ROOT}/theory/logit_steps.parquet",
     log:
         f"{ROOT}/logs/theory.log",
+    benchmark:
+        f"{ROOT}/logs/theory.jsonl"
     conda:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
@@ -44,6 +46,8 @@ rule claims:
         ),
     log:
         f"{ROOT}/logs/claims.log",
+    benchmark:
+        f"{ROOT}/logs/claims.jsonl"
     localrule: True
     conda:
         "../../environment.yml"

@@ -10,6 +10,8 @@ rule problems:
         f"{ROOT}/data/problems.json",
     log:
         f"{ROOT}/logs/problems.log",
+    benchmark:
+        f"{ROOT}/logs/problems.jsonl"
     localrule: True  # light, and where a scale downloads its problems compute nodes often have no network
     conda:
         "../../environment.yml"

@@ -16,6 +16,8 @@ for name in TABLES:
             ),
         log:
             f"{ROOT}/logs/tables/{name}.log",
+        benchmark:
+            f"{ROOT}/logs/tables/{name}.jsonl"
         localrule: True
         conda:
             "../../environment.yml"
@@ -43,6 +45,8 @@ for name in FIGURES:
             ),
         log:
             f"{ROOT}/logs/figures/{name}.log",
+        benchmark:
+            f"{ROOT}/logs/figures/{name}.jsonl"
         localrule: True
         conda:
             "../../environment.yml"

@@ -42,6 +42,11 @@ class Method:
 
     # True: with several updates a batch, weigh anew before each, on its own tokens under the current policy.
     every_update: ClassVar[bool] = False
+    # False: what a token weighs depends on its own statistics and advantage alone, and rewards are not reshaped. The
+    # trainer then needs no scores of the whole batch before it begins to update.
+    needs_batch: ClassVar[bool] = True
+    # True: all that it needs of the batch is two bounds, which `training.bounds_from` may take from the step before.
+    has_bounds: ClassVar[bool] = False
 
     def shape_rewards(self, rewards: Tensor, groups: Tensor, mean_logp: Tensor) -> Tensor:
         """Rewards [B] as they enter the group normalisation.
@@ -68,6 +73,16 @@ class Method:
             [B, T] fp32, 0 wherever the mask is.
         """
         return mask.float()
+
+    def bounds(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> tuple[float, float]:
+        """The lowest and the highest score that is kept of a whole batch [B, T]; for methods that have bounds."""
+        raise NotImplementedError
+
+    def weights_within(
+        self, bounds: tuple[float, float], stats: TokenStats, advantages: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Like `token_weights`, with these bounds, for any part of a batch."""
+        raise NotImplementedError
 
     def drift_penalty(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor | None:
         """Coefficient [B, T] of |log p - log p_old| in every token's loss; None = no such term. Arguments as above."""

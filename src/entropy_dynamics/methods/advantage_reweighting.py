@@ -6,6 +6,7 @@ A weight of the token's loss is the same as one of its advantage: PPO's surrogat
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ class AdvantageReweighting(Method):
     """
 
     alpha: float = 0.2
+    needs_batch: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()

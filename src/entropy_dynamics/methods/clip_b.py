@@ -6,6 +6,7 @@ standard deviation are over all response tokens of the batch, whatever their adv
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class ClipB(Method):
     mu_plus: float | None = math.inf
     apply_to: str = "negative"
     denominator: str = "kept"
+    has_bounds: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -42,6 +44,18 @@ class ClipB(Method):
         deviation = (stats.s_star.double() - mean) / sigma
         upper = self.mu if self.mu_plus is None else self.mu_plus
         outlier = (deviation < -self.mu) | (deviation > upper)
+        return torch.where(outlier & chosen_samples(advantages, self.apply_to), 0.0, mask.float())
+
+    def bounds(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> tuple[float, float]:
+        mean, sigma = (float(one) for one in batch_mean_and_std(stats.s_star, mask))
+        if sigma < SIGMA_FLOOR:
+            return -math.inf, math.inf
+        return mean - self.mu * sigma, mean + (self.mu if self.mu_plus is None else self.mu_plus) * sigma
+
+    def weights_within(
+        self, bounds: tuple[float, float], stats: TokenStats, advantages: Tensor, mask: Tensor
+    ) -> Tensor:
+        outlier = (stats.s_star < bounds[0]) | (stats.s_star > bounds[1])
         return torch.where(outlier & chosen_samples(advantages, self.apply_to), 0.0, mask.float())
 
 

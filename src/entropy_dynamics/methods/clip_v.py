@@ -7,6 +7,7 @@ released code do not, and neither does this.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class ClipV(Method):
     apply_to: str = "negative"
     drop_zero_advantage: bool = True
     denominator: str = "kept"
+    has_bounds: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -60,6 +62,27 @@ class ClipV(Method):
         if self.max_frac is not None and int((dropped | bystanders).sum()) > self.max_frac * tokens:
             dropped = _most_extreme(score.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
         return torch.where(dropped | bystanders, 0.0, mask.float())
+
+    def bounds(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> tuple[float, float]:
+        """Where the cap holds, the smallest score that it lets go, so that as many tokens are outside."""
+        _, sigma = batch_mean_and_std(stats.s_centered, mask)
+        if sigma < SIGMA_FLOOR:
+            return -math.inf, math.inf
+        low, high = -self.mu * float(sigma), (self.mu if self.mu_plus is None else self.mu_plus) * float(sigma)
+        score, eligible = stats.s_centered, mask.bool() & chosen_samples(advantages, self.apply_to)
+        outlier = eligible & ((score < low) | (score > high))
+        dropped = eligible & (self.token_weights(stats, advantages, mask) == 0)
+        if dropped.sum() < outlier.sum():
+            edge = float(score[dropped].abs().min())
+            low, high = min(low, -edge), max(high, edge)
+        return low, high
+
+    def weights_within(
+        self, bounds: tuple[float, float], stats: TokenStats, advantages: Tensor, mask: Tensor
+    ) -> Tensor:
+        outlier = (stats.s_centered < bounds[0]) | (stats.s_centered > bounds[1])
+        dropped = chosen_samples(advantages, self.apply_to) | ((advantages == 0) & self.drop_zero_advantage)
+        return torch.where(outlier & dropped, 0.0, mask.float())
 
 
 def _most_extreme(size: Tensor, candidates: Tensor, count: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from entropy_dynamics.methods import Method, check_number, method
 
@@ -15,6 +16,7 @@ class EntropyBonus(Method):
     """
 
     coefficient: float = 1e-3
+    needs_batch: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()

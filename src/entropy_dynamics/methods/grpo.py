@@ -1,6 +1,7 @@
 """GRPO (paper, Section 2, eq. 1): every response token counts alike."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from entropy_dynamics.methods import Method, method
 
@@ -9,3 +10,5 @@ from entropy_dynamics.methods import Method, method
 @dataclass(frozen=True, kw_only=True)
 class GRPO(Method):
     """The baseline of every comparison; `Method` already is it."""
+
+    needs_batch: ClassVar[bool] = False

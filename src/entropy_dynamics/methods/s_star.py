@@ -7,7 +7,7 @@ reading (docs/decisions.md): otherwise keep_pos_gt and mask_pos_lt would be one 
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class SStar(Method):
     mode: Literal["keep", "mask"]
     samples: Literal["pos", "neg"]
     side: Literal["gt", "lt"]
+    needs_batch: ClassVar[bool] = False
 
     def token_weights(
         self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator | None = None

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Whose responses the pass-rate filter holds at a time: those of all DAPO problems take 200 GiB with 8 ranks.
+PROMPTS_HELD = 1024
+
 
 @dataclass(frozen=True)
 class Prompt:

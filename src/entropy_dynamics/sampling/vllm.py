@@ -24,6 +24,7 @@ from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
 if TYPE_CHECKING:
     from torch import Tensor
 
+COMPARED = 64  # rows of a weight that are compared after a push
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SETTINGS = {  # vLLM reads these from the environment only
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
@@ -118,7 +119,11 @@ class VLLMSampler:
             except (ValueError, RuntimeError, NotImplementedError) as error:
                 raise UserError(f"vLLM cannot serve {directory}: {_first_line(error)}") from error
         self._asleep: set[str] = set()
-        self._tied = self._llm.model_config.hf_text_config.tie_word_embeddings
+        text = self._llm.model_config.hf_text_config
+        self._tied = text.tie_word_embeddings
+        last = f"model.layers.{text.num_hidden_layers - 1}"  # the engine has these in one piece under the same names
+        self._compared = {EMBEDDING, HEAD, "model.norm.weight", f"{last}.mlp.down_proj.weight"}
+        self._sent: dict[str, Tensor] = {}
 
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
@@ -170,21 +175,38 @@ class VLLMSampler:
         """Replace the weights by `weights`: names as transformers has them, and whole tensors, one at a time.
 
         The output head is always sent, from the embedding where the two are tied, and the prefix cache is emptied.
-        Wakes the engine, its KV cache only when the weights have come.
+        Wakes the engine, its KV cache only when the weights have come. What the engine holds of a few of them is
+        compared with what was sent, bit by bit: one step of fine-tuning moves log-probabilities by less than rounding.
         """
+        import torch
+
         self._wake("weights")
         with _globals_kept(), _faults_told():
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._with_head(weights)})
+            # The CPU build packs the weights of linear layers anew and leaves an empty tensor in their place.
+            held = {name: rows for name in self._sent if (rows := self._held(name)).numel()}
+            sent = {name: self._sent[name] for name in held}
+            stale = [name for name in held if not torch.equal(held[name][: len(sent[name])], sent[name])]
+        if stale:
+            raise RuntimeError(f"vLLM does not hold the weights that it was sent: {', '.join(stale)}")
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its prefix cache after new weights came: requests still hold it")
         self.wake()
 
+    def _held(self, name: str) -> "Tensor":
+        """The first rows of a weight in the engine, on the CPU."""
+        [rows] = self._llm.apply_model(lambda model: model.get_parameter(name)[:COMPARED].detach().cpu())
+        return rows
+
     def _with_head(self, weights: Iterable[tuple[str, "Tensor"]]) -> Iterator[tuple[str, "Tensor"]]:
         sent = False
+        self._sent = {}
         for name, tensor in weights:
             yield name, tensor
             if self._tied and name == EMBEDDING:
                 yield HEAD, tensor
+            if name in self._compared:
+                self._sent[name] = tensor[:COMPARED].detach().to("cpu", self._llm.model_config.dtype)
             sent = sent or name == (EMBEDDING if self._tied else HEAD)
         if not sent:
             raise RuntimeError(f"new weights for vLLM without {EMBEDDING if self._tied else HEAD}: its head is stale")

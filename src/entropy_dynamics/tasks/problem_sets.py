@@ -5,6 +5,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from entropy_dynamics.tasks.problems import (
     Problem,
     RawProblem,
     clean_problems,
+    columns_of,
     normalise_text,
     read_hub_problems,
     read_problems,
@@ -41,7 +43,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
             raise UserError(f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet")
     sources = {TRAIN: data.train, **data.evaluation}
     in_folder = _files_in_folder(data.folder, sources) if data.folder else {}
-    sources |= {name: ProblemSetConfig(source="file", path=str(path)) for name, path in in_folder.items()}
+    sources |= {name: _in_its_place(sources[name], path) for name, path in in_folder.items()}
     for name, one in sources.items():
         if one.path is not None and Path(one.path).resolve().parent == Path(out_dir).resolve():
             raise UserError(
@@ -113,6 +115,14 @@ def _files_in_folder(folder: str, sets: Iterable[str]) -> dict[str, Path]:
         if found:
             files[name] = found[0]
     return files
+
+
+def _in_its_place(config: ProblemSetConfig, path: Path) -> ProblemSetConfig:
+    """The file as a source: with the columns of the set that it stands for, if it has them, or with ours."""
+    ours = ProblemSetConfig(source="file", path=str(path))
+    if {config.problem_column, config.answer_column} <= set(columns_of(path)):
+        return replace(ours, problem_column=config.problem_column, answer_column=config.answer_column)
+    return ours
 
 
 def _problems_of(

@@ -139,6 +139,17 @@ class _Columns:
         return names
 
 
+def columns_of(path: Path) -> list[str]:
+    """The columns of a parquet file, or of the first row of a JSONL file; none of one that cannot be read."""
+    try:
+        if path.suffix == ".parquet":
+            return pq.read_schema(path).names
+        with open(path, "rb") as file:
+            return list(json.loads(next(line for line in file if line.strip())))
+    except (pa.ArrowException, OSError, ValueError, RecursionError, StopIteration, TypeError):
+        return []
+
+
 _Row = tuple[str, dict[str, Any]]  # its place, as "line 3", and its values by column
 
 

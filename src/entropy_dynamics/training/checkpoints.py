@@ -5,10 +5,11 @@ JSON file that is written last: a directory without it is no checkpoint. Nothing
 numbers belong to the seed and the number of the step.
 """
 
+import hashlib
 import json
 import shutil
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_json
 from entropy_dynamics.ranks import Ranks
 
@@ -27,24 +29,29 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Checkpoints:
-    """The checkpoints of one run, in the folders step<n> of `root`; n steps are done there."""
+    """The checkpoints of one run, in the folders <what it is made from>/step<n> of `root`; n steps are done there."""
 
     def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], kept: int):
         """
         Args:
             made_from: what the run is made from (config, hashes of its inputs). Checkpoints of anything else are left
-                alone and not gone on from.
+                alone, and not gone on from.
             kept: how many of the latest to keep.
         """
-        self.root, self.ranks, self.made_from, self.kept = root, ranks, made_from, kept
+        digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+        self.root, self.folder = root, root / digest
+        self.ranks, self.made_from, self.kept = ranks, made_from, kept
         self.writing: tuple[Path, Any, dict[str, Any]] | None = None
         # A save goes on while training does, so it needs a process group in which nothing else is going on.
         self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
     def save(self, trained: Trained, steps_done: int, rows: list[dict[str, float]]) -> None:
-        """Start writing a checkpoint; with ranks it is finished in the background, by `finish` or the next `save`."""
+        """Start writing a checkpoint. With ranks that goes on in the background, and `finish` gives it its name.
+
+        Raises UserError if it cannot be written.
+        """
         self.finish()
-        temporary = self.root / f".step{steps_done}.partial"
+        temporary = self.folder / f".step{steps_done}.partial"
         if self.ranks.is_main and temporary.exists():
             shutil.rmtree(temporary)  # of a run that was killed; the reader would take stale parts for its own
         self.ranks.barrier()
@@ -52,12 +59,13 @@ class Checkpoints:
         writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
         record = {"steps_done": steps_done, "made_from": self.made_from, "rows": list(rows)}
         if self.group is None:
-            with _quiet():
+            with _faults(temporary):
                 dcp.save(tensors, storage_writer=writer, no_dist=True)
             self.writing = (temporary, None, record)
             self.finish()
         else:
-            future = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
+            with _faults(temporary):
+                future = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
             self.writing = (temporary, future, record)
 
     def finish(self) -> None:
@@ -67,11 +75,12 @@ class Checkpoints:
         temporary, future, record = self.writing
         self.writing = None
         if future is not None:
-            future.result()
+            with _faults(temporary):
+                future.result()
         self.ranks.barrier()
         if self.ranks.is_main:
             write_json(temporary / RECORD, record)
-            final = self.root / f"step{record['steps_done']}"
+            final = self.folder / f"step{record['steps_done']}"
             if final.exists():
                 shutil.rmtree(final)
             temporary.rename(final)
@@ -84,17 +93,21 @@ class Checkpoints:
 
         (0, []) where there is none.
         """
-        for path in reversed(self._steps()):
-            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-            if record["made_from"] == self.made_from:
-                self._load(path, trained)
-                return record["steps_done"], record["rows"]
-        return 0, []
+        found = self._steps()
+        if not found:
+            return 0, []
+        record = json.loads((found[-1] / RECORD).read_text(encoding="utf-8"))
+        self._load(found[-1], trained)
+        return record["steps_done"], record["rows"]
+
+    def others(self) -> list[Path]:
+        """Folders with checkpoints of the same run's name, made from something else."""
+        return [path for path in self.root.glob("*") if path != self.folder]
 
     def _load(self, path: Path, trained: Trained) -> None:
         state = _state(trained)
         tensors = _tensors(trained, state)  # the same memory: what is read into one stands in the other
-        with _quiet():
+        with _faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.group is None)
         for name, (module, optimizer) in trained.items():
             set_state_dict(
@@ -110,19 +123,26 @@ class Checkpoints:
         self.finish()
         self.ranks.barrier()
         if self.ranks.is_main:
-            shutil.rmtree(self.root, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):
+                self.root.rmdir()  # unless there are others
 
     def _steps(self) -> list[Path]:
-        found = [path for path in self.root.glob("step*") if (path / RECORD).is_file()]
+        found = [path for path in self.folder.glob("step*") if (path / RECORD).is_file()]
         return sorted(found, key=lambda path: int(path.name.removeprefix("step")))
 
 
 @contextmanager
-def _quiet():
-    """Without the warning that there is no process group: `no_dist` says so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield
+def _faults(path: Path):
+    """One line for what goes wrong with the files, on whatever rank it does."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # `no_dist` says so
+            yield
+    except (dcp.api.CheckpointException, OSError) as error:
+        causes = getattr(error, "failures", {None: (error, None)})
+        cause = str(next(iter(causes.values()))[0]) or type(error).__name__
+        raise UserError(f"checkpoint {path}: {cause.splitlines()[0]}") from error
 
 
 def _state(trained: Trained) -> dict[str, dict[str, Any]]:

@@ -3,12 +3,11 @@
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from omegaconf import OmegaConf
 
-from entropy_dynamics.config import Config, to_yaml
+from entropy_dynamics.config import Config, identity, to_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.layout import Layout
@@ -78,6 +77,7 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
         in_one = config.engine.name == "native" and ranks.mesh is None
         model = load_model(base).to(ranks.device) if in_one else None
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, beside_training=True))
+        sampler.sleep()  # its memory goes to what the trainer loads; the first push wakes it
         policy = Policy(model) if model is not None else load_trained_policy(base, config.training, ranks)
 
         def validate() -> float:
@@ -113,21 +113,24 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),
             ranks,
-            made_from={"config": _identity(config), "seed": seed, "inputs": record["inputs"]},
+            made_from={"config": identity(config), "seed": seed, "inputs": record["inputs"]},
             kept=config.training.checkpoints_kept,
         )
         start, rows = checkpoints.resume(trainer.trained())
-        if start and ranks.is_main:
+        if ranks.is_main and start:
             print(f"note: goes on from the checkpoint after step {start}", file=sys.stderr)
+        elif ranks.is_main and checkpoints.others():
+            print(f"note: {checkpoints.root} has checkpoints of another config or other inputs", file=sys.stderr)
         progress = stack.enter_context(
             Progress(f"{model_name} {method_name} seed {seed}", config.training.steps, done=start, shown=ranks.is_main)
         )
         every = config.training.checkpoint_every
-        for row in trainer.run(start):
+        for row in trainer.run(rows[:start]):
             rows.append(row)
             trackers.log(int(row["step"]), row)
             progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
-            if every and len(rows) % every == 0:
+            checkpoints.finish()  # what a step before began to write
+            if every and len(rows) % every == 0 and len(rows) < config.training.steps:
                 checkpoints.save(trainer.trained(), len(rows), rows)
 
         checkpoints.finish()
@@ -149,14 +152,8 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
     return out
 
 
-def _identity(config: Config) -> dict[str, Any]:
-    """What of the config a checkpoint depends on: not on what machine, and how many ranks, it was made."""
-    resolved = OmegaConf.to_container(config)
-    return {key: value for key, value in resolved.items() if key not in ("hardware", "threads", "trackers", "plan")}
-
-
 def _refuse_to_replace(run: Path, config: Config) -> None:
     """Snakemake removes a run before it makes it anew; by hand, one of another config must not be lost to a trial."""
     made_with = run / "config.yaml"
-    if made_with.is_file() and made_with.read_text(encoding="utf-8") != to_yaml(config):
+    if made_with.is_file() and identity(OmegaConf.load(made_with)) != identity(config):
         raise UserError(f"{run} holds a run of another config; give --results DIR to keep both, or delete it")

@@ -1,5 +1,6 @@
 """Metrics of a run in TensorBoard and Weights & Biases too, where the config names them; its files need neither."""
 
+import hashlib
 import importlib
 import math
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from entropy_dynamics.config import Config
+from entropy_dynamics.config import Config, identity
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.layout import Layout
 
@@ -78,7 +79,12 @@ class _WandB:
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
-                project=PROJECT, name=name, config=OmegaConf.to_container(config, resolve=True), dir=str(directory)
+                project=PROJECT,
+                id=hashlib.sha256(f"{name} {identity(config)}".encode()).hexdigest()[:16],
+                resume="allow",  # a run that goes on from a checkpoint goes on there too
+                name=name,
+                config=OmegaConf.to_container(config, resolve=True),
+                dir=str(directory),
             )
         except wandb.Error as error:
             raise UserError(f"wandb does not start: {' '.join(str(error).split())}") from error

@@ -102,13 +102,16 @@ class Trainer:
             fused=True,
         )
         self.estimator = estimator or GroupNormalised()
+        self.bounds: tuple[float, float] | None = None  # of the step before, where `bounds_from` asks for them
+        if config.bounds_from == "previous_step" and not method.has_bounds:
+            raise UserError(f"training.bounds_from=previous_step goes with methods that have bounds, not {method}")
 
     def trained(self) -> dict[str, tuple[torch.nn.Module, torch.optim.Optimizer]]:
         """All that learns, by name: what a checkpoint has to hold beside the number of the step."""
         return {"policy": (self.policy, self.optimizer), **self.estimator.trained()}
 
-    def run(self, start: int = 0) -> Iterator[dict[str, float]]:
-        """Train from step `start` to `config.steps`.
+    def run(self, done: Sequence[dict[str, float]] = ()) -> Iterator[dict[str, float]]:
+        """Train up to `config.steps`, after the steps whose metrics are `done`.
 
         Everything random belongs to the seed and the number of the step, so a run may stop and go on at any step.
 
@@ -118,7 +121,9 @@ class Trainer:
         Raises:
             UserError: the loss or the gradient is not finite; the model is then as it was before that update.
         """
-        for step in range(start, self.config.steps):
+        if done and "bounds_low" in done[-1]:
+            self.bounds = (done[-1]["bounds_low"], done[-1]["bounds_high"])
+        for step in range(len(done), self.config.steps):
             yield self.step(step)
 
     def step(self, step: int) -> dict[str, float]:
@@ -147,19 +152,28 @@ class Trainer:
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
 
-        with clock("score"):
-            stats, graphs = self.score(batch)
-            if batch.engine_logp_BT is not None:
-                pair = (batch.engine_logp_BT[batch.mask_BT], stats.logp[batch.mask_BT])
-                metrics |= engine_agreement(*pair, self.engine_tolerance)
-            mean_logp = (stats.logp * batch.mask_BT).sum(-1) / batch.response_lengths_B
-            shaped = self.method.shape_rewards(rewards, batch.groups_B, mean_logp)
-            advantages = self.estimator.estimate(batch, shaped)
-            generator = torch.Generator(self.ranks.device)
-            generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
-            weighing = None if self._weighs_every_update else self.weigh(stats, advantages, batch.mask_BT, generator)
+        generator = torch.Generator(self.ranks.device)
+        generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
+        if self._needs_no_scores(batch):
+            with clock("score"):
+                advantages = self.estimator.estimate(batch, rewards)
+            with clock("update"):
+                stats, weights, grad_norm = self.update_in_one_pass(batch, advantages, generator, step)
+        else:
+            with clock("score"):
+                stats, graphs = self.score(batch)
+                self._check_engine(batch, stats)
+                mean_logp = (stats.logp * batch.mask_BT).sum(-1) / batch.response_lengths_B
+                advantages = self.estimator.estimate(
+                    batch, self.method.shape_rewards(rewards, batch.groups_B, mean_logp)
+                )
+                weighing = None
+                if not self._weighs_every_update:
+                    weighing = self.weigh(stats, advantages, batch.mask_BT, generator)
+            with clock("update"):
+                weights, grad_norm = self.update(batch, stats, advantages, weighing, graphs, generator, step)
+        metrics |= self._bounds_metrics(stats, advantages, weights, batch.mask_BT)
         with clock("update"):
-            weights, grad_norm = self.update(batch, stats, advantages, weighing, graphs, generator, step)
             learnt = self.estimator.learn(self._mini_batches(batch))
         if self.config.entropy_change_every and step % self.config.entropy_change_every == 0:
             with clock("measure"):
@@ -169,6 +183,7 @@ class Trainer:
         return {
             **metrics,
             **entropy_metrics(stats, advantages, weights, batch.mask_BT, self.config.optimizer.learning_rate),
+            **self._check_engine(batch, stats),
             "reward_mean": rewards.mean().item(),
             "accuracy": float(np.mean([grade.correct for grade in grades])),
             "response_length": batch.response_lengths_B.double().mean().item(),
@@ -197,20 +212,30 @@ class Trainer:
         Else the list is empty.
         """
         parts = self._parts(batch, rows)
-        held = graph and self.config.updates_per_batch == 1 and int(batch.lengths_B.sum()) <= self.config.held_tokens
-        held = held and (self.ranks.mesh is None or len(parts) == 1)  # FSDP: a backward pass follows each forward
+        held = graph and self._can_be_held(batch)
         graphs = [self._stats(batch, part) for part in parts] if held else []
-        columns = {name: torch.zeros(batch.mask_BT.shape, device=batch.mask_BT.device) for name in _COLUMNS}
+        own = TokenStats(*(torch.zeros_like(batch.mask_BT, dtype=torch.float32) for _ in _COLUMNS))
         with torch.no_grad():
             for number, part in enumerate(parts):
-                stats = graphs[number] if held else self._stats(batch, part)
-                for name, column in columns.items():
-                    column[part] = getattr(stats, name).detach()
+                _put(own, part, graphs[number] if held else self._stats(batch, part))
         if not held:
             release(self.policy)
-        for column in columns.values():
-            self.ranks.sum(column)  # every row is one rank's; the others have zeros there
-        return TokenStats(**columns), graphs
+        return own.map(self.ranks.sum), graphs  # every row is one rank's; the others have zeros there
+
+    def _can_be_held(self, batch: RolloutBatch) -> bool:
+        few = self.config.updates_per_batch == 1 and int(batch.lengths_B.sum()) <= self.config.held_tokens
+        # Under FSDP a backward pass has to follow each forward pass.
+        return few and (self.ranks.mesh is None or len(self._parts(batch)) == 1)
+
+    def _needs_no_scores(self, batch: RolloutBatch) -> bool:
+        """Whether the forward passes of the update do for scores too: a second one is saved where none is needed.
+
+        So it is where nothing about a token depends on the rest of the batch, or only on bounds of the step before.
+        """
+        kept = self.method.denominator == "kept"
+        beside = kept and (self.config.objective.loss_scope != "global_token" or self.method.entropy_bonus() != 0)
+        weighs = not self.method.needs_batch or (self.config.bounds_from == "previous_step" and self.bounds is not None)
+        return weighs and not beside and self.config.updates_per_batch == 1 and not self._can_be_held(batch)
 
     @property
     def _weighs_every_update(self) -> bool:
@@ -248,21 +273,66 @@ class Trainer:
             # Before the first update the policy that sampled is the one trained: lp_old = lp, and the ratio exactly 1.
             # The stored scores would equal it only up to the rounding of another micro-batch.
             logp_old = stats.logp if number > 0 else None
-            trust = self._importance(batch, stats)
+            trust = self._importance(batch, stats.logp)
             for loss, last in self._losses(batch, rows, logp_old, advantages, weighing, trust, graphs):
                 sync_gradients(self.policy, last or self.config.reduce_every_micro_batch)
                 (loss * self.ranks.size).backward()  # the ranks' gradients are averaged
                 total += loss.detach()
-            norm = clip_and_step(
-                self.policy,
-                self.optimizer,
-                self.ranks.sum(total).item(),
-                max_grad_norm=self.config.optimizer.max_grad_norm,
-                where=f"step {step}",
-                knob="training.optimizer.learning_rate",
-            )
-            norms.append(norm)
+            norms.append(self._clip_and_step(total, step))
         return used, float(np.mean(norms))
+
+    def update_in_one_pass(
+        self, batch: RolloutBatch, advantages: Tensor, generator: torch.Generator, step: int
+    ) -> tuple[TokenStats, Tensor, float]:
+        """One optimizer step whose forward passes are the only ones: tokens are weighed as they come.
+
+        Returns:
+            The statistics of the batch and the weights that were used, each [B, T], and the gradient norm.
+        """
+        mask = batch.mask_BT
+        own = TokenStats(*(torch.zeros_like(mask, dtype=torch.float32) for _ in _COLUMNS))
+        own_weights = torch.zeros_like(mask, dtype=torch.float32)
+        scope = self.config.objective.loss_scope
+        everywhere = loss_weights(mask.float(), mask, batch.groups_B, scope=scope, denominator="all")
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        parts = self._parts(batch)
+        for number, part in enumerate(parts, 1):
+            now = self._stats(batch, part)
+            detached = now.map(Tensor.detach)
+            arguments = (detached, advantages[part], mask[part])
+            if self.method.needs_batch:
+                weights = self.method.weights_within(self.bounds, *arguments)
+            else:
+                weights = self.method.token_weights(*arguments, generator)
+            _put(own, part, detached)
+            own_weights[part] = weights
+            multipliers = weights * everywhere[part]
+            if (trust := self._importance(batch, detached.logp, part)) is not None:
+                multipliers = multipliers * trust
+            loss = self._loss(now, detached.logp, advantages[part], multipliers, everywhere[part], None)
+            sync_gradients(self.policy, number == len(parts) or self.config.reduce_every_micro_batch)
+            (loss * self.ranks.size).backward()
+            total += loss.detach()
+        stats, weights = own.map(self.ranks.sum), self.ranks.sum(own_weights)
+        self._check_engine(batch, stats)
+        if self.method.denominator == "kept":  # how many that are is known only now
+            scale = mask.sum() / (weights > 0).sum().clamp_min(1)
+            for parameter in self.policy.parameters():
+                parameter.grad.mul_(scale)
+            total *= scale
+        return stats, weights, self._clip_and_step(total, step)
+
+    def _clip_and_step(self, total: Tensor, step: int) -> float:
+        """An optimizer step; `total` is this rank's share of the loss. The gradient norm."""
+        return clip_and_step(
+            self.policy,
+            self.optimizer,
+            self.ranks.sum(total).item(),
+            max_grad_norm=self.config.optimizer.max_grad_norm,
+            where=f"step {step}",
+            knob="training.optimizer.learning_rate",
+        )
 
     def _losses(
         self,
@@ -279,13 +349,13 @@ class Trainer:
         Their sum over micro-batches and ranks is the loss of one optimizer step.
         logp_old_BT: under the policy that sampled; None where that is the current one.
         """
-        objective = self.config.objective
+        scope = self.config.objective.loss_scope
         mask = _only(batch.mask_BT, rows)
 
         def shares(weights: Tensor, denominator: str) -> Tensor:
             result = torch.zeros_like(weights)
             own = (weights[rows], mask[rows], batch.groups_B[rows])
-            result[rows] = loss_weights(*own, scope=objective.loss_scope, denominator=denominator)
+            result[rows] = loss_weights(*own, scope=scope, denominator=denominator)
             return result
 
         multipliers = shares(weighing.weights, self.method.denominator)
@@ -296,31 +366,64 @@ class Trainer:
         for number, part in enumerate(parts):
             now = graphs[number] if graphs else self._stats(batch, part)
             logp_old = now.logp.detach() if logp_old_BT is None else logp_old_BT[part]
-            loss = policy_loss(
-                now.logp,
-                logp_old,
-                advantages[part],
-                multipliers[part],
-                clip_low=objective.clip_low,
-                clip_high=objective.clip_high,
-                dual_clip=objective.dual_clip,
-            )
-            if weighing.drift_penalty is not None:
-                penalty = weighing.drift_penalty[part] * (now.logp - logp_old).abs()
-                loss = loss + (penalty * everywhere[part]).sum()
-            if self.method.entropy_bonus():
-                loss = loss - self.method.entropy_bonus() * (now.entropy * everywhere[part]).sum()
+            penalty = None if weighing.drift_penalty is None else weighing.drift_penalty[part]
+            loss = self._loss(now, logp_old, advantages[part], multipliers[part], everywhere[part], penalty)
             yield loss, number == len(parts) - 1
 
-    def _importance(self, batch: RolloutBatch, stats: TokenStats) -> Tensor | None:
-        """Truncated importance sampling, [B, T]: p(trainer) / p(engine) of each token, at most `importance_truncation`.
+    def _loss(
+        self,
+        now: TokenStats,
+        logp_old: Tensor,
+        advantages: Tensor,
+        multipliers: Tensor,
+        everywhere: Tensor,
+        drift_penalty: Tensor | None,
+    ) -> Tensor:
+        """The loss of one micro-batch, all arguments [rows, T]; `everywhere` averages over all response tokens."""
+        objective = self.config.objective
+        loss = policy_loss(
+            now.logp,
+            logp_old,
+            advantages,
+            multipliers,
+            clip_low=objective.clip_low,
+            clip_high=objective.clip_high,
+            dual_clip=objective.dual_clip,
+        )
+        if drift_penalty is not None:
+            loss = loss + (drift_penalty * (now.logp - logp_old).abs() * everywhere).sum()
+        if self.method.entropy_bonus():
+            loss = loss - self.method.entropy_bonus() * (now.entropy * everywhere).sum()
+        return loss
+
+    def _importance(self, batch: RolloutBatch, logp: Tensor, part: Tensor | slice = slice(None)) -> Tensor | None:
+        """Truncated importance sampling of the rows `part`: p(trainer) / p(engine), at most `importance_truncation`.
 
         None where it is off, or the engine gives no log-probabilities.
         """
         limit = self.config.importance_truncation
         if limit is None or batch.engine_logp_BT is None:
             return None
-        return (stats.logp - batch.engine_logp_BT).exp().clamp_max(limit)
+        return (logp - batch.engine_logp_BT[part]).exp().clamp_max(limit)
+
+    def _check_engine(self, batch: RolloutBatch, stats: TokenStats) -> dict[str, float]:
+        """See `engine_agreement`; nothing for an engine that gives no log-probabilities."""
+        if batch.engine_logp_BT is None:
+            return {}
+        mask = batch.mask_BT
+        return engine_agreement(batch.engine_logp_BT[mask], stats.logp[mask], self.engine_tolerance)
+
+    def _bounds_metrics(self, stats: TokenStats, advantages: Tensor, weights: Tensor, mask: Tensor) -> dict[str, float]:
+        """Keep this batch's bounds for the next step, where that is asked for, and say what those of the last changed.
+
+        `bounds_changed` is the share of response tokens that the batch's own bounds would have weighed otherwise.
+        """
+        if self.config.bounds_from != "previous_step" or not self.method.needs_batch:
+            return {}
+        self.bounds = self.method.bounds(stats, advantages, mask)
+        own = self.method.token_weights(stats, advantages, mask)
+        changed = float((own != weights)[mask].double().mean())
+        return {"bounds_low": self.bounds[0], "bounds_high": self.bounds[1], "bounds_changed": changed}
 
     def push(self) -> None:
         """Give the engine the policy's weights, and the memory that the last update took."""
@@ -344,6 +447,12 @@ class Trainer:
 
 
 _COLUMNS = tuple(TokenStats.__dataclass_fields__)
+
+
+def _put(whole: TokenStats, rows: Tensor, part: TokenStats) -> None:
+    """Write the statistics of some rows into those of the batch."""
+    for name in _COLUMNS:
+        getattr(whole, name)[rows] = getattr(part, name).detach()
 
 
 def _only(mask: Tensor, rows: Tensor) -> Tensor:

@@ -1,0 +1,220 @@
+"""Token statistics against what they replace: time in one run, turn by turn, and peak memory in processes of their own.
+
+From given logits: log_softmax alone (as everyone calls it, and into a buffer that is there already), TRL's
+selective_log_softmax and entropy_from_logits, which give neither S* nor E[S], and the authors' way, which builds
+log p, p, p^2 and p^2 log p of the whole vocabulary. From hidden states: the bare matrix product. TRL has to be
+installed for its row (extra `bench`). The rows of a GPU run where there is one.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.files import write_json
+from entropy_dynamics.provenance import hardware
+
+VOCABULARY, DEPTH = 151_936, 3_584
+RESULT = Path(__file__).parent / "results" / "token_stats.json"
+OURS = "token_stats"
+FIELDS = ("logp", "entropy", "s_star", "s_expected")
+
+
+def authors(logits: Tensor, tokens: Tensor) -> TokenStats:
+    """log p, H, S* and E[S] by their definitions, from four more tensors of the size of the logits."""
+    logp_all = logits.log_softmax(-1)
+    p = logp_all.exp()
+    entropy = -(p * logp_all).sum(-1)
+    p2 = p.square()
+    p2_logp = p2 * logp_all
+    logp = logp_all.gather(-1, tokens[:, None]).squeeze(-1)
+    return TokenStats(logp, entropy, logp.exp() * (entropy + logp), entropy * p2.sum(-1) + p2_logp.sum(-1))
+
+
+def sides_of_logits(rows: int, buffer: bool = True) -> dict[str, Callable]:
+    logits, tokens = make_logits(rows)
+    sides = {
+        OURS: lambda: token_stats(logits, tokens),
+        "log_softmax": lambda: logits.log_softmax(-1),
+        "authors": lambda: authors(logits, tokens),
+    }
+    if buffer:
+        out = torch.zeros_like(logits)
+        sides["log_softmax into a buffer"] = lambda: torch.log_softmax(logits, -1, out=out)
+    try:
+        from trl.trainer.utils import entropy_from_logits, selective_log_softmax
+    except ImportError:
+        return sides
+    # TRL's functions take [batch, length, V]
+    batch, index = logits[None], tokens[None]
+    return sides | {"trl": lambda: (selective_log_softmax(batch, index), entropy_from_logits(batch))}
+
+
+def sides_of_hidden(rows: int, buffer: bool = True) -> dict[str, Callable]:
+    hidden, weight, tokens = make_hidden(rows)
+    sides = {
+        OURS: lambda: token_stats(hidden, tokens, weight=weight),
+        "product": lambda: hidden @ weight.T,
+        "authors": lambda: authors(hidden @ weight.T, tokens),
+    }
+    if buffer:
+        out = torch.zeros(rows, VOCABULARY)
+        sides["product into a buffer"] = lambda: torch.mm(hidden, weight.T, out=out)
+    return sides
+
+
+def sides_of_backward(rows: int, buffer: bool = True) -> dict[str, Callable]:
+    """Forward and backward of the sum of log p, into hidden states and weight."""
+    hidden, weight, tokens = make_hidden(rows)
+    hidden.requires_grad_(), weight.requires_grad_()
+
+    def ours() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(token_stats(hidden, tokens, weight=weight).logp.sum(), (hidden, weight))
+
+    def plain() -> tuple[Tensor, ...]:
+        logp = (hidden @ weight.T).log_softmax(-1).gather(-1, tokens[:, None])
+        return torch.autograd.grad(logp.sum(), (hidden, weight))
+
+    return {OURS: ours, "log_softmax": plain}
+
+
+SIDES = {"logits": sides_of_logits, "hidden": sides_of_hidden, "backward": sides_of_backward}
+
+
+def make_logits(rows: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.empty(rows, VOCABULARY).normal_(0, 3, generator=generator)
+    return logits, torch.randint(VOCABULARY, (rows,), generator=generator)
+
+
+def make_hidden(rows: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator(device).manual_seed(0)
+    kind = {"device": device, "dtype": dtype}
+    hidden = torch.empty(rows, DEPTH, **kind).normal_(generator=generator)
+    weight = torch.empty(VOCABULARY, DEPTH, **kind).normal_(0, 3 / DEPTH**0.5, generator=generator)
+    return hidden, weight, torch.randint(VOCABULARY, (rows,), device=device, generator=generator)
+
+
+def seconds(sides: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
+    """The sides take turns, so that a drift of the machine's speed meets all of them alike."""
+    found = {name: [] for name in sides}
+    for repeat in range(repeats + 1):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            side()
+            if repeat:  # the first is a warm-up
+                found[name].append(time.perf_counter() - start)
+    return found
+
+
+def table(found: dict[str, list[float]], rows: int) -> dict:
+    """Medians, and the median of each turn's own ratio."""
+    return {
+        "microseconds_per_token": {name: round(1e6 * statistics.median(x) / rows, 1) for name, x in found.items()},
+        f"{OURS}_over": {
+            name: round(statistics.median(a / b for a, b in zip(found[OURS], x, strict=True)), 3)
+            for name, x in found.items()
+            if name != OURS
+        },
+    }
+
+
+def peak_mib(form: str, side: str, rows: int) -> float:
+    """What a side adds to the process's peak memory, its result included, in a process of its own."""
+    command = [sys.executable, __file__, "--peak", form, side, str(rows)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_peak(form: str, side: str, rows: int) -> None:
+    run = SIDES[form](rows, buffer=False)[side]
+    torch.randn(64, 64) @ torch.randn(64, 64)  # what the libraries take for themselves
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kept = run()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    del kept
+
+
+def relative_error(rows: int) -> dict[str, float]:
+    """Largest error of a field against float64, relative to its value and to its size over the rows."""
+    logits, tokens = make_logits(rows)
+    ours, exact = token_stats(logits, tokens), authors(logits.double(), tokens)
+    errors = {name: (getattr(ours, name).double() - getattr(exact, name)).abs() for name in FIELDS}
+    return {name: float(f"{(errors[name] / getattr(exact, name).abs()).max():.1e}") for name in FIELDS}
+
+
+def cuda_rows(rows: int, repeats: int) -> dict:
+    """bf16 on a GPU: the fused forward against the bare product, and the share of the copy bandwidth from logits."""
+    hidden, weight, tokens = make_hidden(rows, "cuda", torch.bfloat16)
+    logits = hidden @ weight.T
+    copy = torch.empty_like(logits)
+
+    def timed(side: Callable) -> Callable:
+        def run() -> None:
+            side()
+            torch.cuda.synchronize()
+
+        return run
+
+    sides = {
+        "fused": lambda: token_stats(hidden, tokens, weight=weight),
+        "product": lambda: torch.mm(hidden, weight.T, out=copy),
+        "from logits": lambda: token_stats(logits, tokens),
+        "copy": lambda: copy.copy_(logits),
+    }
+    found = seconds({name: timed(side) for name, side in sides.items()}, repeats)
+    middle = {name: statistics.median(x) for name, x in found.items()}
+    return {
+        "tokens": rows,
+        "milliseconds": {name: round(1e3 * x, 3) for name, x in middle.items()},
+        "fused_over_product": round(middle["fused"] / middle["product"], 3),
+        # a copy reads and writes each logit, the statistics read it
+        "share_of_copy_bandwidth": round(middle["copy"] / 2 / middle["from logits"], 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--peak", nargs=3, metavar=("FORM", "SIDE", "TOKENS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.peak:
+        return print_peak(options.peak[0], options.peak[1], int(options.peak[2]))
+
+    rows = options.tokens
+    result = {
+        "what": f"statistics of {rows} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, medians of "
+        f"{options.repeats} turns; peak memory in MiB, in a process of each side's own, its result included",
+        "hardware": hardware(),
+        "torch": torch.__version__,
+        "relative_error_against_float64": relative_error(32),
+    }
+    for form, repeats in (("logits", options.repeats), ("hidden", options.repeats), ("backward", 3)):
+        sides = SIDES[form](rows)
+        with torch.set_grad_enabled(form == "backward"):
+            result[form] = table(seconds(sides, repeats), rows)
+        names = [name for name in sides if "buffer" not in name]
+        del sides
+        result[form]["peak_mib"] = {name: round(peak_mib(form, name, rows)) for name in names}
+        result[form]["peak_mib_twice_the_tokens"] = round(peak_mib(form, OURS, 2 * rows))
+    if "trl" not in result["logits"]["microseconds_per_token"]:
+        result["trl"] = "not installed, so not measured"
+    result["cuda"] = cuda_rows(8192, options.repeats) if torch.cuda.is_available() else "no GPU, so not measured"
+    write_json(options.out, result)
+    print(json.dumps(result, indent=1))
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The benchmarks' own arithmetic: what `benchmarks/reproduce.py` makes of a finished run."""
+
+import json
+import os
+import sys
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.files import write_json, write_parquet
+
+START = 1_700_000_000
+JOBS = {  # record: (start, end)
+    "problems": (0, 1),
+    "models/qwen2.5-7b-instruct": (1, 5),
+    "pass_rates": (5, 7),
+    "runs/qwen2.5-7b-instruct/grpo/seed0": (7, 17),
+    "runs/qwen2.5-7b-instruct/grpo/seed1": (8, 16),
+    "evaluations/qwen2.5-7b-instruct/grpo/seed0": (18, 22),
+    "tables/table1": (22, 23),
+}
+METRICS = {  # two steps each, of 7 and of 5 seconds: 3 of either job are not in a phase
+    "seed0": {"seconds_sample": [3.0, 1.0], "seconds_update": [1.0, 2.0]},
+    "seed1": {"seconds_sample": [2.0, 3.0], "seconds_update": [0.0, 0.0]},
+}
+
+
+@pytest.fixture
+def reproduce(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import reproduce
+
+    return reproduce
+
+
+@pytest.fixture
+def account(reproduce, tmp_path, monkeypatch, capsys):
+    """`account(...)` runs the script on a made-up run of two cores -> its JSON."""
+    root = tmp_path / "laptop"
+    for name, (start, end) in JOBS.items():
+        file = root / "logs" / f"{name}.jsonl"
+        write_json(file, {})
+        file.write_text(json.dumps({"s": end - start, "cpu_time": "NA" if name == "problems" else 0.5}) + "\n")
+        os.utime(file, (START + end, START + end))
+    for seed, columns in METRICS.items():
+        frame = pd.DataFrame(columns).assign(step=[0, 1])
+        write_parquet(root / "runs/qwen2.5-7b-instruct/grpo" / seed / "metrics.parquet", frame)
+
+    def call(*arguments):
+        out = tmp_path / "out.json"
+        command = ["reproduce.py", "--results", str(tmp_path), "--cores", "2", "--out", str(out), *arguments]
+        monkeypatch.setattr(sys, "argv", command)
+        reproduce.main()
+        return json.loads(out.read_text())
+
+    return call
+
+
+def test_every_core_second_is_accounted_for(account, reproduce):
+    found = account()
+    seconds = {what: entry["seconds"] for what, entry in found["core_seconds"].items()}
+    # Start-up: 3 + 3 of the two runs; their median, 3, of the model's 4 and the evaluation's 4; all 2 of pass_rates.
+    assert seconds == {
+        reproduce.STARTUP: 3 + 3 + 3 + 3 + 2,
+        "sampling": 9,
+        "updates": 3,
+        "warm starts": 1,
+        "evaluation": 1,
+        "pass rates": 0,
+        "problem sets": 1,
+        reproduce.DRAWING: 1,
+        reproduce.WAITING: 2,  # seed1 from 7 to 8, the evaluation from 17 to 18
+        reproduce.NOTHING: 7 + 1 + 1 + 5,  # one core until 7, from 16 to 17, from 18 on; the other from 17 to 18
+    }
+    assert sum(seconds.values()) == 2 * 23
+    assert found["wall_minutes"] == round(23 / 60, 2)
+    assert found["core_seconds"]["sampling"]["share"] == round(9 / 46, 4)
+    assert (found["startup_seconds_a_job"], found["job_seconds"], found["job_cpu_seconds"]) == (3, 30, 3)
+
+
+def test_what_lies_around_the_jobs_is_in_the_whole_command(account, reproduce):
+    found = account("--wall", "30")["core_seconds"]
+    assert found[reproduce.OUTSIDE]["seconds"] == 2 * 7
+    assert sum(entry["seconds"] for entry in found.values()) == 2 * 30
+
+
+def test_a_folder_without_records(reproduce, tmp_path):
+    with pytest.raises(SystemExit, match="no records of jobs"):
+        reproduce.read_jobs(tmp_path)

@@ -1,0 +1,98 @@
+"""Checkpoints of one process; those of several ranks are in test_ranks.py."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.training.checkpoints import Checkpoints
+
+
+def trained(make_model, steps=0):
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        step(model, optimizer)
+    return {"policy": (model, optimizer)}
+
+
+def step(model, optimizer):
+    ids = torch.arange(5, 15)[None]
+    optimizer.zero_grad()
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+
+
+def checkpoints(root, run=1, kept=1) -> Checkpoints:
+    return Checkpoints(root, Ranks(), made_from={"run": run}, kept=kept)
+
+
+def test_training_goes_on_bit_by_bit(tmp_path, make_model):
+    rows = [{"step": 0, "validation_accuracy": math.nan, "entropy": 0.1 + 0.2}]
+    before = trained(make_model, steps=3)
+    checkpoints(tmp_path).save(before, 1, rows)
+    after = trained(make_model)
+    done, found = checkpoints(tmp_path).resume(after)
+    assert done == 1
+    assert math.isnan(found[0].pop("validation_accuracy"))
+    assert found == [{"step": 0, "entropy": 0.1 + 0.2}]
+    for pair in (before, after):
+        step(*pair["policy"])
+    for one, other in zip(before["policy"][0].parameters(), after["policy"][0].parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert after["policy"][0].lm_head.weight is after["policy"][0].model.embed_tokens.weight
+
+
+def test_the_last_ones_are_kept_and_those_of_another_config_left_alone(tmp_path, make_model):
+    foreign = checkpoints(tmp_path, run=2)
+    foreign.save(trained(make_model), 200, [])
+    own = checkpoints(tmp_path, kept=2)
+    assert own.resume(trained(make_model)) == (0, [])
+    assert own.others() == [foreign.folder]
+    for done in (20, 40, 60):
+        own.save(trained(make_model), done, [{"step": done}])
+    assert sorted(path.name for path in own.folder.iterdir()) == ["step40", "step60"]
+    assert own.resume(trained(make_model)) == (60, [{"step": 60}])
+    assert foreign.resume(trained(make_model))[0] == 200
+    own.delete()
+    assert not own.folder.exists()
+    assert foreign.resume(trained(make_model))[0] == 200
+    foreign.delete()
+    assert not tmp_path.exists() or not list(tmp_path.iterdir())
+
+
+def test_what_was_not_finished_is_no_checkpoint(tmp_path, make_model):
+    one = checkpoints(tmp_path)
+    one.save(trained(make_model), 2, [])
+    (one.folder / "step2").rename(one.folder / ".step2.partial")
+    assert one.resume(trained(make_model)) == (0, [])
+    one.save(trained(make_model), 2, [])
+    assert [path.name for path in one.folder.iterdir()] == ["step2"]
+
+
+def test_nothing_is_pickled_and_the_record_is_json(tmp_path, make_model):
+    one = checkpoints(tmp_path)
+    one.save(trained(make_model), 2, [])
+    files = list((one.folder / "step2").iterdir())
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    record = json.loads((one.folder / "step2" / "checkpoint.json").read_text())
+    assert record["made_from"] == {"run": 1}
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path, make_model):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"^checkpoint .*step2\.partial: ") as caught:
+        checkpoints(tmp_path / "file").save(trained(make_model), 2, [])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_file_is_one_line(tmp_path, make_model):
+    one = checkpoints(tmp_path)
+    one.save(trained(make_model), 2, [])
+    [weights] = (one.folder / "step2").glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"^checkpoint .*step2: "):
+        one.resume(trained(make_model))
