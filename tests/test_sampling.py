@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache, DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from entropy_dynamics.sampling import Prompt, sample_seed
 from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer
@@ -79,6 +79,33 @@ def test_the_same_tokens_as_decoding_without_a_cache(
     assert {one.finish_reason for one in got} == {"stop", "length"}
     assert rebuilds, "no finished sequence ever left the batch, so dropping was not tried"
     assert max(rebuilds) < 24
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("window", [None, 5])
+def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, tokenizer, window, attention):
+    """One mask serves all steps of whole attention; a sliding window, shorter than any prompt here, moves."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        use_sliding_window=window is not None,
+        sliding_window=window,
+        max_window_layers=1,  # the second layer has the window
+        initializer_range=0.3,
+        attn_implementation=attention,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = Qwen2ForCausalLM(config).eval()
+    assert ("sliding_attention" in config.layer_types) == (window is not None)
+    assert len({len(prompt.token_ids) for prompt in prompts[:6]}) > 2
+    got = sample(sampler_of(model), prompts[:6])
+    assert plain(got) == decoded_slowly(model, prompts[:6], 4, 1.0, "test", tokenizer.eos_token_id)
+    assert max(len(one.token_ids) for one in got) > 10
 
 
 def test_almost_no_temperature_is_greedy(shared_model, sampler_of, prompts, tokenizer):

@@ -1,0 +1,211 @@
+"""A full GRPO step (rollouts, rewards, update) beside TRL's GRPOTrainer, on one stand-in and the same prompts.
+
+Both start from the same model and see the same prompts in the same order, with the same group size, response length,
+temperature, learning rate, reward and loss (token mean, no KL term), in fp32 and one optimizer step a batch. They take
+turns step by step in one process, so that a drift of the machine's speed meets both alike; seconds are medians after
+the first steps. Rollouts are drawn from different random numbers, so the curves agree as two seeds of one run do.
+"""
+
+import argparse
+import importlib.metadata
+import logging
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from entropy_dynamics.config import Config, load_config
+from entropy_dynamics.files import write_json
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.provenance import hardware
+from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.training.trainer import Trainer
+from training_step import make_trainer
+
+RESULT = Path(__file__).parent / "results" / "grpo_step.json"
+CURVES = ("reward", "entropy")
+LAST = 15  # steps at the end of the curves whose means are compared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scale", default="laptop")
+    parser.add_argument("--results", default="results", help="where the scale's base model and problems are")
+    parser.add_argument("--model", default="qwen2.5-7b-instruct")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=3, help="steps that are not timed")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+
+    config = load_config(options.scale, options.model, "grpo")
+    torch.set_num_threads(config.threads)
+    layout = Layout.of(options.scale, options.results)
+    curves = []
+    for seed in range(options.seeds):
+        ours = make_trainer(options.scale, options.model, "grpo", layout)
+        ours.seed = seed
+        model, tokenizer = load_policy(layout.model(options.model))
+        turns = Turns(ours)
+        with tempfile.TemporaryDirectory() as directory:
+            trl = make_trl_trainer(config, model, tokenizer, ours, options.steps, seed, directory)
+            trl.remove_callback(PrinterCallback)
+            trl.add_callback(turns)
+            trl.train()
+        rollouts = config.training.prompts_per_step * config.training.group_size
+        curves.append({"ours": turns.rows, "trl": trl_rows(trl.state.log_history, turns.seconds, rollouts)})
+    write_json(options.out, summary(options, config, curves))
+    print(options.out.read_text())
+
+
+class Turns(TrainerCallback):
+    """Times every step of TRL's loop, all that it does from one step to the next, and takes one of ours after it."""
+
+    def __init__(self, ours: Trainer):
+        self.ours = ours
+        self.seconds: list[float] = []
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_begin(self, *args, **kwargs):
+        self.since = time.perf_counter()
+
+    def on_step_end(self, *args, **kwargs):
+        now = time.perf_counter()
+        self.seconds.append(now - self.since)
+        row = self.ours.step(len(self.rows))
+        self.since = time.perf_counter()
+        self.rows.append(
+            {
+                "seconds": self.since - now,
+                "tokens": row["tokens"],
+                "reward": row["reward_mean"],
+                "entropy": row["entropy"],
+                **{phase: row[f"seconds_{phase}"] for phase in ("sample", "grade", "score", "update")},
+            }
+        )
+
+
+def make_trl_trainer(
+    config: Config,
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    ours: Trainer,
+    steps: int,
+    seed: int,
+    directory: str,
+) -> GRPOTrainer:
+    """TRL's trainer of `model` with the settings, the prompts of every step and the reward of `ours`."""
+    training, optimizer = config.training, config.training.optimizer
+    prompts = [prompt for step in range(steps) for prompt in ours.prompts_of_step(step)]
+    texts = [tokenizer.decode(prompt.token_ids) for prompt in prompts]
+    if tokenizer(text=texts)["input_ids"] != [list(prompt.token_ids) for prompt in prompts]:
+        raise SystemExit("TRL's tokenization of the prompts differs from ours")
+
+    def reward(completion_ids: list[list[int]], problem_id: list[str], **_) -> list[float]:
+        return [
+            ours.reward(ours.grade(Rollout(name, 0, ids, "stop" if ids[-1] == tokenizer.eos_token_id else "length")))
+            for name, ids in zip(problem_id, completion_ids, strict=True)
+        ]
+
+    return GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=reward,
+        train_dataset=Dataset.from_dict({"prompt": texts, "problem_id": [prompt.problem_id for prompt in prompts]}),
+        args=GRPOConfig(
+            output_dir=directory,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_vllm=False,
+            seed=seed,
+            shuffle_dataset=False,
+            max_steps=steps,
+            per_device_train_batch_size=training.prompts_per_step * training.group_size,
+            num_generations=training.group_size,
+            steps_per_generation=1,
+            num_iterations=1,
+            max_completion_length=config.sampling.max_new_tokens,
+            temperature=config.sampling.temperature,
+            beta=0.0,
+            loss_type="dapo",  # the mean over all tokens of the batch
+            epsilon=training.objective.clip_low,
+            epsilon_high=training.objective.clip_high,
+            learning_rate=optimizer.learning_rate,
+            lr_scheduler_type="constant",
+            adam_beta1=optimizer.betas[0],
+            adam_beta2=optimizer.betas[1],
+            adam_epsilon=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            max_grad_norm=optimizer.max_grad_norm,
+            logging_steps=1,  # the curves come from its log
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+        ),
+    )
+
+
+def trl_rows(history: list[dict], seconds: list[float], rollouts: int) -> list[dict[str, float]]:
+    steps = [row for row in history if "reward" in row]
+    return [
+        {
+            "seconds": taken,
+            "tokens": round(row["completions/mean_length"] * rollouts),
+            "reward": row["reward"],
+            "entropy": row["entropy"],
+        }
+        for row, taken in zip(steps, seconds, strict=True)
+    ]
+
+
+def summary(options: argparse.Namespace, config: Config, curves: list[dict[str, list[dict]]]) -> dict:
+    sides = ("ours", "trl")
+    timed = {side: [row for run in curves for row in run[side][options.warm_up :]] for side in sides}
+
+    def per_token(row: dict[str, float]) -> float:
+        return row["seconds"] / row["tokens"]
+
+    def at_the_end(side: str, name: str) -> list[float]:
+        return [float(np.mean([row[name] for row in run[side][-LAST:]])) for run in curves]
+
+    return {
+        "what": f"a full GRPO step beside TRL's, scale {options.scale}, stand-in of {options.model}",
+        "hardware": hardware(),
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")},
+        "threads": torch.get_num_threads(),
+        "prompts": config.training.prompts_per_step,
+        "group_size": config.training.group_size,
+        "max_new_tokens": config.sampling.max_new_tokens,
+        "learning_rate": config.training.optimizer.learning_rate,
+        "times_as_fast_per_token": round(
+            statistics.median(per_token(b) / per_token(a) for a, b in zip(*timed.values(), strict=True)), 2
+        ),
+        "seconds_a_step": {side: round(statistics.median(row["seconds"] for row in timed[side]), 4) for side in sides},
+        "tokens_a_second": {
+            side: round(1 / statistics.median(per_token(row) for row in timed[side])) for side in sides
+        },
+        "our_seconds_by_phase": {
+            phase: round(statistics.median(row[phase] for row in timed["ours"]), 4)
+            for phase in ("sample", "grade", "score", "update")
+        },
+        f"mean_of_the_last_{LAST}_steps_by_seed": {
+            name: {side: [round(value, 4) for value in at_the_end(side, name)] for side in sides} for name in CURVES
+        },
+        "curves_by_seed": [
+            {f"{side}_{name}": [round(row[name], 4) for row in run[side]] for side in sides for name in CURVES}
+            for run in curves
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()
