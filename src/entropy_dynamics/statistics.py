@@ -48,7 +48,7 @@ def bootstrap_interval(values: np.ndarray, *, draws: int = DRAWS, level: float =
     values = _seeds_by_problems(values)
     rng = np.random.default_rng(seed)
     means = _resampled_problems(values, draws, rng, rng)
-    return _interval(values.mean(), means, values, (0.0, 1.0), level)
+    return _interval(values.mean(), means, (values.min(), values.max()), values.shape[1], (0.0, 1.0), level)
 
 
 def paired_difference(
@@ -66,8 +66,8 @@ def paired_difference(
     seeds_rng = np.random.default_rng(seed)
     # Two generators in the same state draw the same problems.
     means = [_resampled_problems(v, draws, seeds_rng, np.random.default_rng([seed, 1])) for v in (a, b)]
-    differences = (a[:, None] - b[None]).reshape(-1, a.shape[1])
-    return _interval(a.mean() - b.mean(), means[0] - means[1], differences, (-1.0, 1.0), level)
+    ends = (a.min(axis=0) - b.max(axis=0)).min(), (a.max(axis=0) - b.min(axis=0)).max()  # over all pairs of seeds
+    return _interval(a.mean() - b.mean(), means[0] - means[1], ends, a.shape[1], (-1.0, 1.0), level)
 
 
 def curve_over_seeds(steps: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Curve:
@@ -105,14 +105,20 @@ def _resampled_problems(
 
 
 def _interval(
-    value: float, means: np.ndarray, values: np.ndarray, bounds: tuple[float, float], level: float
+    value: float,
+    means: np.ndarray,
+    ends: tuple[float, float],
+    problems: int,
+    bounds: tuple[float, float],
+    level: float,
 ) -> Interval:
+    """`ends`: the lowest and the highest value of any seed and problem."""
     tail = (1 - level) / 2
-    if np.ptp(values) < ROUNDING:
+    if ends[1] - ends[0] < ROUNDING:
         # No spread to resample (say, every problem solved), which is no certainty. If a share q of all problems
         # had this value, n problems would all have it with chance q^n; the interval takes every q for which that is
         # not too unlikely (one-sided Clopper-Pearson) and lets the other problems lie anywhere within the bounds.
-        share = tail ** (1 / values.shape[1])
+        share = tail ** (1 / problems)
         low, high = (share * value + (1 - share) * bound for bound in bounds)
     else:
         low, high = np.quantile(means, [tail, 1 - tail])

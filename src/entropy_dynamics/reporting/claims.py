@@ -168,14 +168,18 @@ def input_files(
 ) -> list[Path]:
     """All that `write_claims` reads from results/<scale>, where the scale has those models; in a fixed order."""
     known = load_config(scale, configs=configs).models
+    needed = dict.fromkeys(  # many claims read one file: a path is made once
+        (run, part)
+        for claim in load_claims(scale, seeds, experiments)[0]
+        for run in claim.all_runs()
+        if run.model in known
+        for part in (*claim.evaluations, *(["metrics"] if claim.columns else []))
+    )
     files = [Layout(results).logit_steps]
-    for claim in load_claims(scale, seeds, experiments)[0]:
-        for run in claim.all_runs():
-            if run.model in known:
-                files.append(Layout(results).model(run.model) / "model.json")
-                files += [run.evaluation_file(results, dataset) for dataset in claim.evaluations]
-                files += [run.metrics_file(results)] if claim.columns else []
-    return list(dict.fromkeys(files))
+    files += [Layout(results).model(model) / "model.json" for model in dict.fromkeys(run.model for run, _ in needed)]
+    return files + [
+        run.metrics_file(results) if part == "metrics" else run.evaluation_file(results, part) for run, part in needed
+    ]
 
 
 def write_claims(

@@ -47,7 +47,7 @@ def draw_pass_rates(experiment: Experiment, source: Results) -> tuple[Figure, pd
     records = []
     for place, (method, seeds) in enumerate(samples.items()):
         k = seeds[0].k
-        solved = np.stack([s.correct.sum(axis=1) for s in seeds])  # [seeds, problems]
+        solved = np.stack([s.right for s in seeds])  # [seeds, problems]
         shares = [bootstrap_interval(solved == correct) for correct in range(k + 1)]
         height, low, high = (100 * np.array([getattr(s, end) for s in shares]) for end in ("value", "low", "high"))
         width = 0.8 / len(samples)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from omegaconf import OmegaConf
 
 from entropy_dynamics.config import load_config, split_method
@@ -40,16 +41,23 @@ class Model:
 
 @dataclass(frozen=True)
 class Samples:
-    """One run's evaluation on one data set."""
+    """One run's evaluation on one data set, as counts: the samples themselves are let go once they are counted."""
 
     problems: tuple[str, ...]
-    correct: np.ndarray  # bool [problems, K]
+    right: np.ndarray  # int [problems]: how many of a problem's K samples are right
+    k: int
     unreadable: float  # share of samples without a readable answer
     truncated: float  # share of samples cut off at the token limit
 
     @property
-    def k(self) -> int:
-        return self.correct.shape[1]
+    def pass_rates(self) -> np.ndarray:
+        """[problems]: each problem's share of right samples; their mean is Avg@K."""
+        return self.right / self.k
+
+    @property
+    def solved(self) -> np.ndarray:
+        """[problems], 0 or 1: whether any of a problem's K samples is right; their mean is Pass@K."""
+        return (self.right > 0).astype(float)
 
 
 @dataclass(frozen=True)
@@ -67,14 +75,15 @@ class Results:
         return path
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
+        columns = list(dict.fromkeys(columns))
         try:
-            frame = pd.read_parquet(self._found(path))
+            with pq.ParquetFile(self._found(path)) as file:
+                for column in columns:
+                    if column not in file.schema_arrow.names:
+                        raise UserError(f"{path}: the column {column!r} is missing")
+                return file.read(columns, use_threads=False).to_pandas()
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: not a readable parquet file ({' '.join(str(error).split())})") from None
-        for column in columns:
-            if column not in frame:
-                raise UserError(f"{path}: the column {column!r} is missing")
-        return frame
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
         """The columns of a training curve, with `step`. `s_centered_ratio` is |s_centered_mean| / s_star_mean."""
@@ -87,14 +96,25 @@ class Results:
         return frame[wanted].sort_values("step")
 
     def samples(self, run: Run, dataset: str) -> Samples:
+        """A run's counts on one data set; its file is read once, however many claims ask."""
         path = run.evaluation_file(self.root, dataset)
+        if path not in self._counted:
+            self._counted[path] = self._count(path)
+        return self._counted[path]
+
+    def _count(self, path: Path) -> Samples:
         frame = self._parquet(path, ("problem_id", "sample", "correct", "answer", "finish_reason"))
-        table = frame.pivot(index="problem_id", columns="sample", values="correct").sort_index()
-        if table.empty or table.isna().any(axis=None):
+        problem, problems = pd.factorize(frame["problem_id"], sort=True)
+        sample, numbers = pd.factorize(frame["sample"])
+        k = len(numbers)
+        complete = not frame.empty and not frame[["problem_id", "sample", "correct"]].isna().any(axis=None)
+        if not complete or (np.bincount(problem * k + sample, minlength=len(problems) * k) != 1).any():
             raise UserError(f"{path}: not every problem has the same number of samples; make it again")
+        names = tuple(problems.astype(str))
         return Samples(
-            problems=tuple(table.index.astype(str)),
-            correct=table.to_numpy(dtype=bool),
+            problems=self._names.setdefault(names, names),
+            right=np.bincount(problem[frame["correct"].to_numpy(bool)], minlength=len(problems)),
+            k=k,
             unreadable=float(frame["answer"].isna().mean()),
             truncated=float((frame["finish_reason"] == "length").mean()),
         )
@@ -103,15 +123,17 @@ class Results:
         """Every method's evaluations on one data set, a Samples for each seed; all on the same problems, with one K."""
         first, by_method = None, {}
         for method in experiment.methods(model):
-            runs = [Run(model, method, seed) for seed in experiment.seeds(model, method)]
-            by_method[method] = [self.samples(run, dataset) for run in runs]
-            for run, samples in zip(runs, by_method[method], strict=True):
+            by_method[method] = []
+            for seed in experiment.seeds(model, method):
+                run = Run(model, method, seed)
+                samples = self.samples(run, dataset)
                 first = first or samples
                 if samples.problems != first.problems or samples.k != first.k:
                     raise UserError(
                         f"{run.evaluation_file(self.root, dataset)}: other problems or another K than the other "
                         "methods have; make the evaluations again"
                     )
+                by_method[method].append(samples)
         return by_method
 
     def pass_rates(self) -> pd.DataFrame:
@@ -150,6 +172,15 @@ class Results:
             raise UserError(f"{path}: no such file, so the method {name!r} has no label")
         label = OmegaConf.select(OmegaConf.load(path), "method.label") or name
         return f"{label} ({', '.join(parameters).replace('=', ' ')})" if parameters else label
+
+    @cached_property
+    def _counted(self) -> dict[Path, Samples]:
+        return {}
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """The problems of each set, so that thousands of runs hold them once."""
+        return {}
 
     @cached_property
     def paper(self) -> dict:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.files import write_text
-from entropy_dynamics.metrics import problem_pass_at_k, problem_pass_rates
 from entropy_dynamics.reporting.experiments import Experiment
 from entropy_dynamics.reporting.results import Results, Samples
 from entropy_dynamics.statistics import DRAWS, LEVEL, Interval, bootstrap_interval, paired_difference
@@ -96,7 +95,7 @@ def score_rows(experiment: Experiment, source: Results) -> list[Row]:
                     },
                     unreadable={d: float(np.mean([s.unreadable for s in own[d]])) for d in own},
                     truncated={d: float(np.mean([s.truncated for s in own[d]])) for d in own},
-                    sizes={d: own[d][0].correct.shape for d in own},
+                    sizes={d: (len(own[d][0].problems), own[d][0].k) for d in own},
                 )
             )
     return rows
@@ -125,9 +124,7 @@ def _cell(
 
 def _values(samples: list[Samples], metric: str) -> np.ndarray:
     """[seeds, problems]: each problem's share of right samples (avg), or whether one of all K is right (pass)."""
-    if metric == "avg":
-        return np.stack([problem_pass_rates(s.correct) for s in samples])
-    return np.stack([problem_pass_at_k(s.correct, s.k) for s in samples])
+    return np.stack([s.pass_rates if metric == "avg" else s.solved for s in samples])
 
 
 def to_frame(rows: list[Row]) -> pd.DataFrame:

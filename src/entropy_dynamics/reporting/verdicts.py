@@ -12,7 +12,6 @@ import pandas as pd
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.metrics import problem_pass_at_k, problem_pass_rates
 from entropy_dynamics.reporting.claims import Claim
 from entropy_dynamics.reporting.experiments import Run
 from entropy_dynamics.reporting.results import Results, Samples
@@ -323,13 +322,11 @@ def _scores(claim: Claim, source: Results, found: _Measured) -> dict[tuple[str, 
 
 def _problem_scores(metric: str, samples: Samples) -> np.ndarray:
     """[problems], in [-1, 1]."""
-    average = problem_pass_rates(samples.correct)
     if metric == "avg":
-        return average
+        return samples.pass_rates
     if metric == "extremes":
-        return ((average == 0) | (average == 1)).astype(float)
-    solved = problem_pass_at_k(samples.correct, samples.k)
-    return solved if metric == "pass" else solved - average
+        return np.isin(samples.right, (0, samples.k)).astype(float)
+    return samples.solved if metric == "pass" else samples.solved - samples.pass_rates
 
 
 def _set_difference(

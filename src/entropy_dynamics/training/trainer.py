@@ -104,7 +104,7 @@ class Trainer:
         self.estimator = estimator or GroupNormalised()
         self.bounds: tuple[float, float] | None = None  # of the step before, where `bounds_from` asks for them
         if config.bounds_from == "previous_step" and not method.has_bounds:
-            raise UserError(f"training.bounds_from=previous_step goes with methods that have bounds, not {method}")
+            raise UserError("training.bounds_from=previous_step goes with methods that have bounds: Clip_B and Clip_V")
 
     def trained(self) -> dict[str, tuple[torch.nn.Module, torch.optim.Optimizer]]:
         """All that learns, by name: what a checkpoint has to hold beside the number of the step."""

@@ -1,0 +1,202 @@
+"""Where the time of `make reproduce` went: core-seconds of a finished results folder, by what they were spent on.
+
+Read from what the run left there: Snakemake's record of each job (`logs/**/*.jsonl`: seconds, and when it was written)
+and the seconds of each phase in each run's metrics. A job has one core, so the seconds of the jobs and of the idle
+cores add up to cores x wall time. Only on a machine that does nothing else is that the cost of the run.
+"""
+
+import argparse
+import json
+import os
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from entropy_dynamics.config import load_config
+from entropy_dynamics.files import write_json
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.provenance import hardware
+
+RESULT = Path(__file__).parent / "results" / "reproduce.json"
+DRAWN = ("tables", "figures", "claims")
+PHASES = {"sample": "sampling", "grade": "grading", "score": "scoring", "update": "updates", "validate": "validation"}
+STEPS = {  # what a step without phases does beside starting up
+    "models": "warm starts",
+    "pass_rates": "pass rates",
+    "evaluations": "evaluation",
+    "theory": "theory check",
+    "problems": "problem sets",
+}
+STARTUP = "start-up of jobs: imports, loading, writing"
+DRAWING = "tables, figures, claims"
+WAITING = "idle cores: a job was ready, Snakemake had yet to start it"
+NOTHING = "idle cores: no job was ready"
+OUTSIDE = "before the first and after the last job: Snakemake's graph, the report page"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of the workflow; times in seconds since the epoch."""
+
+    path: tuple[str, ...]  # of its record under logs: ("runs", <model>, <method>, "seed0"), ("pass_rates",), ...
+    start: float
+    end: float
+    cpu: float  # seconds, as Snakemake sampled them: the last part of a second is missing
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def kind(self) -> str:
+        return self.path[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scale", default="laptop")
+    parser.add_argument("--results", default="results")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="that the run had")
+    parser.add_argument("--wall", type=float, help="seconds of the whole command, where they were taken")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+
+    layout = Layout.of(options.scale, options.results)
+    jobs = read_jobs(layout.root / "logs")
+    pass_rate_model = load_config(options.scale).pass_rates.model
+    spent = account(jobs, {job: phases(layout, job) for job in jobs}, options.cores, options.wall, pass_rate_model)
+    write_json(options.out, {"what": f"make reproduce, scale {options.scale}", "hardware": hardware(), **spent})
+    print(as_table(spent))
+
+
+def read_jobs(logs: Path) -> list[Job]:
+    """All jobs that left a record, in the order of their start. Raises SystemExit where there is none."""
+    jobs = []
+    for file in logs.rglob("*.jsonl"):
+        record = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
+        end = file.stat().st_mtime
+        cpu = record["cpu_time"] if isinstance(record["cpu_time"], float | int) else 0.0  # "NA": too short to sample
+        jobs.append(Job(file.relative_to(logs).with_suffix("").parts, end - record["s"], end, cpu))
+    if not jobs:
+        raise SystemExit(f"no records of jobs in {logs}: is the run there, and finished?")
+    return sorted(jobs, key=lambda job: job.start)
+
+
+def phases(layout: Layout, job: Job) -> dict[str, float]:
+    """Seconds of each phase of a training run, summed over its steps; empty for any other job."""
+    if job.kind != "runs":
+        return {}
+    with pq.ParquetFile(layout.root.joinpath(*job.path, "metrics.parquet")) as file:
+        names = [name for name in file.schema_arrow.names if name.startswith("seconds_")]
+        frame = file.read(names).to_pandas()
+    return {name.removeprefix("seconds_"): float(frame[name].sum()) for name in names}
+
+
+def account(
+    jobs: list[Job], by_phase: dict[Job, dict[str, float]], cores: int, wall: float | None, pass_rate_model: str
+) -> dict:
+    """Core-seconds by what they went into; they add up to `cores` x wall time.
+
+    The start-up of a training run is what its phases leave of its job. That of the other steps with a model is taken
+    to be as long as the median of those.
+    """
+    spent: dict[str, float] = defaultdict(float)
+    starts = []
+    for job in jobs:
+        if job.kind == "runs":
+            for phase, seconds in by_phase[job].items():
+                spent[PHASES.get(phase, "measurements")] += seconds
+            starts.append(job.seconds - sum(by_phase[job].values()))
+    spent[STARTUP] = sum(starts)
+    startup = statistics.median(starts) if starts else 0.0
+    for job in jobs:
+        if job.kind in DRAWN:
+            spent[DRAWING] += job.seconds
+        elif job.kind != "runs":
+            own = min(startup, job.seconds) if job.kind != "problems" else 0.0
+            spent[STARTUP] += own
+            spent[STEPS.get(job.kind, job.kind)] += job.seconds - own
+    spent[WAITING], spent[NOTHING] = idle(jobs, cores, pass_rate_model)
+    within = jobs_wall(jobs)
+    if wall is not None:
+        spent[OUTSIDE] = cores * (wall - within)
+    total = cores * (within if wall is None else wall)
+    return {
+        "cores": cores,
+        "wall_minutes": round(total / cores / 60, 2),
+        "jobs": {kind: sum(job.kind == kind for job in jobs) for kind in sorted({job.kind for job in jobs})},
+        "job_seconds": round(sum(job.seconds for job in jobs), 1),
+        "job_cpu_seconds": round(sum(job.cpu for job in jobs), 1),
+        "startup_seconds_a_job": round(startup, 2),
+        "core_seconds": {
+            what: {"seconds": round(seconds, 1), "share": round(seconds / total, 4)}
+            for what, seconds in sorted(spent.items(), key=lambda entry: -entry[1])
+        },
+    }
+
+
+def jobs_wall(jobs: list[Job]) -> float:
+    """Seconds from the first job's start to the last one's end."""
+    return max(job.end for job in jobs) - min(job.start for job in jobs)
+
+
+def idle(jobs: list[Job], cores: int, pass_rate_model: str) -> tuple[float, float]:
+    """Core-seconds without a job: (while one that was ready had not been started, while none was ready)."""
+    ready = ready_times(jobs, pass_rate_model)
+    times = sorted({time for job in jobs for time in (job.start, job.end, ready[job])})
+    waiting = nothing = 0.0
+    for start, end in pairwise(times):
+        if end <= jobs[0].start:
+            continue
+        running = sum(job.start <= start and end <= job.end for job in jobs)
+        queued = sum(ready[job] <= start and end <= job.start for job in jobs)
+        free = max(cores - running, 0)
+        waiting += min(free, queued) * (end - start)
+        nothing += (free - min(free, queued)) * (end - start)
+    return waiting, nothing
+
+
+def ready_times(jobs: list[Job], pass_rate_model: str) -> dict[Job, float]:
+    """When each job's inputs were there. What is drawn counts as ready when the last job before it had ended."""
+    ends = {job.path: job.end for job in jobs}
+    first = jobs[0].start
+
+    def after(*paths: tuple[str, ...]) -> float:
+        return max((ends[path] for path in paths if path in ends), default=first)
+
+    ready = {}
+    for job in jobs:
+        kind, *rest = job.path
+        if kind == "models":
+            inputs = [("problems",)]
+        elif kind in ("pass_rates", "theory"):
+            inputs = [("models", pass_rate_model)]
+        elif kind == "runs":
+            inputs = [("models", rest[0]), ("pass_rates",)]
+        elif kind == "evaluations":
+            inputs = [("models", rest[0]) if rest[1] == "base" else ("runs", *rest)]
+        elif kind == "problems":
+            inputs = []
+        else:
+            inputs = [other.path for other in jobs if other.end <= job.start and other.kind not in DRAWN]
+        ready[job] = min(after(*inputs), job.start)
+    return ready
+
+
+def as_table(spent: dict) -> str:
+    """The account as a Markdown table."""
+    head = (
+        f"{spent['wall_minutes']:.1f} minutes on {spent['cores']} cores, {sum(spent['jobs'].values())} jobs, "
+        f"{spent['startup_seconds_a_job']:.1f} s to start one"
+    )
+    lines = ["| core-seconds spent on | seconds | share |", "|---|---:|---:|"]
+    lines += [f"| {what} | {of['seconds']:,.0f} | {of['share']:.1%} |" for what, of in spent["core_seconds"].items()]
+    return "\n".join([head, "", *lines])
+
+
+if __name__ == "__main__":
+    main()
