@@ -72,7 +72,7 @@ def sides_of_hidden(rows: int, buffer: bool = True) -> dict[str, Callable]:
     return sides
 
 
-def sides_of_backward(rows: int, buffer: bool = True) -> dict[str, Callable]:
+def sides_of_backward(rows: int, buffer: bool = False) -> dict[str, Callable]:
     """Forward and backward of the sum of log p, into hidden states and weight."""
     hidden, weight, tokens = make_hidden(rows)
     hidden.requires_grad_(), weight.requires_grad_()
@@ -87,6 +87,11 @@ def sides_of_backward(rows: int, buffer: bool = True) -> dict[str, Callable]:
     return {OURS: ours, "log_softmax": plain}
 
 
+PEAKS = {
+    "logits": (OURS, "log_softmax", "authors"),
+    "hidden": (OURS, "product", "authors"),
+    "backward": (OURS, "log_softmax"),
+}
 SIDES = {"logits": sides_of_logits, "hidden": sides_of_hidden, "backward": sides_of_backward}
 
 
@@ -136,6 +141,7 @@ def peak_mib(form: str, side: str, rows: int) -> float:
 
 def print_peak(form: str, side: str, rows: int) -> None:
     run = SIDES[form](rows, buffer=False)[side]
+    torch.set_grad_enabled(form == "backward")
     torch.randn(64, 64) @ torch.randn(64, 64)  # what the libraries take for themselves
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kept = run()
@@ -198,16 +204,15 @@ def main() -> None:
         f"{options.repeats} turns; peak memory in MiB, in a process of each side's own, its result included",
         "hardware": hardware(),
         "torch": torch.__version__,
-        "relative_error_against_float64": relative_error(32),
     }
+    # Memory first: a process starts with the peak of the one that started it, which is small as yet.
+    for form, names in PEAKS.items():
+        peaks = {name: round(peak_mib(form, name, rows)) for name in names}
+        result[form] = {"peak_mib": peaks, "peak_mib_twice_the_tokens": round(peak_mib(form, OURS, 2 * rows))}
     for form, repeats in (("logits", options.repeats), ("hidden", options.repeats), ("backward", 3)):
-        sides = SIDES[form](rows)
         with torch.set_grad_enabled(form == "backward"):
-            result[form] = table(seconds(sides, repeats), rows)
-        names = [name for name in sides if "buffer" not in name]
-        del sides
-        result[form]["peak_mib"] = {name: round(peak_mib(form, name, rows)) for name in names}
-        result[form]["peak_mib_twice_the_tokens"] = round(peak_mib(form, OURS, 2 * rows))
+            result[form] |= table(seconds(SIDES[form](rows), repeats), rows)
+    result["relative_error_against_float64"] = relative_error(32)
     if "trl" not in result["logits"]["microseconds_per_token"]:
         result["trl"] = "not installed, so not measured"
     result["cuda"] = cuda_rows(8192, options.repeats) if torch.cuda.is_available() else "no GPU, so not measured"

@@ -115,3 +115,29 @@ def test_kernels_on_a_gpu(dtype, form):
     for number, (a, b) in enumerate(zip(run(*given, "cuda"), exact, strict=True)):
         digits = 0.02 if number >= 4 and dtype == torch.bfloat16 else 5e-5
         torch.testing.assert_close(a, b, rtol=digits, atol=max(5e-6, digits * b.abs().max().item()))
+
+
+PROVED_FIRST = """
+import warnings, torch
+from entropy_dynamics.core import token_stats as module
+from entropy_dynamics.core import token_stats_triton as kernels
+
+cpu = torch.device("cpu")
+assert module._works_on(cpu, torch.float32)
+right = kernels.sums_of_hidden
+for wrong, said in (
+    (lambda *a: (right(*a)[0] * 1.5, right(*a)[1]), "are wrong"),
+    (lambda *a: (_ for _ in ()).throw(RuntimeError("out of resources: shared memory")), "out of resources"),
+):
+    kernels.sums_of_hidden = wrong
+    module._works_on.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert not module._works_on(cpu, torch.float32)
+    assert said in str(caught[0].message), caught
+print("proved")
+"""
+
+
+def test_kernels_that_are_wrong_or_do_not_run_on_a_gpu_are_not_used():
+    assert "proved" in run("-c", PROVED_FIRST)
