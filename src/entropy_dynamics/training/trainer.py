@@ -317,7 +317,7 @@ class Trainer:
         stats, weights = own.map(self.ranks.sum), self.ranks.sum(own_weights)
         self._check_engine(batch, stats)
         if self.method.denominator == "kept":  # how many that are is known only now
-            scale = mask.sum() / (weights > 0).sum().clamp_min(1)
+            scale = float(mask.sum() / (weights > 0).sum().clamp_min(1))
             for parameter in self.policy.parameters():
                 parameter.grad.mul_(scale)
             total *= scale
