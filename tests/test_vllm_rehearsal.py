@@ -29,11 +29,13 @@ pytestmark = pytest.mark.vllm
 def problems(tmp_path_factory) -> Path:
     """A folder of problem files, as a user without a network has it: real AIME and DAPO problems, or sums."""
     folder = tmp_path_factory.mktemp("problems")
-    for name, source, count in (("train", "dapo_slice", 30), ("aime24", "aime24", 30), ("aime25", "aime25", 4)):
+    for seed, (name, source, count) in enumerate(
+        (("train", "dapo_slice", 30), ("aime24", "aime24", 30), ("aime25", "aime25", 4))
+    ):
         if REAL.is_dir():
             lines = (REAL / f"{source}.jsonl").read_text(encoding="utf-8").splitlines()[:count]
         else:
-            sums = generate_problems(count, terms=(2, 6), seed=count, prefix=name)
+            sums = generate_problems(count, terms=(3 + seed, 3 + seed), seed=seed, prefix=name)
             lines = [json.dumps({"id": one.id, "problem": one.problem, "answer": one.answer}) for one in sums]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
