@@ -123,7 +123,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_the_next_call_goes_on(project, r
     ]
     checkpoints = results / "checkpoints" / MODELS[0] / "grpo" / "seed7"
     run = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
-    while not list(checkpoints.glob("step*/checkpoint.json")):
+    while not list(checkpoints.glob("*/step*/checkpoint.json")):
         assert run.poll() is None, run.stderr.read()
         time.sleep(0.02)
     os.kill(rank_of(run.pid, 1), signal.SIGKILL)
