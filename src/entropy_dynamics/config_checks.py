@@ -111,7 +111,12 @@ def _check_ranks(config: DictConfig) -> None:
         raise UserError("hardware.ranks on GPUs go with engine.name=vllm; with the native engine set it to null")
     if OmegaConf.is_missing(training, "group_size"):
         return
-    least, more = divmod(training.prompts_per_step, training.updates_per_batch)
+    check_dealing(training.prompts_per_step, training, ranks)
+
+
+def check_dealing(prompts: int, training: DictConfig, ranks: int) -> None:
+    """Raise UserError if the rollouts of some update of a step with so many prompts cannot be dealt to ranks evenly."""
+    least, more = divmod(prompts, training.updates_per_batch)
     rollouts = {size * training.group_size for size in ({least, least + 1} if more else {least})}
     if any(count % ranks for count in rollouts):
         raise UserError(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.config import TrainingConfig
+from entropy_dynamics.config_checks import check_dealing
 from entropy_dynamics.core.objective import loss_weights, policy_loss
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
@@ -79,13 +80,7 @@ class Trainer:
                 "to divide among its updates"
             )
         self.ranks = ranks or Ranks()
-        groups = torch.arange(per_step).tensor_split(config.updates_per_batch)
-        updates = [len(share) * config.group_size for share in groups]
-        if any(rollouts % self.ranks.size for rollouts in updates):
-            raise UserError(
-                f"an update of {max(updates)} rollouts cannot be divided among {self.ranks.size} ranks evenly: change "
-                "training.group_size or training.prompts_per_step to make it a multiple of hardware.ranks"
-            )
+        check_dealing(per_step, config, self.ranks.size)  # a step has fewer prompts where few problems are left
         self.config, self.policy, self.method, self.sampler = config, policy, method, sampler
         self.grade, self.prompts, self.validate = grade, prompts, validate
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
@@ -158,11 +153,11 @@ class Trainer:
             with clock("score"):
                 advantages = self.estimator.estimate(batch, rewards)
             with clock("update"):
-                stats, weights, grad_norm = self.update_in_one_pass(batch, advantages, generator, step)
+                stats, weights, grad_norm, agreement = self.update_in_one_pass(batch, advantages, generator, step)
         else:
             with clock("score"):
                 stats, graphs = self.score(batch)
-                self._check_engine(batch, stats)
+                agreement = self._check_engine(batch, stats)
                 mean_logp = (stats.logp * batch.mask_BT).sum(-1) / batch.response_lengths_B
                 advantages = self.estimator.estimate(
                     batch, self.method.shape_rewards(rewards, batch.groups_B, mean_logp)
@@ -183,7 +178,7 @@ class Trainer:
         return {
             **metrics,
             **entropy_metrics(stats, advantages, weights, batch.mask_BT, self.config.optimizer.learning_rate),
-            **self._check_engine(batch, stats),
+            **agreement,
             "reward_mean": rewards.mean().item(),
             "accuracy": float(np.mean([grade.correct for grade in grades])),
             "response_length": batch.response_lengths_B.double().mean().item(),
@@ -283,11 +278,12 @@ class Trainer:
 
     def update_in_one_pass(
         self, batch: RolloutBatch, advantages: Tensor, generator: torch.Generator, step: int
-    ) -> tuple[TokenStats, Tensor, float]:
+    ) -> tuple[TokenStats, Tensor, float, dict[str, float]]:
         """One optimizer step whose forward passes are the only ones: tokens are weighed as they come.
 
         Returns:
-            The statistics of the batch and the weights that were used, each [B, T], and the gradient norm.
+            The statistics of the batch and the weights that were used, each [B, T], the gradient norm, and how far the
+            engine agreed.
         """
         mask = batch.mask_BT
         own = TokenStats(*(torch.zeros_like(mask, dtype=torch.float32) for _ in _COLUMNS))
@@ -315,13 +311,13 @@ class Trainer:
             (loss * self.ranks.size).backward()
             total += loss.detach()
         stats, weights = own.map(self.ranks.sum), self.ranks.sum(own_weights)
-        self._check_engine(batch, stats)
+        agreement = self._check_engine(batch, stats)
         if self.method.denominator == "kept":  # how many that are is known only now
             scale = float(mask.sum() / (weights > 0).sum().clamp_min(1))
             for parameter in self.policy.parameters():
                 parameter.grad.mul_(scale)
             total *= scale
-        return stats, weights, self._clip_and_step(total, step)
+        return stats, weights, self._clip_and_step(total, step), agreement
 
     def _clip_and_step(self, total: Tensor, step: int) -> float:
         """An optimizer step; `total` is this rank's share of the loss. The gradient norm."""
