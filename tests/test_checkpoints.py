@@ -1,7 +1,9 @@
 """Checkpoints of one process; those of several ranks are in test_ranks.py."""
 
+import hashlib
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,10 +91,48 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path, make_model):
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_file_is_one_line(tmp_path, make_model):
+def cut(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "harm", "said"),
+    [
+        ("*.safetensors", cut, "is not as it was written"),
+        ("*.safetensors", flip_a_bit, "is not as it was written"),
+        ("*.safetensors", Path.unlink, "is missing"),
+        ("checkpoint.json", cut, "checkpoint.json cannot be read"),
+    ],
+)
+def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):
+    one = checkpoints(tmp_path, kept=2)
+    early, late = trained(make_model, steps=1), trained(make_model, steps=2)
+    one.save(early, 1, [{"step": 0}])
+    one.save(late, 2, [{"step": 0}, {"step": 1}])
+    [path] = (one.folder / "step2").glob(file)
+    harm(path)
+    found = trained(make_model)
+    assert one.resume(found) == (1, [{"step": 0}])
+    for mine, other in zip(found["policy"][0].parameters(), early["policy"][0].parameters(), strict=True):
+        assert torch.equal(mine, other)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"note: checkpoint {one.folder / 'step2'} is damaged")
+    assert said in line
+    cut(one.folder / "step1" / "checkpoint.json")
+    assert one.resume(trained(make_model)) == (0, [])
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_the_record_has_the_hash_of_every_other_file(tmp_path, make_model):
     one = checkpoints(tmp_path)
     one.save(trained(make_model), 2, [])
-    [weights] = (one.folder / "step2").glob("*.safetensors")
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(UserError, match=r"^checkpoint .*step2: "):
-        one.resume(trained(make_model))
+    folder = one.folder / "step2"
+    record = json.loads((folder / "checkpoint.json").read_text())
+    others = [path for path in folder.iterdir() if path.name != "checkpoint.json"]
+    assert record["files"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in others}

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics import responses
 from entropy_dynamics.config import load_config
-from entropy_dynamics.evaluation import evaluate, some_graded
+from entropy_dynamics.evaluation import evaluate, some_samples
 from entropy_dynamics.files import write_json
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import save_policy
@@ -102,22 +102,20 @@ def test_a_worker_that_does_not_start_stops_nothing(monkeypatch):
 
 
 def test_what_is_checked_does_not_depend_on_the_order():
-    rollouts = [Rollout(f"p{number}", sample, [], "stop") for number in range(20) for sample in range(5)]
-    pairs = {(one.problem_id, one.sample): index for index, one in enumerate(rollouts)}
-    forward = some_graded(rollouts, list(range(100)), 30, seed=1)
-    backward = some_graded(rollouts[::-1], list(range(100))[::-1], 30, seed=1)
-    assert forward == backward
+    ids = [f"p{number}" for number in range(20)]
+    forward = some_samples(ids, 5, 30, seed=1)
+    assert forward == some_samples(ids[::-1], 5, 30, seed=1)
     assert len(forward) == 30
-    assert all(pairs[one.problem_id, one.sample] == grade for one, grade in forward)  # each with its own grade
-    assert len({one.problem_id for one, _ in forward}) > 10  # spread over the problems
-    assert forward != some_graded(rollouts, list(range(100)), 30, seed=2)
-    assert len(some_graded(rollouts, list(range(100)), 1000, seed=1)) == 100
+    assert len({problem for problem, _ in forward}) > 10  # spread over the problems
+    assert forward != some_samples(ids, 5, 30, seed=2)
+    assert some_samples(ids, 5, 1000, seed=1) == {(one, sample) for one in ids for sample in range(5)}
+    assert some_samples(ids, 5, 0, seed=1) == set()
 
 
 @pytest.mark.parametrize("checked", [0, 1, 100])
 def test_an_evaluation_records_the_counts_and_keeps_its_grades(tmp_path, monkeypatch, shared_model, tokenizer, checked):
     model = "qwen2.5-7b-instruct"
-    overrides = [f"evaluation.cross_checked={checked}"]
+    overrides = [f"evaluation.cross_checked={checked}", "evaluation.samples.aime24=3"]
     config = load_config("laptop", model, "base", overrides, configs=ROOT / "configs")
     layout = Layout(tmp_path)
     save_policy(shared_model, tokenizer, layout.model(model))

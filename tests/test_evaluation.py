@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics import responses
+from entropy_dynamics import evaluation, responses
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, evaluate, pass_at_k, sample_rows
@@ -18,6 +18,7 @@ from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy, save_policy
 from entropy_dynamics.responses import make_grader, make_prompts
 from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.grading import grade
 from entropy_dynamics.tasks.problems import Problem, write_problems
 
@@ -134,6 +135,37 @@ def test_the_trained_policy_is_the_one_that_is_evaluated(prepared, make_model, t
         evaluate(config, layout, method, 0, ["dapo500"])
     base, grpo = (pd.read_parquet(layout.evaluation(MODEL, m, 0) / "dapo500.parquet") for m in ("base", "grpo"))
     assert base["tokens"].tolist() != grpo["tokens"].tolist()
+
+
+def test_an_evaluation_that_was_ended_goes_on_where_it_was(prepared, monkeypatch):
+    """Ended in the third part of the second set; then only the parts that were not there are sampled."""
+    config, layout = prepared
+    datasets = ["aime24", "aime25"]
+    whole = {}
+    evaluate(config, layout, "base", 0, datasets)
+    for dataset in datasets:
+        file = layout.evaluation(MODEL, "base", 0) / f"{dataset}.parquet"
+        whole[dataset] = file.read_bytes()
+        file.unlink()
+    asked = []
+    sample = NativeSampler.sample
+
+    def counting(self, prompts, **arguments):
+        asked.append([prompt.problem_id for prompt in prompts])
+        if len(asked) == 5:
+            raise KeyboardInterrupt
+        return sample(self, prompts, **arguments)
+
+    monkeypatch.setattr(evaluation, "PROMPTS_HELD", 2)
+    monkeypatch.setattr(NativeSampler, "sample", counting)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(config, layout, "base", 0, datasets)
+    assert len(asked) == 5  # 2 + 2 problems, 2 + 2 + 1 problems
+    evaluate(config, layout, "base", 0, datasets)
+    assert asked[5:] == asked[4:5]
+    for dataset in datasets:
+        assert (layout.evaluation(MODEL, "base", 0) / f"{dataset}.parquet").read_bytes() == whole[dataset]
+    assert not list((layout.root / "shards").iterdir())
 
 
 @pytest.mark.parametrize(

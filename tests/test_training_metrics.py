@@ -1,14 +1,19 @@
 """What a training step reports, against its definitions; and what runs of several steps promise."""
 
 import copy
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.step_metrics import engine_agreement, entropy_metrics, zero_variance_groups
 from reference import even_sum, graded, parameters, rollouts_of, slow_advantages, slow_stats
 
@@ -153,6 +158,31 @@ def test_a_gradient_that_is_not_finite_ends_training_too(model, make_trainer):
     with pytest.raises(UserError, match=r"^step 0: .* gradient norm (nan|inf)"):
         trainer.step(0)
     assert torch.equal(parameters(model), before)
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, updates):
+    trainer = make_trainer(model, steps=9, learning_rate=1e-3, updates_per_batch=updates)
+    next(trainer.run())
+
+    def hook(gradient):  # in the last update of the next step
+        return gradient * (math.inf if updates == 1 or trainer.changed_since_step else 1.0)
+
+    model.lm_head.weight.register_hook(hook)
+    with pytest.raises(NotFiniteError) as caught:
+        trainer.step(1)
+    assert trainer.changed_since_step == (updates == 2)
+    save_failure(tmp_path / "failure", trainer, tokenizer, Ranks(), 1, str(caught.value))
+    kept, _ = load_policy(tmp_path / "failure" / "policy")
+    assert all(torch.equal(one, other) for one, other in zip(kept.parameters(), model.parameters(), strict=True))
+    batch = load_file(tmp_path / "failure" / "batch.safetensors")
+    prompts = {prompt.problem_id: list(prompt.token_ids) for prompt in trainer.prompts_of_step(1)}
+    rows = zip(batch["sequences_BL"].tolist(), batch["prompt_lengths_B"].tolist(), strict=True)
+    assert {tuple(row[:length]) for row, length in rows} == {tuple(ids) for ids in prompts.values()}
+    assert len(batch["rewards_B"]) == len(batch["sequences_BL"])
+    record = json.loads((tmp_path / "failure" / "failure.json").read_text())
+    assert record["steps_done"] == 1
+    assert record["message"].startswith("step 1: the loss is")
 
 
 @pytest.mark.parametrize("method", ["grpo", "clip_b", "clip_v"])

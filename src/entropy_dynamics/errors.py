@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this. The command line prints it as one line."""
+"""Exceptions that mean: the user can mend this. The command line prints them as one line."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UserError(Exception):
     """A mistake in a config, a data file or a command: says what, where, and what would be right."""
+
+
+class NotFiniteError(UserError):
+    """A loss or a gradient that is not a finite number; no optimizer step was taken with it."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

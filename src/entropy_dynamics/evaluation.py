@@ -2,18 +2,20 @@
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from entropy_dynamics.config import Config
+from entropy_dynamics.config import Config, identity
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.files import write_json, write_parquet
+from entropy_dynamics.files import sha256, write_json, write_parquet
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.metrics import avg_at_k, pass_at_k
 from entropy_dynamics.provenance import provenance
-from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.sampling import PROMPTS_HELD, Prompt, Rollout, Sampler
 from entropy_dynamics.tasks.grading import Grade
 
 if TYPE_CHECKING:
@@ -28,13 +30,14 @@ def evaluate(
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet for each.
 
     Beside it a record of what it was made from and, of `evaluation.cross_checked` responses, how often Math-Verify
-    agrees with our grades.
+    agrees with our grades. What was sampled before an earlier call was ended is not sampled again.
 
     Raises UserError for a data set without a number of samples in the config, and for a file that is not there.
     """
     from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
     from entropy_dynamics.ranks import Ranks
     from entropy_dynamics.responses import make_grader, make_prompts, open_sampler
+    from entropy_dynamics.shards import Shards
     from entropy_dynamics.tasks.cross_check import cross_check
     from entropy_dynamics.tasks.problems import load_problems
 
@@ -42,47 +45,68 @@ def evaluate(
     for dataset in datasets:
         if dataset not in config.evaluation.samples:
             raise UserError(f"evaluation.samples has no {dataset!r}{nearest(dataset, config.evaluation.samples)}")
-    policy = check_model_directory(layout.policy(config.model.name, method, seed))
+    model = config.model.name
+    policy = check_model_directory(layout.policy(model, method, seed))
     tokenizer = load_tokenizer(policy)
-    out = layout.evaluation(config.model.name, method, seed)
+    out = layout.evaluation(model, method, seed)
     problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
-    with open_sampler(config, policy, tokenizer, ranks) as sampler:
-        sampled = {
-            dataset: sampler.sample(
-                make_prompts(config, tokenizer, problems[dataset]),
-                samples=config.evaluation.samples[dataset],
-                temperature=config.evaluation.temperature,
-                max_new_tokens=config.sampling.max_new_tokens,
-                stream=f"evaluation/{dataset}/seed{seed}",
-            )
-            for dataset in datasets
-        }
-    for dataset, rollouts in sampled.items() if ranks.is_main else ():
+    prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}
+
+    def graded(sampler: Sampler, dataset: str, part: Sequence[Prompt]) -> pd.DataFrame:
+        samples = config.evaluation.samples[dataset]
+        rollouts = sampler.sample(
+            part,
+            samples=samples,
+            temperature=config.evaluation.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            stream=f"evaluation/{dataset}/seed{seed}",
+        )
         grade = make_grader(tokenizer, problems[dataset])
+        rows = sample_rows(rollouts, [grade(rollout) for rollout in rollouts])
+        ids = [problem.id for problem in problems[dataset]]
+        chosen = some_samples(ids, samples, config.evaluation.cross_checked, seed)
+        rows["response"] = [
+            tokenizer.decode(one.token_ids, skip_special_tokens=True)
+            if (one.problem_id, one.sample) in chosen
+            else None
+            for one in rollouts
+        ]
+        return rows
+
+    parts_of = {}
+    with open_sampler(config, policy, tokenizer, ranks) as sampler:
+        for dataset in datasets:
+            record = {"seed": seed, **provenance([policy / FACTS, layout.problems(dataset)])}
+            made_from = {"config": identity(config), "dataset": dataset, "seed": seed, "inputs": record["inputs"]}
+            shards = Shards(layout.shards("evaluation", model, method, f"seed{seed}", dataset), ranks, made_from)
+            parts = [
+                shards.rows(number, partial(graded, sampler, dataset, prompts[dataset][start : start + PROMPTS_HELD]))
+                for number, start in enumerate(range(0, len(prompts[dataset]), PROMPTS_HELD))
+            ]
+            parts_of[dataset] = (pd.concat(parts, ignore_index=True), record, shards)
+    for dataset, (rows, record, shards) in parts_of.items() if ranks.is_main else ():
         answers = {problem.id: problem.answer for problem in problems[dataset]}
-        grades = [grade(rollout) for rollout in rollouts]
-        write_parquet(out / f"{dataset}.parquet", sample_rows(rollouts, grades))
+        file = out / f"{dataset}.parquet"
+        write_parquet(file, rows.drop(columns="response"))
         settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
-        record = {"evaluation": settings, "seed": seed, **provenance([policy / FACTS, layout.problems(dataset)])}
+        record = {"evaluation": settings, **record, "outputs": {file.name: sha256(file)}}
         if config.evaluation.cross_checked:
-            graded = some_graded(rollouts, grades, config.evaluation.cross_checked, seed)
             record["math_verify"] = cross_check(
-                (tokenizer.decode(one.token_ids, skip_special_tokens=True), answers[one.problem_id], given.correct)
-                for one, given in graded
+                (row.response, answers[row.problem_id], row.correct)
+                for row in rows[rows["response"].notna()].itertuples()
             )
         write_json(out / f"{dataset}.provenance.json", record)
+        shards.delete()
     return [out / f"{dataset}.parquet" for dataset in datasets]
 
 
-def some_graded(
-    rollouts: Sequence[Rollout], grades: Sequence[Grade], number: int, seed: int
-) -> list[tuple[Rollout, Grade]]:
-    """`number` of the rollouts with their grades: the first by a hash of seed, problem and sample, in that order."""
+def some_samples(problem_ids: Sequence[str], samples: int, number: int, seed: int) -> set[tuple[str, int]]:
+    """`number` of the (problem, sample) pairs: the first by a hash of seed, problem and sample."""
 
-    def chance(pair: tuple[Rollout, Grade]) -> bytes:
-        return hashlib.sha256(f"{seed}/{pair[0].problem_id}/{pair[0].sample}".encode()).digest()
+    def chance(pair: tuple[str, int]) -> bytes:
+        return hashlib.sha256(f"{seed}/{pair[0]}/{pair[1]}".encode()).digest()
 
-    return sorted(zip(rollouts, grades, strict=True), key=chance)[:number]
+    return set(sorted(product(problem_ids, range(samples)), key=chance)[:number]) if number else set()
 
 
 def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.DataFrame:

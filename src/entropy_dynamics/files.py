@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.errors import UserError
+
 
 @contextmanager
 def written_whole(path: Path | str) -> Iterator[Path]:
@@ -24,11 +26,11 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         yield temporary
         for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
             if file.is_file():
-                _flush(file)
+                flush(file)
         if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a full one
             shutil.rmtree(path)
         os.replace(temporary, path)
-        _flush(path.parent)
+        flush(path.parent)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
@@ -36,7 +38,8 @@ def written_whole(path: Path | str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,6 +60,19 @@ def write_parquet(path: Path | str, frame) -> None:
     """Write a pandas DataFrame as parquet, whole or not at all."""
     with written_whole(path) as temporary:
         frame.to_parquet(temporary, index=False)
+
+
+def read_parquet(path: Path | str):
+    """A pandas DataFrame. Raises UserError for a damaged file, FileNotFoundError where there is none."""
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        what = str(error).splitlines()[0]
+        raise UserError(f"{path} is damaged ({what}): delete it, and it is made anew") from error
 
 
 def sha256(path: Path | str) -> str:

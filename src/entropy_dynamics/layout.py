@@ -39,6 +39,14 @@ class Layout:
         """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
         return self.root / "checkpoints" / model / method / f"seed{seed}"
 
+    def failure(self, model: str, method: str, seed: int) -> Path:
+        """What a run that broke off leaves for inspection."""
+        return self.root / "failures" / model / method / f"seed{seed}"
+
+    def shards(self, *names: str) -> Path:
+        """What a long sampling has done so far."""
+        return self.root / "shards" / "+".join(names)
+
     def policy(self, model: str, method: str, seed: int) -> Path:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 

@@ -1,15 +1,20 @@
 """The pass-rate filter (paper, Section 5.1): drop what the base model nearly always or nearly never gets right."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import pandas as pd
 
-from entropy_dynamics.config import Config
+from entropy_dynamics.config import Config, identity
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_parquet
+from entropy_dynamics.files import sha256, write_json, write_parquet
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
+from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
+from entropy_dynamics.provenance import provenance
 from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.responses import make_grader, make_training_prompts, open_sampler
-from entropy_dynamics.sampling import PROMPTS_HELD
+from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
+from entropy_dynamics.shards import Shards
 from entropy_dynamics.tasks.problems import load_problems
 
 
@@ -17,7 +22,8 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
     """Sample every training problem, write `pass_rates.parquet`: a row a problem with its rate and why it was dropped.
 
     Columns: problem_id, correct, samples, rate, kept, reason (empty where kept). A problem whose prompt is too long is
-    not sampled: 0 samples, and its rate is NaN.
+    not sampled: 0 samples, and its rate is NaN. Beside the file stands a record of what it was made from. What was
+    sampled before an earlier call was ended is not sampled again.
 
     Raises:
         UserError: if no problem is left.
@@ -29,17 +35,32 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
     prompts = make_training_prompts(config, tokenizer, problems)
     count = config.pass_rates.samples
     grade = make_grader(tokenizer, problems)
-    correct = pd.Series(0, index=[prompt.problem_id for prompt in prompts])
+    record = provenance([directory / FACTS, layout.problems("train")])
+    made_from = {"config": identity(config), "inputs": record["inputs"]}
+    shards = Shards(layout.shards("pass_rates"), ranks, made_from)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
-        for start in range(0, len(prompts), PROMPTS_HELD):
-            for rollout in sampler.sample(
-                prompts[start : start + PROMPTS_HELD],
+
+        def counted(part: Sequence[Prompt]) -> pd.DataFrame:
+            rollouts = sampler.sample(
+                part,
                 samples=count,
                 temperature=config.sampling.temperature,
                 max_new_tokens=config.sampling.max_new_tokens,
                 stream="pass rates",
-            ):
-                correct[rollout.problem_id] += grade(rollout).correct
+            )
+            rows = pd.DataFrame(
+                {
+                    "problem_id": [rollout.problem_id for rollout in rollouts],
+                    "correct": [grade(rollout).correct for rollout in rollouts],
+                }
+            )
+            return rows.groupby("problem_id", sort=False)["correct"].sum().reset_index()
+
+        parts = [
+            shards.rows(number, partial(counted, prompts[start : start + PROMPTS_HELD]))
+            for number, start in enumerate(range(0, len(prompts), PROMPTS_HELD))
+        ]
+    correct = pd.concat(parts).set_index("problem_id")["correct"]
     low, high = config.pass_rates.low, config.pass_rates.high
     sampled = filter_by_rate(correct, count, low, high)
     ids = [problem.id for problem in problems]
@@ -52,6 +73,9 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
         )
     if ranks.is_main:
         write_parquet(layout.pass_rates, frame)
+        record["outputs"] = {layout.pass_rates.name: sha256(layout.pass_rates)}
+        write_json(layout.pass_rates.with_suffix(".provenance.json"), record)
+        shards.delete()
     return frame
 
 

@@ -1,6 +1,8 @@
 """What a result was made from: commit, packages, hardware, and the hashes of what went in."""
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -38,6 +40,11 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
         "hardware": hardware(),
         "inputs": {file.as_posix(): sha256(file) for file in files if file.is_file()},
     }
+
+
+def fingerprint(made_from: dict[str, Any]) -> str:
+    """A short name for what something is made from: a config, hashes of inputs."""
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hardware() -> dict[str, Any]:

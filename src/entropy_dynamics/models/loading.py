@@ -30,11 +30,15 @@ def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTo
 def load_model(directory: Path | str) -> "PreTrainedModel":
     """See `load_policy`."""
     directory = check_model_directory(directory)
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
+        )
+    except SafetensorError as error:
+        raise UserError(f"the weights in {directory} are damaged ({error}): delete it, and make it anew") from error
     return model.eval()
 
 
@@ -48,7 +52,12 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
     # tokenizer.json is the whole tokenizer. AutoTokenizer would build another one from the model's type: Qwen2's for a
     # stand-in of that type, and one that gives R1-Distill-Llama's texts other ids.
     if (directory / "tokenizer.json").is_file():
-        return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+        try:
+            return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+        except Exception as error:  # the library has nothing narrower for a file that it cannot read
+            raise UserError(
+                f"the tokenizer in {directory} is damaged ({error}): delete it, and make it anew"
+            ) from error
     trusted = (directory / FACTS).is_file() and read_facts(directory).get("remote_tokenizer", False)
     return AutoTokenizer.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
 
@@ -80,7 +89,12 @@ def save_policy(
     config.save_pretrained(directory)
     if model.can_generate():
         model.generation_config.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    try:
+        tokenizer.save_pretrained(directory)
+    except OSError:
+        raise
+    except Exception as error:  # the library has nothing narrower for a full disk
+        raise UserError(f"{directory}: the tokenizer cannot be written ({error})") from error
 
 
 def save_weights(
@@ -90,6 +104,7 @@ def save_weights(
 
     A file is written as soon as it is full, so a model is never held whole. Weights that are tied come once.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -99,7 +114,10 @@ def save_weights(
 
     def write() -> None:
         parts.append(list(held))
-        save_file(held, directory / f"part{len(parts)}.safetensors", metadata={"format": "pt"})
+        try:
+            save_file(held, directory / f"part{len(parts)}.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk, for one
+            raise UserError(f"{directory}: the weights cannot be written ({error})") from error
         held.clear()
 
     for name, tensor in weights:
@@ -129,4 +147,7 @@ def weight_hashes(directory: Path) -> dict[str, str]:
 
 def read_facts(directory: Path) -> dict[str, Any]:
     """What the model in `directory` says of itself."""
-    return json.loads((directory / FACTS).read_text(encoding="utf-8"))
+    try:
+        return json.loads((directory / FACTS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{directory / FACTS} is damaged ({error}): delete it, and make it anew") from error

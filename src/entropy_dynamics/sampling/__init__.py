@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Whose responses the pass-rate filter holds at a time: those of all DAPO problems take 200 GiB with 8 ranks.
+# Whose responses are held at a time (those of all DAPO problems take 200 GiB with 8 ranks), and what is sampled again
+# after a machine went.
 PROMPTS_HELD = 1024
 
 

@@ -1,13 +1,14 @@
 """Checkpoints: what a run needs to go on, written whole or not at all, readable by another number of ranks.
 
 Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), all else into one
-JSON file that is written last: a directory without it is no checkpoint. Nothing random has to be kept, because random
-numbers belong to the seed and the number of the step.
+JSON file that is written last: a directory without it is no checkpoint. It holds the hash of every other file, so that
+a damaged checkpoint is found out and the one before it used. Nothing random has to be kept, because random numbers
+belong to the seed and the number of the step.
 """
 
-import hashlib
 import json
 import shutil
+import sys
 import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_json
+from entropy_dynamics.files import flush, sha256, write_json
+from entropy_dynamics.provenance import fingerprint
 from entropy_dynamics.ranks import Ranks
 
 RECORD = "checkpoint.json"
@@ -38,8 +40,7 @@ class Checkpoints:
                 alone, and not gone on from.
             kept: how many of the latest to keep.
         """
-        digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
-        self.root, self.folder = root, root / digest
+        self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.kept = ranks, made_from, kept
         self.writing: tuple[Path, Any, dict[str, Any]] | None = None
         # A save goes on while training does, so it needs a process group in which nothing else is going on.
@@ -78,27 +79,60 @@ class Checkpoints:
             with _faults(temporary):
                 future.result()
         self.ranks.barrier()
+        with _faults(temporary):
+            record["files"] = self._hashes(temporary, to_disk=True)
         if self.ranks.is_main:
             write_json(temporary / RECORD, record)
             final = self.folder / f"step{record['steps_done']}"
             if final.exists():
                 shutil.rmtree(final)
             temporary.rename(final)
+            flush(self.folder)
             for old in self._steps()[: -self.kept]:
                 shutil.rmtree(old)
         self.ranks.barrier()
 
     def resume(self, trained: Trained) -> tuple[int, list[dict[str, float]]]:
-        """Load the latest checkpoint of this run into `trained`; the number of steps done and their metrics.
+        """Load the latest undamaged checkpoint of this run into `trained`; the steps done and their metrics.
 
-        (0, []) where there is none.
+        (0, []) where there is none. A damaged one is passed over with a line that says so.
         """
-        found = self._steps()
-        if not found:
-            return 0, []
-        record = json.loads((found[-1] / RECORD).read_text(encoding="utf-8"))
-        self._load(found[-1], trained)
-        return record["steps_done"], record["rows"]
+        for path in reversed(self._steps()):
+            damage, record = self._read(path)
+            if damage is None:
+                self._load(path, trained)
+                return record["steps_done"], record["rows"]
+            if self.ranks.is_main:
+                print(f"note: checkpoint {path} is damaged ({damage}) and is passed over", file=sys.stderr)
+        return 0, []
+
+    def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
+        """What is wrong with a checkpoint, if anything, and its record."""
+        try:
+            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+            files = record["files"]
+        except (ValueError, KeyError, TypeError):
+            return f"{RECORD} cannot be read", {}
+        if missing := sorted(name for name in files if not (path / name).is_file()):
+            return f"{missing[0]} is missing", record
+        found = self._hashes(path)
+        if changed := sorted(name for name in files if files[name] != found[name]):
+            return f"{changed[0]} is not as it was written", record
+        return None, record
+
+    def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
+        """Name to sha256 of the files of a checkpoint but its record; the ranks divide the work.
+
+        to_disk: wait for each file to be on the disk, too.
+        """
+        names = sorted(file.name for file in path.iterdir() if file.name != RECORD)
+        digests = torch.zeros(len(names), 32, dtype=torch.long)
+        for place in self.ranks.share(range(len(names))):
+            if to_disk:
+                flush(path / names[place])
+            digests[place] = torch.tensor(list(bytes.fromhex(sha256(path / names[place]))))
+        self.ranks.sum(digests)
+        return {name: bytes(digest).hex() for name, digest in zip(names, digests.tolist(), strict=True)}
 
     def others(self) -> list[Path]:
         """Folders with checkpoints of the same run's name, made from something else."""

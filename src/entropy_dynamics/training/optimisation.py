@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import NotFiniteError
 from entropy_dynamics.training.policy import whole
 
 
@@ -14,11 +14,12 @@ def clip_and_step(
 ) -> float:
     """Clip the gradient, take the step, return the gradient's norm.
 
-    Raises UserError, before the step, if the loss or the norm is not finite; `where` and `knob` are for its message.
+    Raises NotFiniteError, before the step, if the loss or the norm is not finite; `where` and `knob` are for its
+    message.
     """
     norm = float(whole(nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm)))
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise UserError(
+        raise NotFiniteError(
             f"{where}: the loss is {loss} and the gradient norm {norm}, so training stopped; a smaller {knob} may help"
         )
     optimizer.step()

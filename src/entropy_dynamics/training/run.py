@@ -8,8 +8,8 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config, identity, to_yaml
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_json, write_parquet, write_text, written_whole
+from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.files import read_parquet, sha256, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import (
@@ -26,6 +26,7 @@ from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.responses import make_grader, make_prompts, make_training_prompts, open_sampler, pad_token
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
+from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.modules import load_critic, load_trained_policy
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
@@ -54,7 +55,7 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
     tokenizer = load_tokenizer(base)
     if not layout.pass_rates.is_file():
         raise UserError(f"no file {layout.pass_rates}: measure the pass rates first (entropy-dynamics pass-rates)")
-    kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
+    kept = set(read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
     grade_held_out = make_grader(tokenizer, held_out)  # two files may use one id for different problems
@@ -125,13 +126,21 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
             Progress(f"{model_name} {method_name} seed {seed}", config.training.steps, done=start, shown=ranks.is_main)
         )
         every = config.training.checkpoint_every
-        for row in trainer.run(rows[:start]):
-            rows.append(row)
-            trackers.log(int(row["step"]), row)
-            progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
-            checkpoints.finish()  # what a step before began to write
-            if every and len(rows) % every == 0 and len(rows) < config.training.steps:
+        try:
+            for row in trainer.run(rows[:start]):
+                rows.append(row)
+                trackers.log(int(row["step"]), row)
+                progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
+                checkpoints.finish()  # what a step before began to write
+                if every and len(rows) % every == 0 and len(rows) < config.training.steps:
+                    checkpoints.save(trainer.trained(), len(rows), rows)
+        except NotFiniteError as error:
+            if every and not trainer.changed_since_step:
                 checkpoints.save(trainer.trained(), len(rows), rows)
+                checkpoints.finish()
+            failure = layout.failure(model_name, method_name, seed)
+            save_failure(failure, trainer, tokenizer, ranks, len(rows), str(error))
+            raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
 
         checkpoints.finish()
         weights = policy.weights(PRECISIONS[config.engine.dtype])
@@ -144,7 +153,9 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
                 write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
                 write_text(directory / "config.yaml", to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
-                write_json(directory / "provenance.json", run | record)
+                made = ["metrics.parquet", "config.yaml", f"policy/{FACTS}"]  # the policy's own record has its hashes
+                outputs = {"outputs": {name: sha256(directory / name) for name in made}}
+                write_json(directory / "provenance.json", run | record | outputs)
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass

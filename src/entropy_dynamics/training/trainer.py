@@ -98,6 +98,8 @@ class Trainer:
         )
         self.estimator = estimator or GroupNormalised()
         self.bounds: tuple[float, float] | None = None  # of the step before, where `bounds_from` asks for them
+        self.under_way: tuple[RolloutBatch, Tensor] | None = None  # the batch that is learned from, and its rewards
+        self.changed_since_step = False  # whether an optimizer step was taken since the last whole step
         if config.bounds_from == "previous_step" and not method.has_bounds:
             raise UserError("training.bounds_from=previous_step goes with methods that have bounds: Clip_B and Clip_V")
 
@@ -114,7 +116,8 @@ class Trainer:
             The metrics of each step (step 0 is the untrained policy's batch).
 
         Raises:
-            UserError: the loss or the gradient is not finite; the model is then as it was before that update.
+            NotFiniteError: the loss or the gradient is not finite. The model is then as it was before that update, and
+                `under_way` is the batch.
         """
         if done and "bounds_low" in done[-1]:
             self.bounds = (done[-1]["bounds_low"], done[-1]["bounds_high"])
@@ -146,6 +149,7 @@ class Trainer:
             grades = [self.grade(rollout) for rollout in rollouts]
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
+            self.under_way = batch, rewards
 
         generator = torch.Generator(self.ranks.device)
         generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
@@ -175,6 +179,7 @@ class Trainer:
                 before = _mean(stats.entropy, batch.mask_BT)
                 metrics["entropy_change"] = _mean(self.score(batch, graph=False)[0].entropy, batch.mask_BT) - before
 
+        self.changed_since_step = False
         return {
             **metrics,
             **entropy_metrics(stats, advantages, weights, batch.mask_BT, self.config.optimizer.learning_rate),
@@ -321,7 +326,7 @@ class Trainer:
 
     def _clip_and_step(self, total: Tensor, step: int) -> float:
         """An optimizer step; `total` is this rank's share of the loss. The gradient norm."""
-        return clip_and_step(
+        norm = clip_and_step(
             self.policy,
             self.optimizer,
             self.ranks.sum(total).item(),
@@ -329,6 +334,8 @@ class Trainer:
             where=f"step {step}",
             knob="training.optimizer.learning_rate",
         )
+        self.changed_since_step = True
+        return norm
 
     def _losses(
         self,
