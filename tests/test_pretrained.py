@@ -122,6 +122,11 @@ def test_a_sharded_model_is_taken_whole_and_its_source_left_alone(sharded, tmp_p
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "remote_tokenizer": False,
         "weights_sha256": {name: sha256(sharded / name) for name in sorted(shards)},
+        "outputs": {
+            file.name: sha256(file)
+            for file in out.iterdir()
+            if file.suffix != ".safetensors" and file.name != "model.json"
+        },
     }
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
     shutil.rmtree(out)

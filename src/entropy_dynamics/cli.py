@@ -15,6 +15,7 @@ from entropy_dynamics.devices import claim_devices
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.launch import end_with_parent, launched, run_on_ranks
 from entropy_dynamics.layout import Layout
+from entropy_dynamics.tasks.grading import MAX_DIGITS
 
 if TYPE_CHECKING:
     from entropy_dynamics.ranks import Ranks
@@ -41,16 +42,16 @@ def _leave(codes: list[int]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one step. Returns 0, 2 for a mistake that the user can mend, 130 after Ctrl-C."""
+    """Run one step. Returns 0, 1 if `verify` found something, 2 for what the user can mend, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
         end_with_parent()
     try:
         with ExitStack() as options.until_done:
-            options.run(options)
+            code = options.run(options)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
         return 2
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here for its sake
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not launched():  # whoever started the ranks says it
             print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
-    return 0
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     report = step("report", _report, "Draw tables and figures.")
     report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., pass_rates")
     step("claims", _claims, "Judge the paper's claims by the results that are there.")
+    check = step("verify", _verify, "Check results against their hashes, their samples and the configs.")
+    check.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, in place of both options")
     plan = step("plan", _plan, "Say what a scale needs before anything is started: memory, tokens, hours, disk.")
     plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
     show = step("config", _config, "Print the resolved config of a run.", "model")
@@ -115,8 +118,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more")
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most {MAX_DIGITS} digits")
     return int(text)
 
 
@@ -195,7 +198,7 @@ def _problem_sources(data: DataConfig, options: argparse.Namespace) -> DataConfi
         evaluation[name] = ProblemSetConfig(source="file", path=path)
     for entry in options.split:
         name, size = _name_and_value("--split", entry)
-        if not size.isdecimal():
+        if not size.isdecimal() or len(size) > MAX_DIGITS:
             raise UserError(f"--split {entry}: {size!r} is not a number of problems")
         evaluation[name] = ProblemSetConfig(source="split", size=int(size))
     train = ProblemSetConfig(source="file", path=options.train)
@@ -300,6 +303,17 @@ def _claims(options: argparse.Namespace) -> None:
     config, layout = _load(options)
     for path in write_claims(layout.root, options.scale, dict(config.seeds)):
         print(path)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from entropy_dynamics.verification import verify
+
+    if options.folder:
+        options.results, options.scale = Path(options.folder).parent, Path(options.folder).name
+    verification = verify(Layout.of(options.scale, options.results), options.scale, options.set)
+    for line in (*verification.findings, verification.summary):
+        print(line)
+    return 0 if verification.sound else 1
 
 
 def _plan(options: argparse.Namespace) -> None:

@@ -13,20 +13,23 @@ A method may be given with parameters, `clip_b@mu=1.2,sides=both`: the file `met
 This module imports neither torch nor transformers, so Snakemake and the reports can use it freely.
 """
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from entropy_dynamics.config_checks import check_values
+from entropy_dynamics.config_checks import check_values, plain_values
 from entropy_dynamics.errors import UserError, nearest
 
 CONFIGS = Path("configs")
 MACHINE = "machine.yaml"
+DEEPEST = 50  # levels of a YAML file
 OF_THE_MACHINE = (  # keys that machine.yaml may set, and that a checkpoint does not depend on
     "hardware",
     "threads",
@@ -327,7 +330,7 @@ def load_config(
     dotlist = [f"method.params.{param}" for param in params] + list(overrides)
     for entry in dotlist:
         config = _merge_entry(config, entry)
-    check_values(config)
+    check_values(config, model, method)
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     return config
@@ -354,7 +357,7 @@ def check_scale_file(scale: str, given: dict[str, Any], configs: Path = CONFIGS)
 
     Steps read the file itself, so an edited copy would be ignored without a word.
     """
-    content = OmegaConf.to_container(_read(_named(configs / "scale", "scale", scale)))
+    content = _read(_named(configs / "scale", "scale", scale))
     for key in set(given) - {"scale", "seeds", "extra_seeds"}:
         if given[key] != content.get(key):
             raise UserError(
@@ -369,6 +372,8 @@ def split_method(name: str) -> tuple[str, list[str]]:
     entries = params.split(",") if params else []
     if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"\w+=[\w.+-]+", entry) for entry in entries):
         raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
+    if len({entry.partition("=")[0] for entry in entries}) < len(entries):
+        raise UserError(f"method {name!r} gives a parameter twice")
     return base, entries
 
 
@@ -383,41 +388,64 @@ def to_yaml(config: Config) -> str:
 
 
 def _named(folder: Path, kind: str, name: str) -> Path:
-    path = folder / f"{name}.yaml"
-    if not re.fullmatch(r"[\w.-]+", str(name)) or not path.is_file():
+    known = known_names(kind, folder.parent)
+    if not re.fullmatch(r"[\w.-]+", str(name)) or str(name) not in known:
         if not folder.is_dir():
             raise UserError(f"no folder {folder}: run this from the root of the repository")
-        raise UserError(f"unknown {kind} {name!r}{nearest(str(name), known_names(kind, folder.parent))}")
-    return path
+        raise UserError(f"unknown {kind} {name!r}{nearest(str(name), known)}")
+    return folder / f"{name}.yaml"
 
 
-def _read(path: Path) -> DictConfig:
+def read_yaml(path: Path) -> Any:
+    """What stands in a YAML file, as plain containers; an interpolation is still the text that it is there.
+
+    Raises:
+        UserError: no such file, or not valid YAML.
+    """
     try:
-        content = OmegaConf.load(path)
+        text = path.read_text(encoding="utf-8")
+        _check_nesting(text)
+        return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not OmegaConf.is_dict(content):
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
+    if not isinstance(content, dict):
         raise UserError(f"{path}: a config is a mapping of keys to values")
     return content
+
+
+def _check_nesting(text: str) -> None:
+    """Raise ValueError for YAML that is nested too deep: the parser in C recurses until the process ends."""
+    depth = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} deep")
 
 
 def _layer(path: Path, chosen: dict[str, str | None]) -> DictConfig:
     """One YAML file with those of its `overrides` merged in that are for the chosen scale, model and method."""
     content = _read(path)
     content.pop("extends", None)
-    extra = content.pop("overrides", None) or OmegaConf.create([])
-    if not OmegaConf.is_list(extra) or not all(OmegaConf.is_dict(entry) for entry in extra):
+    extra = content.pop("overrides", None) or []
+    if not isinstance(extra, list) or not all(isinstance(entry, dict) for entry in extra):
         raise UserError(f"{path}: overrides is a list of entries, each `- for: ...` and the keys to override")
+    layer = OmegaConf.create(content)
     for entry in extra:
         condition = entry.pop("for", {})
-        unknown = set(condition) - set(chosen)
+        if not isinstance(condition, dict):
+            raise UserError(f"{path}: overrides are `for` a mapping such as {{scale: laptop}}, not {condition!r}")
+        unknown = sorted(set(condition) - set(chosen), key=str)
         if unknown:
-            raise UserError(f"{path}: overrides are `for` a scale, model or method, not {sorted(unknown)[0]!r}")
-        if all(chosen[key] in (value if OmegaConf.is_list(value) else [value]) for key, value in condition.items()):
-            content = OmegaConf.merge(content, entry)
-    return content
+            raise UserError(f"{path}: overrides are `for` a scale, model or method, not {unknown[0]!r}")
+        if all(chosen[key] in (value if isinstance(value, list) else [value]) for key, value in condition.items()):
+            layer = _merge(layer, OmegaConf.create(entry), str(path))
+    return layer
 
 
 def _machine_layer(path: Path, chosen: dict[str, str | None]) -> DictConfig:
@@ -447,13 +475,16 @@ def _leaves(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _merge_entry(config: DictConfig, entry: str) -> DictConfig:
-    key, equals, _ = entry.partition("=")
+    key, equals, value = entry.partition("=")
     if not equals or not re.fullmatch(r"[\w.\-\[\]]+", key):  # brackets: stand_ins[qwen2.5-7b-instruct].seed
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
+        _check_nesting(value)
         parsed = OmegaConf.from_dotlist([entry])
     except Exception as error:
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
+    if any(one == "???" for _, one in plain_values(OmegaConf.to_container(parsed))):
+        raise UserError(f"--set {entry}: ??? stands for no value, and would be passed over")
     return _merge(config, parsed, f"--set {entry}")
 
 
@@ -463,6 +494,6 @@ def _merge(config: DictConfig, layer: DictConfig, where: str) -> DictConfig:
     except ConfigKeyError as error:
         key = str(error.full_key or error.key)
         raise UserError(f"{where}: unknown key {key!r}{nearest(str(error.key), list(error.parent_node))}") from None
-    except OmegaConfBaseException as error:
-        message = str(error).split("\n")[0]
-        raise UserError(f"{where}: {error.full_key + ': ' if error.full_key else ''}{message}") from None
+    except (OmegaConfBaseException, TypeError, OverflowError) as error:  # it lets some of Python's own through
+        key, message = getattr(error, "full_key", None), str(error).split("\n")[0]
+        raise UserError(f"{where}: {f'{key}: ' if key else ''}{message}") from None

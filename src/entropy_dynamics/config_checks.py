@@ -1,5 +1,10 @@
 """What config values may be where their type alone does not say it; config.py merges and types them."""
 
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -37,6 +42,7 @@ _CHECKS = [
     ("training.checkpoints_kept", lambda v: v >= 1, "1 or more"),
     ("training.advantage", lambda v: v in ("group", "gae"), "'group' (GRPO) or 'gae' (PPO)"),
     ("training.critic.learning_rate", lambda v: v > 0, "above 0"),
+    ("training.critic.weight_decay", lambda v: v >= 0, "0 or more"),
     ("training.critic.gamma", lambda v: 0 <= v <= 1, "in [0, 1]"),
     ("training.critic.lam", lambda v: 0 <= v <= 1, "in [0, 1]"),
     ("training.critic.value_clip", lambda v: v > 0, "above 0"),
@@ -59,45 +65,96 @@ _CHECKS = [
     ("evaluation.cross_checked", lambda v: v >= 0, "0 (none) or more"),
     ("evaluation.temperature", lambda v: v > 0, "above 0"),
     ("evaluation.samples", lambda v: all(k >= 1 for k in v.values()), "1 or more for every data set"),
+    ("plan.gpu_memory_gib", lambda v: v >= 0, "0 (not said) or more"),
+    ("plan.tflops", lambda v: v >= 0, "0 (not said) or more"),
+    ("plan.bandwidth_gb_s", lambda v: v >= 0, "0 (not said) or more"),
+    ("plan.decode_step_ms", lambda v: v >= 0, "0 or more"),
+    ("plan.engine_gib", lambda v: v >= 0, "0 or more"),
+    ("plan.process_gib", lambda v: v >= 0, "0 or more"),
+    ("plan.startup_minutes", lambda v: v >= 0, "0 or more"),
+    ("plan.problems", lambda v: all(count >= 1 for count in v.values()), "1 or more for every data set"),
     ("plan.training_share", lambda v: 0 < v <= 1, "a share above 0, at most 1"),
     ("plan.bandwidth_share", lambda v: 0 < v <= 1, "a share above 0, at most 1"),
     ("plan.prompt_tokens", lambda v: v >= 1, "1 or more"),
     ("plan.response_tokens", lambda v: v >= 1, "1 or more"),
     ("plan.safety", lambda v: v >= 1, "1 or more"),
-    ("plan.measured", lambda v: all(_rates(one) for one in v.values()), "tokens a second, above 0, for each model"),
+    (
+        "plan.measured",
+        lambda v: all(rate > 0 for one in v.values() for rate in one.values()),
+        "tokens a second, above 0, for each model",
+    ),
+    ("model.shape", lambda v: all(size >= 1 for size in v.values() if type(size) is int), "1 or more for every size"),
     ("model.prompt_format", lambda v: v in ("chat", "base"), "'chat' or 'base'"),
 ]
 
 
-def _rates(throughput: DictConfig) -> bool:
-    given = [key for key in throughput if not OmegaConf.is_missing(throughput, key)]  # those are named elsewhere
-    return all(throughput[key] > 0 for key in given)
+# Where no bound is a value like any other; that no other number may be infinite, or none at all, is checked for all.
+_MAY_BE_INFINITE = {
+    "engine.tolerance",
+    "training.importance_truncation",
+    "training.optimizer.max_grad_norm",
+    "training.objective.clip_high",
+    "training.objective.dual_clip",
+    "training.critic.max_grad_norm",
+    "training.critic.value_clip",
+}
 
 
-def check_values(config: DictConfig) -> None:
-    """Raise UserError for the first value that is out of range, contradicts another, or is missing."""
-    _check_stand_ins(config)
-    for key, test, right in _CHECKS:
-        if OmegaConf.is_missing(config, key.split(".")[0]):
-            continue
-        try:
-            value = OmegaConf.select(config, key)
-        except OmegaConfBaseException as error:  # an interpolation that leads nowhere
-            raise UserError(f"{key}: {str(error).splitlines()[0]}") from None
-        if value is not None and not test(value):
-            raise UserError(f"{key} is {value}; it has to be {right}")
-    of_a_run = {"method", "training.group_size"}  # come with a model or a method
-    missing = OmegaConf.missing_keys(config) - of_a_run
-    if OmegaConf.is_missing(config.model, "name"):
-        missing = {key for key in missing if not key.startswith("model.")}
+def check_values(config: DictConfig, model: str | None = None, method: str | None = None) -> None:
+    """Raise UserError for the first value that is missing, leads nowhere, is out of range or contradicts another.
+
+    The sections of a run may be unset where it has no `model` or no `method`.
+    """
+    try:
+        values = OmegaConf.to_container(config, resolve=True)
+    except (OmegaConfBaseException, RecursionError) as error:  # an interpolation that leads nowhere, or to itself
+        raise UserError(f"{getattr(error, 'full_key', None) or 'the config'}: {str(error).splitlines()[0]}") from None
+    of_a_run = {"model": model, "method": method, "training.group_size": method}  # comes with a model or a method
+    unset = [section for section, chosen in of_a_run.items() if chosen is None]
+    missing = [key for key in OmegaConf.missing_keys(config) if not _stands_in(key, unset)]
     if missing:
         raise UserError(f"no value for {min(missing)}: set it in the scale's config")
+    _check_stand_ins(config)
+    for key, test, right in _CHECKS:
+        value = OmegaConf.select(config, key)
+        if value is not None and not test(value):
+            raise UserError(f"{key} is {value}; it has to be {right}")
+    for key, value in plain_values(values):
+        if isinstance(value, str) and "\0" in value:
+            raise UserError(f"{key} is {value!r}; it has to be a text without null characters")
+        free = key in _MAY_BE_INFINITE or _stands_in(key, ["method.params"])  # methods check their own
+        if isinstance(value, float) and not math.isfinite(value) and not free:
+            raise UserError(f"{key} is {value}; it has to be a finite number")
+    low, high = config.pass_rates.low, config.pass_rates.high
+    if low is not None and high is not None and low >= high:
+        raise UserError(f"pass_rates.low is {low} and pass_rates.high {high}: no rate lies between them")
+    if model is not None and config.model.name != model:  # results are written into a folder of that name
+        raise UserError(f"model.name is {config.model.name!r}; it has to be that of its file, {model!r}")
     _check_ranks(config)
     if config.training.importance_truncation is not None and config.engine.name == "native":
         raise UserError("training.importance_truncation goes with engine.name=vllm: the native engine is the policy")
+    for name in [*config.data.evaluation, *config.evaluation.samples]:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise UserError(f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet")
     unsampled = set(config.data.evaluation) - set(config.evaluation.samples)
     if unsampled:
         raise UserError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation: say how many samples")
+
+
+def _stands_in(key: str, sections: list[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def plain_values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything that is neither a mapping nor a list."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from plain_values(one, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from plain_values(one, key)
+    else:
+        yield key, value
 
 
 def _check_ranks(config: DictConfig) -> None:
@@ -126,12 +183,12 @@ def check_dealing(prompts: int, training: DictConfig, ranks: int) -> None:
 
 
 def _check_stand_ins(config: DictConfig) -> None:
-    """Warm starts: positive sizes, two bounds for `terms`, and habits that are chances."""
-    for name, stand_in in ({} if OmegaConf.is_missing(config, "stand_ins") else config.stand_ins).items():
-        if OmegaConf.missing_keys(stand_in):
-            continue  # named with all other missing values
+    """Positive sizes; of warm starts also two bounds for `terms`, and habits that are chances."""
+    for name, stand_in in config.stand_ins.items():
+        if stand_in.seed < 0 or any(type(size) is int and size < 1 for key, size in stand_in.items() if key != "seed"):
+            raise UserError(f"stand_ins[{name}]: sizes have to be 1 or more, the seed 0 or more")
         start, where = stand_in.warm_start, f"stand_ins[{name}].warm_start"
-        if start.steps < 1 or start.batch_size < 1 or start.learning_rate <= 0:
+        if not (start.steps >= 1 and start.batch_size >= 1 and start.learning_rate > 0):
             raise UserError(f"{where}: steps, batch_size and learning_rate have to be above 0")
         if len(start.terms) != 2:
             raise UserError(f"{where}.terms is {list(start.terms)}; it has to be [fewest, most]")

@@ -76,8 +76,9 @@ def evaluate(
     parts_of = {}
     with open_sampler(config, policy, tokenizer, ranks) as sampler:
         for dataset in datasets:
-            record = {"seed": seed, **provenance([policy / FACTS, layout.problems(dataset)])}
-            made_from = {"config": identity(config), "dataset": dataset, "seed": seed, "inputs": record["inputs"]}
+            record = {"seed": seed, "config": identity(config)}
+            record |= provenance([policy / FACTS, layout.problems(dataset)])
+            made_from = {key: record[key] for key in ("config", "seed", "inputs")} | {"dataset": dataset}
             shards = Shards(layout.shards("evaluation", model, method, f"seed{seed}", dataset), ranks, made_from)
             parts = [
                 shards.rows(number, partial(graded, sampler, dataset, prompts[dataset][start : start + PROMPTS_HELD]))

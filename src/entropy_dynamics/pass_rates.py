@@ -35,9 +35,8 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
     prompts = make_training_prompts(config, tokenizer, problems)
     count = config.pass_rates.samples
     grade = make_grader(tokenizer, problems)
-    record = provenance([directory / FACTS, layout.problems("train")])
-    made_from = {"config": identity(config), "inputs": record["inputs"]}
-    shards = Shards(layout.shards("pass_rates"), ranks, made_from)
+    record = {"config": identity(config), **provenance([directory / FACTS, layout.problems("train")])}
+    shards = Shards(layout.shards("pass_rates"), ranks, {key: record[key] for key in ("config", "inputs")})
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
 
         def counted(part: Sequence[Prompt]) -> pd.DataFrame:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from entropy_dynamics.config import Config
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
-from entropy_dynamics.files import write_parquet
+from entropy_dynamics.files import sha256, write_json, write_parquet
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.loading import FACTS, load_policy
+from entropy_dynamics.provenance import provenance
 from entropy_dynamics.ranks import device_of
 from entropy_dynamics.responses import make_training_prompts, pad_token
 from entropy_dynamics.sampling.native import NativeSampler
@@ -52,7 +53,10 @@ def check_logit_steps(config: Config, layout: Layout) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
+    record = provenance([layout.model(config.model.name) / FACTS, layout.problems("train")])
     write_parquet(layout.logit_steps, frame)
+    record["outputs"] = {layout.logit_steps.name: sha256(layout.logit_steps)}
+    write_json(layout.logit_steps.with_suffix(".provenance.json"), record)
     return layout.logit_steps
 
 

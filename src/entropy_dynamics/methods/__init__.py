@@ -10,6 +10,7 @@ all its micro-batches at once, so a mask never depends on how the batch was cut.
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable
 from functools import partial
@@ -107,7 +108,7 @@ def method(name: str, **fixed) -> Callable[[type[Method]], type[Method]]:
     return register
 
 
-def load_method(name: str, **params) -> Method:
+def load_method(name: str, /, **params) -> Method:
     """Build the method `name` with its hyper-parameters.
 
     Raises:
@@ -128,14 +129,19 @@ def load_method(name: str, **params) -> Method:
 
 def check_number(name: str, value, test: Callable[[float], bool], right: str) -> None:
     """Raise UserError unless `value` is a number that passes `test`; `right` says in words which ones do."""
-    if not (isinstance(value, int | float) and test(value)):  # NaN compares false, so a comparison catches it too
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and test(value)):  # NaN compares false, so a comparison catches it too
         raise UserError(f"{name} is {value!r}; it has to be {right}")
 
 
 def check_clipping(mu: float, mu_plus: float | None, apply_to: str) -> None:
-    """Raise UserError unless mu and mu_plus (if given) are at least 0 and `chosen_samples` knows apply_to."""
-    for name, value in (("mu", mu), ("mu_plus", mu if mu_plus is None else mu_plus)):
-        check_number(name, value, lambda mu: mu >= 0, "a number of standard deviations, 0 or more")
+    """Raise UserError unless mu and mu_plus (if given) are at least 0 and `chosen_samples` knows apply_to.
+
+    Without a bound, mu would make the method GRPO under another name; an infinite mu_plus makes it one-sided.
+    """
+    check_number("mu", mu, lambda mu: 0 <= mu < math.inf, "a finite number of standard deviations, 0 or more")
+    if mu_plus is not None:
+        check_number("mu_plus", mu_plus, lambda mu: mu >= 0, "a number of standard deviations, 0 or more")
     if apply_to not in ("negative", "positive", "both"):
         raise UserError(f"apply_to is {apply_to!r}; it can be 'negative', 'positive' or 'both'")
 

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import SIGMA_FLOOR, Method, batch_mean_and_std, check_clipping, chosen_samples, method
+from entropy_dynamics.methods import (
+    SIGMA_FLOOR,
+    Method,
+    batch_mean_and_std,
+    check_clipping,
+    check_number,
+    chosen_samples,
+    method,
+)
 
 
 @method("clip_v")
@@ -41,9 +49,8 @@ class ClipV(Method):
     def __post_init__(self):
         super().__post_init__()
         check_clipping(self.mu, self.mu_plus, self.apply_to)
-        number = isinstance(self.max_frac, int | float)
-        if self.max_frac is not None and not (number and 0 < self.max_frac <= 1):
-            raise UserError(f"max_frac is {self.max_frac!r}; it is a share of all tokens, in (0, 1], or null")
+        if self.max_frac is not None:
+            check_number("max_frac", self.max_frac, lambda v: 0 < v <= 1, "a share of all tokens, in (0, 1], or null")
         if not isinstance(self.drop_zero_advantage, bool):
             raise UserError(f"drop_zero_advantage is {self.drop_zero_advantage!r}; it is true or false")
 

@@ -37,8 +37,8 @@ def load_model(directory: Path | str) -> "PreTrainedModel":
         model = AutoModelForCausalLM.from_pretrained(
             directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
         )
-    except SafetensorError as error:
-        raise UserError(f"the weights in {directory} are damaged ({error}): delete it, and make it anew") from error
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"the model in {directory} is damaged ({error}): delete it, and make it anew") from error
     return model.eval()
 
 
@@ -143,6 +143,12 @@ def save_weights(
 def weight_hashes(directory: Path) -> dict[str, str]:
     """The sha256 of each weights file in `directory`, by name."""
     return {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))}
+
+
+def other_hashes(directory: Path) -> dict[str, str]:
+    """The sha256 of each file below `directory` that holds no weights, by its path from there."""
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
+    return {file.relative_to(directory).as_posix(): sha256(file) for file in files}
 
 
 def read_facts(directory: Path) -> dict[str, Any]:

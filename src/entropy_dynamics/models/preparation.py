@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from entropy_dynamics.config import Config
 from entropy_dynamics.files import write_json, written_whole
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.models.loading import FACTS, save_policy, weight_hashes
+from entropy_dynamics.models.loading import FACTS, other_hashes, save_policy, weight_hashes
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.stand_ins import build_stand_in
 from entropy_dynamics.models.tokenizer import build_tokenizer
@@ -62,5 +62,6 @@ def _build(config: Config, out: Path, texts: set[str]) -> None:
             "warm_start_loss": losses[-1],
             "spec": OmegaConf.to_container(spec),
             "weights_sha256": weight_hashes(directory),
+            "outputs": other_hashes(directory),
         }
         write_json(directory / FACTS, facts)

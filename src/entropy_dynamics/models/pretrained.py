@@ -19,7 +19,7 @@ from entropy_dynamics.models.internlm3 import (
     read_settings,
     turn_end,
 )
-from entropy_dynamics.models.loading import FACTS, load_tokenizer, weight_hashes
+from entropy_dynamics.models.loading import FACTS, load_tokenizer, other_hashes, weight_hashes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -131,6 +131,7 @@ def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str])
             "parameters": skeleton.num_parameters(),
             "remote_tokenizer": model.remote_tokenizer,
             "weights_sha256": weight_hashes(directory),
+            "outputs": other_hashes(directory),
         }
         write_json(directory / FACTS, facts)
         _check_tokenizer_loads(directory, source)

@@ -9,9 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from entropy_dynamics.config import CONFIGS, load_config
+from entropy_dynamics.config import CONFIGS, load_config, read_yaml
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.files import write_json, write_text
 from entropy_dynamics.layout import Layout
@@ -90,10 +88,7 @@ def load_claims(scale: str, seeds: Any, experiments: Path = EXPERIMENTS) -> tupl
         UserError: broken YAML, a key or value that is unknown, missing or given twice.
     """
     path = experiments / "claims.yaml"
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-    except Exception as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path)
     check_keys(content, {"tests", "claims", "paper"}, set(), str(path))
     check_keys(content["tests"], {*_KEYS, "paper_gain"}, set(), f"{path}: tests")
     check_keys(content["paper"], _PAPER_KEYS, set(), f"{path}: paper")

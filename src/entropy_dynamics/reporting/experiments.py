@@ -20,8 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from entropy_dynamics.config import read_yaml
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.layout import Layout
 
@@ -37,6 +36,9 @@ _KEYS = {
     "theory": ({"kind", "title", "shows", "seeds", "runs"}, set()),
     "lens": ({"kind", "title", "shows", "seeds", "runs"}, {"labels", "baseline", "beyond_weights"}),
 }  # kind: (keys it needs, keys it may have)
+_MAPPINGS = {"labels", "beyond_weights", "values"}
+_LISTS_OF_MAPPINGS = {"runs", "sweeps", "panels"}
+_LISTS_OF_TEXTS = {"evaluations", "metrics", "models", "methods", "columns"}
 
 
 @dataclass(frozen=True)
@@ -125,14 +127,11 @@ def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPER
     path = experiments / f"{name}.yaml"
     if name not in known_experiments(experiments):
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-    except Exception as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    content = read_yaml(path)
     kind = content.get("kind") if isinstance(content, dict) else None
-    if kind not in _KEYS:
+    if not isinstance(kind, str) or kind not in _KEYS:
         raise UserError(f"{path}: unknown kind {kind!r}{nearest(str(kind), _KEYS)}")
-    check_keys(content, *_KEYS[kind], str(path))
+    _check(content, *_KEYS[kind], str(path))
     runs = _runs(content, scale, seeds, path) if "runs" in content else ()
     return Experiment(
         name=name,
@@ -152,14 +151,16 @@ def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPER
 def _runs(content: dict, scale: str, seeds: Any, path: Path) -> tuple[Run, ...]:
     counts: dict[tuple[str, str], int] = {}  # seeds of each model and method
     for entry in content["runs"]:
-        check_keys(entry, {"models", "methods"}, {"seeds"}, f"{path}: runs")
+        _check(entry, {"models", "methods"}, {"seeds"}, f"{path}: runs")
         count = _count(entry.get("seeds", content["seeds"]), seeds, path)
         counts |= {(model, method): count for model in entry["models"] for method in entry["methods"]}
     for entry in content.get("sweeps", ()):
-        check_keys(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
+        _check(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
         values = entry["values"].get(scale, entry["values"].get("default"))
         if values is None:
             raise UserError(f"{path}: the sweep of {entry['method']} has no values for {scale!r} and no default")
+        if not isinstance(values, list):
+            raise UserError(f"{path}: the values of the sweep of {entry['method']} have to be a list")
         swept = [f"{entry['method']}@{entry['parameter']}={value}" for value in values]
         count = _count(content["seeds"], seeds, path)
         counts |= {(model, method): count for model in entry["models"] for method in swept}
@@ -178,8 +179,10 @@ def _count(section: str, seeds: Any, path: Path) -> int:
 
 def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel:
     where = f"{path}: panel {number}"
-    check_keys(entry, {"columns"}, _PANEL_KEYS, where)
+    _check(entry, {"columns"}, _PANEL_KEYS, where)
     models = list(dict.fromkeys(run.model for run in runs))
+    if not models:
+        raise UserError(f"{where}: there are no runs to draw")
     model = entry.get("model", models[0])
     if model not in models or ("model" not in entry and len(models) > 1):
         raise UserError(f"{where}: model has to be one of {', '.join(models)}")
@@ -191,6 +194,28 @@ def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel
     methods = tuple(m for m in known if any(fnmatchcase(m, pattern) for pattern in patterns))
     rest = {key: entry[key] for key in ("title", "points", "log") if key in entry}
     return Panel(model, methods, tuple(entry["columns"]), **rest)
+
+
+def _check(content: Any, needed: set[str], allowed: set[str], where: str) -> None:
+    """What `check_keys` does, and that every value is of the type that its key stands for."""
+    check_keys(content, needed, allowed, where)
+    for key, value in content.items():
+        if key in _MAPPINGS:
+            fits, right = isinstance(value, dict), "a mapping"
+        elif key in _LISTS_OF_MAPPINGS:
+            fits, right = _list_of(dict, value), "a list of mappings"
+        elif key in _LISTS_OF_TEXTS:
+            fits, right = _list_of(str, value), "a list of texts"
+        elif key == "log":
+            fits, right = isinstance(value, bool), "true or false"
+        else:
+            fits, right = isinstance(value, str), "a text"
+        if not fits:
+            raise UserError(f"{where}: {key} is {value!r}; it has to be {right}")
+
+
+def _list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, kind) for one in value)
 
 
 def check_keys(content: Any, needed: set[str], allowed: set[str], where: str) -> None:

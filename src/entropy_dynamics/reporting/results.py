@@ -71,8 +71,11 @@ class Results:
 
     def _found(self, path: Path) -> Path:
         if not path.is_file():
-            raise UserError(f"{path} is missing; make it with: snakemake --config scale={self.scale} -- {path}")
+            raise UserError(f"{path} is missing; make it with: {self._made_by(path)}")
         return path
+
+    def _made_by(self, path: Path) -> str:
+        return f"snakemake --config scale={self.scale} -- {path}"
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
         columns = list(dict.fromkeys(columns))
@@ -83,7 +86,10 @@ class Results:
                         raise UserError(f"{path}: the column {column!r} is missing")
                 return file.read(columns, use_threads=False).to_pandas()
         except (OSError, ValueError) as error:
-            raise UserError(f"{path}: not a readable parquet file ({' '.join(str(error).split())})") from None
+            raise UserError(
+                f"{path}: not a readable parquet file ({' '.join(str(error).split())}); delete it and make it again "
+                f"with: {self._made_by(path)}"
+            ) from None
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
         """The columns of a training curve, with `step`. `s_centered_ratio` is |s_centered_mean| / s_star_mean."""
@@ -150,7 +156,9 @@ class Results:
             facts = json.loads(self._found(path).read_text(encoding="utf-8"))
             return Model(facts["label"], facts["stand_in"], facts["parameters"], facts.get("pretrained"))
         except ValueError as error:
-            raise UserError(f"{path}: not readable as JSON: {error}") from None
+            raise UserError(
+                f"{path}: not readable as JSON: {error}; delete it and make it again with: {self._made_by(path)}"
+            ) from None
         except KeyError as error:
             raise UserError(f"{path}: the key {error} is missing") from None
 

@@ -17,6 +17,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks.problems import Problem
 
 DIGITS = 9  # the numbers are 1 to 9: adding a zero is no step
+MOST_TERMS = 1000  # more fit no prompt
 RAMBLING_CHARACTERS = 160  # a solution that never ends is written this long: more than any token limit in use
 MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy running sum is off
 RARE = 0.05  # of a length with less than this share of its sums left the warm start draws none
@@ -126,6 +127,8 @@ def _draw(length: int, rng: np.random.Generator) -> str:
 
 def _checked_terms(terms: tuple[int, int]) -> tuple[int, int]:
     low, high = terms if len(terms) == 2 else (0, 0)
-    if not 2 <= low <= high:
-        raise UserError(f"arithmetic: `terms` is {list(terms)}; it must be [fewest, most] with 2 <= fewest <= most")
+    if not 2 <= low <= high <= MOST_TERMS:
+        raise UserError(
+            f"arithmetic: `terms` is {list(terms)}; it must be [fewest, most] with 2 <= fewest <= most <= {MOST_TERMS}"
+        )
     return low, high

@@ -191,10 +191,14 @@ def _without(problems: list[Problem], others: list[Problem]) -> tuple[list[Probl
 
 def _write(out_dir: Path, sets: dict[str, list[Problem]], report: dict[str, Any]) -> None:
     """Write all files beside their places, then rename them; the report, entered first, comes last."""
+    report["outputs"] = {}
     with ExitStack() as stack:
-        write_json(stack.enter_context(written_whole(out_dir / REPORT)), report)
+        report_file = stack.enter_context(written_whole(out_dir / REPORT))
         for name, problems in sets.items():
-            write_problems(stack.enter_context(written_whole(out_dir / f"{name}.parquet")), problems)
+            file = stack.enter_context(written_whole(out_dir / f"{name}.parquet"))
+            write_problems(file, problems)
+            report["outputs"][f"{name}.parquet"] = sha256(file)
+        write_json(report_file, report)
 
 
 def _check_not_empty(name: str, kept: int, entry: dict[str, Any]) -> None:

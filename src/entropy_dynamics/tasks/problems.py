@@ -178,7 +178,10 @@ def _parquet_rows(path: Path, wanted: _Columns) -> Iterator[_Row]:
             columns = wanted.among(str(path), file.schema_arrow.names)
             yield from _numbered(file.iter_batches(_BATCH, columns=columns))
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
+        raise UserError(
+            f"{path}: not a readable parquet file ({str(error).splitlines()[0]}); if snakemake made it, delete it and "
+            "run snakemake again"
+        ) from error
 
 
 def _numbered(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[_Row]:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config, identity, to_yaml
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.files import read_parquet, sha256, write_json, write_parquet, write_text, written_whole
+from entropy_dynamics.files import read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import (
@@ -17,6 +17,7 @@ from entropy_dynamics.models.loading import (
     check_model_directory,
     load_model,
     load_tokenizer,
+    other_hashes,
     read_facts,
     save_policy,
     weight_hashes,
@@ -148,14 +149,13 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)
                 facts = read_facts(base) | {"method": method_name, "seed": seed}
+                facts.pop("outputs", None)  # of the base model; the run's own are in its record
                 facts["weights_sha256"] = weight_hashes(directory / "policy")
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
                 write_text(directory / "config.yaml", to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
-                made = ["metrics.parquet", "config.yaml", f"policy/{FACTS}"]  # the policy's own record has its hashes
-                outputs = {"outputs": {name: sha256(directory / name) for name in made}}
-                write_json(directory / "provenance.json", run | record | outputs)
+                write_json(directory / "provenance.json", run | record | {"outputs": other_hashes(directory)})
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass

@@ -1,0 +1,136 @@
+r"""Responses that try to break a grader, and an independent tiny reading of the last box.
+
+Shared by the tests with hypothesis and by the fuzzer with atheris, which has no hypothesis.
+"""
+
+import re
+import sys
+from contextlib import contextmanager
+
+MEGABYTE = 1_000_000
+CANARY = "canary-of-the-grader"  # the name of a file that no response may create
+CODE = [
+    f"__import__('os').system('touch {CANARY}')",
+    f"open('{CANARY}', 'w')",
+    f"exec(\"open('{CANARY}', 'w')\")",
+    f"[c for c in ().__class__.__base__.__subclasses__()][0]('{CANARY}')",
+    f"`touch {CANARY}`",
+    f"$(touch {CANARY})",
+    f"\\write18{{touch {CANARY}}}",
+    f"\\input{{|touch {CANARY}}}",
+    "lambda: 33",
+    "33 if True else 34",
+]
+TOWERS = ["9^9^9^9", "9**9**9**9", "9^{9^{9^{9}}}", "10^{100000}", "99999!!!!", "2 \\uparrow\\uparrow 99", "1e999999"]
+DIGITS = ["٣٣", "३३", "３３", "㉝", "Ⅲ", "³³", "𝟛𝟛", "三十三", "3\u200b3", "3\u20e33\u20e3"]  # of other scripts
+INVISIBLE = ["\x00", "\u200f", "\u202e", "\u2066", "\ufeff", "\u200b", "\u00ad", "\x1b[2J", "\ud800", "\U0010ffff"]
+FORMATS = ["%s%s%s%n", "{0.__class__}", "{answer!r}", "%(answer)d", "${33}", "{{33}}", "#{33}", "f'{33}'"]
+NUMBERS = ["33", "033", "-33", "+33", "− 33", "33.0", "33.", "3,300", "3{,}300", "3,3", "33/1", "3 3", "1,234,5", ""]
+NUMBERS += ["9" * 18, "9" * 19, "0" * 70 + "33", "3_3", "33e0", "0x21", "NaN", "inf", "True", "None"]
+HUGE = ["7" * 100_000, "-" + "0" * 100_000 + "33", "1" + ",000" * 30_000, "3." + "0" * 100_000]
+BOXES = ["\\boxed", "\\boxed{", "\\boxed {", "\\boxed\n{", "\\boxed{{", "\\boxed{\\boxed{", "\\fbox{", "boxed{"]
+BRACES = [
+    "{",
+    "}",
+    "}}",
+    "\\{",
+    "\\}",
+    "\\",
+    "\\\\",
+    "$",
+    "$$",
+    "^\\circ",
+    "\\%",
+    "\\text{",
+    "\\mathbf{",
+    "Answer:",
+    "\n",
+]
+PIECES = [*CODE, *TOWERS, *DIGITS, *INVISIBLE, *FORMATS, *NUMBERS, *BOXES, *BRACES]
+
+# What a megabyte may be made of: each of these again and again.
+FAMILIES = [*PIECES, "\\boxed{1}", "{}", "\\boxed{}{", "1,", "1,234", "-1", "1.", "answer:", "answer ", " ", "a", "é"]
+FAMILIES = sorted({one for one in FAMILIES if one})
+
+_EVALUATING = ("exec", "compile", "import", "open", "os.", "subprocess.", "socket.", "ctypes.", "pickle.", "shutil.")
+_watching: list[str] | None = None
+
+
+def _hook(event: str, _) -> None:
+    if _watching is not None and event.startswith(_EVALUATING):
+        _watching.append(event)
+
+
+sys.addaudithook(_hook)  # it stays until the interpreter ends
+
+
+@contextmanager
+def nothing_evaluated():
+    """Fails if Python compiles, executes, imports, opens or starts anything in this block (PEP 578 audit events)."""
+    global _watching
+    _watching = seen = []
+    try:
+        yield
+    finally:
+        _watching = None
+    assert seen == []
+
+
+def last_box(text: str) -> str | None:
+    r"""What stands in the last `\boxed{}` of a text, None if there is none or it is not closed."""
+    start = -1
+    for opening in re.finditer(r"\\boxed\s*\{", text):
+        start = opening.end()
+    if start < 0:
+        return None
+    open_braces, escaped = 1, False
+    for place in range(start, len(text)):
+        if escaped:
+            escaped = False
+        elif text[place] == "\\":
+            escaped = True
+        else:
+            open_braces += (text[place] == "{") - (text[place] == "}")
+        if open_braces == 0:
+            return text[start:place]
+    return None
+
+
+def literal(box: str | None) -> int | None:
+    """The one integer that can be meant: what is left when all LaTeX around a number is struck out; None else.
+
+    Reads more than the grader may: whatever this does not read, no grader of integers should.
+    """
+    if box is None:
+        return None
+    bare = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|°|\\!", "", box.replace("−", "-"))
+    bare = re.sub(r"\\(text|textbf|textrm|mathbf|mathrm|mbox)\{", "", bare)
+    bare = re.sub(r"[\s{}$%,\\]", "", bare)
+    bare = re.sub(r"(?<=[0-9.])[A-Za-z. ]*$", "", re.sub(r"\.0*(?=[^0-9]|$)", "", bare))
+    sign = -1 if bare.startswith("-") else 1
+    digits = bare.lstrip("+-")
+    if not digits or set(digits) - set("0123456789") or len(bare) - len(digits) > 1:
+        return None
+    value = 0
+    for digit in digits[-40:]:  # no answer has more
+        value = 10 * value + "0123456789".index(digit)
+    return sign * value
+
+
+def check(text: str, answer: int, finish_reason: str) -> None:
+    """The properties of every grade: it comes back, nothing was evaluated, it is right only where the number stands."""
+    from entropy_dynamics.tasks.grading import REWARDS, Grade, grade
+
+    with nothing_evaluated():
+        found = grade(text, answer, finish_reason)
+        rewards = [reward(found) for reward in REWARDS.values()]
+    assert isinstance(found, Grade)
+    assert all(-1 <= reward <= 1 for reward in rewards)
+    assert found.correct == (found.answer == answer)
+    if found.correct:
+        assert literal(last_box(text)) == answer
+    if found.answer_correct:
+        written = re.sub(r"[^0-9]", "", text)
+        assert str(abs(answer)) in written  # it is nowhere else than in the text
+    if literal(last_box(text)) is None:
+        assert found.answer is None

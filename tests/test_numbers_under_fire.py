@@ -1,0 +1,227 @@
+"""Batches that hold next to nothing: no entropy, no advantage, no token left, one token, no end. Every method survives
+them with finite numbers, and the metrics show them."""
+
+import copy
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from conftest import ROOT
+from entropy_dynamics.config import known_names, load_config
+from reference import HELD, graded, parameters
+
+CONFIGS = ROOT / "configs"
+# PPO's share of explained variance needs returns that vary; an accuracy nobody measured is no number.
+MAY_BE_NAN = {"validation_accuracy", "value_explained_variance"}
+MAY_BE_INFINITE = {"bounds_low", "bounds_high"}  # nothing is below, or above, an outlier's bound
+DECAY = 1e-3 * 0.01  # learning rate times weight decay of `training_config`
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method as its config file has it, or one of these with bounds of the step before."""
+
+    file: str
+    bounds_from: str = "batch"
+
+    def __str__(self):
+        return self.file + ("" if self.bounds_from == "batch" else " previous_step")
+
+
+CASES = [Case(name) for name in known_names("method", CONFIGS) if name != "base"]
+CASES += [Case(name, "previous_step") for name in ("clip_b", "clip_b_paper", "clip_v", "clip_v_paper")]
+every_method = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@pytest.fixture
+def make(make_trainer):
+    """`make(case, model, ...)`: a trainer of the method's own params, objective, updates and advantages."""
+
+    def build(case, model, **changes):
+        config = load_config("laptop", "qwen2.5-7b-instruct", case.file, configs=CONFIGS)
+        training = config.training
+        own = dict(training.objective) | {"reward": training.reward, "advantage": training.advantage}
+        own |= {"updates_per_batch": training.updates_per_batch, "bounds_from": case.bounds_from}
+        own |= {"critic": OmegaConf.to_object(training.critic), "held_tokens": 0}
+        params = OmegaConf.to_container(config.method.params) | changes.pop("params", {})
+        return make_trainer(model, config.method.name, params=params, **(own | changes))
+
+    return build
+
+
+def steps_of(trainer, count=2) -> list[dict]:
+    """The metrics of some steps, all finite, with weights that are."""
+    rows = [trainer.step(number) for number in range(count)]
+    for row in rows:
+        assert {name for name, value in row.items() if math.isnan(value)} <= MAY_BE_NAN
+        assert {name for name, value in row.items() if math.isinf(value)} <= MAY_BE_INFINITE
+    assert parameters(trainer.policy.model).isfinite().all()
+    return rows
+
+
+def assert_only_decayed(trainer, before, rows):
+    """No gradient: the weights are what weight decay alone makes of them."""
+    assert [row["grad_norm"] for row in rows] == [0.0] * len(rows)
+    updates = trainer.config.updates_per_batch * len(rows)
+    expected = before * (1 - DECAY) ** updates
+    assert torch.allclose(parameters(trainer.policy.model), expected, rtol=1e-6, atol=0)
+
+
+def moves_without_advantages(trainer) -> bool:
+    """A bonus on entropy, and a penalty on what weight decay has moved, have gradients of their own."""
+    return trainer.method.entropy_bonus() > 0 or type(trainer.method).__name__ == "KLCov"
+
+
+def all_right(rollout):
+    return graded(True)
+
+
+def every_other(rollout):
+    """Right by the number of the sample: a group always has both."""
+    return graded(rollout.sample % 2 == 0, rollout.finish_reason == "length")
+
+
+def certain(make_model, token: int):
+    """A policy that gives `token` all of the probability, whatever came before: its logit is larger by thousands.
+
+    The first coordinate of every hidden state is large and positive, blocks add nothing, and only the logit of `token`
+    looks at it.
+    """
+    model = make_model("qwen2", tied=False)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight[:, 0] = 100.0
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[token, 0] = 1000.0
+    return model
+
+
+# ---------------------------------------------------------------- entropy has collapsed
+
+
+@every_method
+@pytest.mark.parametrize("ends", [True, False], ids=["ends at once", "never ends"])
+def test_no_entropy_at_all(make, make_model, tokenizer, case, ends):
+    """Every response is the same one: of the end token alone, or of one token up to the limit."""
+    token = tokenizer.eos_token_id if ends else tokenizer.encode("7", add_special_tokens=False)[0]
+    trainer = make(case, certain(make_model, token), grade=every_other, max_new=5)
+    before = parameters(trainer.policy.model)
+    rows = steps_of(trainer)
+    for row in rows:
+        assert row["entropy"] == row["s_star_std"] == row["entropy_change"] == row["predicted_entropy_change"] == 0.0
+        assert row["zero_variance_groups"] == 0.0  # there is something to learn, were it not certain
+        assert row["response_length"] == (1 if ends else 5)
+        assert row["truncated"] == (not ends)
+    assert_only_decayed(trainer, before, rows)  # the gradient of a certain token's log p is 0
+
+
+# ---------------------------------------------------------------- nothing to learn
+
+
+@every_method
+def test_all_rewards_equal(make, model, case):
+    trainer = make(case, model, grade=all_right)
+    before = parameters(model)
+    # Once PPO's critic has learned, advantages are how far its values are off.
+    rows = steps_of(trainer, count=1 if trainer.config.advantage == "gae" else 2)
+    for row in rows:
+        assert row["zero_variance_groups"] == 1.0
+        assert row["neg_cov"] == row["predicted_entropy_change"] == 0.0
+        assert row["lens_pos_up"] == row["lens_neg_up"] == 0.0
+        assert row["entropy"] > 0
+    if not moves_without_advantages(trainer):
+        assert_only_decayed(trainer, before, rows)
+
+
+# ---------------------------------------------------------------- no token left
+
+
+@every_method
+@pytest.mark.parametrize(("denominator", "held_tokens"), [("kept", 0), ("all", HELD)], ids=["kept", "all, held"])
+def test_a_mask_that_drops_every_token(make, model, monkeypatch, case, denominator, held_tokens):
+    """Whatever the method, should it keep nothing."""
+    trainer = make(case, model, grade=every_other, params={"denominator": denominator}, held_tokens=held_tokens)
+
+    def nothing(stats, advantages, mask, *_):
+        return torch.zeros_like(mask, dtype=torch.float32)
+
+    monkeypatch.setattr(type(trainer.method), "token_weights", lambda self, *arguments: nothing(*arguments))
+    monkeypatch.setattr(type(trainer.method), "weights_within", lambda self, bounds, *rest: nothing(*rest))
+    before = parameters(model)
+    rows = steps_of(trainer)
+    for row in rows:
+        assert row["clip_fraction"] == row["clip_fraction_neg"] == 1.0
+        assert row["lens_pos_up_kept"] == row["lens_pos_down_kept"] == row["predicted_entropy_change"] == 0.0
+        assert row["entropy"] > 0
+        assert row["reward_mean"] != 0
+    if not moves_without_advantages(trainer):
+        assert_only_decayed(trainer, before, rows)
+
+
+@pytest.mark.parametrize(
+    ("file", "params"),
+    [
+        ("clip_b", {"mu": 0, "mu_plus": 0, "apply_to": "both"}),
+        ("clip_b_paper", {"mu": 0, "apply_to": "both"}),
+        ("clip_v", {"mu": 0, "mu_plus": 0, "apply_to": "both", "max_frac": None}),
+        ("clip_v_paper", {"mu": 0, "apply_to": "both"}),
+        ("clip_cov", {"ratio": 1, "lb": -math.inf, "ub": math.inf}),
+    ],
+)
+def test_settings_that_drop_every_token(make, model, file, params):
+    trainer = make(Case(file), model, grade=every_other, params=params)
+    before = parameters(model)
+    rows = steps_of(trainer)
+    assert [row["clip_fraction"] for row in rows] == [1.0, 1.0]
+    assert_only_decayed(trainer, before, rows)
+
+
+@pytest.mark.parametrize("name", [name for name in known_names("method", CONFIGS) if name.startswith("s_star_keep")])
+def test_samples_of_one_sign_that_are_not_there(make, model, name):
+    """`keep` silences everything where no advantage has its sign."""
+    trainer = make(Case(name), model, grade=all_right)
+    before = parameters(model)
+    rows = steps_of(trainer)
+    assert [row["clip_fraction"] for row in rows] == [1.0, 1.0]
+    assert_only_decayed(trainer, before, rows)
+
+
+# ---------------------------------------------------------------- responses of one token, and without an end
+
+
+@every_method
+@pytest.mark.parametrize("group_size", [2, 6])
+def test_responses_of_one_token(make, model, case, group_size):
+    changes = {"prompts_per_step": 1, "updates_per_batch": 1} if group_size == 2 else {}
+    rows = steps_of(make(case, model, grade=every_other, max_new=1, group_size=group_size, **changes))
+    for row in rows:
+        assert row["response_length"] == 1
+        assert row["tokens"] == group_size * (1 if group_size == 2 else 4)
+
+
+@every_method
+def test_every_response_is_cut_off(make, model, case):
+    trainer = make(case, model, grade=every_other, max_new=6)
+    trainer.sampler.end_token = -1  # no token ends a response
+    for row in steps_of(trainer):
+        assert row["truncated"] == 1.0
+        assert row["response_length"] == 6
+        assert row["grad_norm"] > 0 or row["clip_fraction"] == 1.0
+
+
+def test_a_batch_is_learned_from_after_empty_ones(make, shared_model):
+    """What an empty step leaves in the optimizer does not spoil the next."""
+    models = [copy.deepcopy(shared_model) for _ in range(2)]
+    for model, graders in zip(models, ([all_right, every_other], [every_other]), strict=True):
+        trainer = make(Case("clip_b"), model, weight_decay=0.0)
+        for number, grade in enumerate(graders):
+            trainer.grade = grade
+            row = trainer.step(number)
+        assert row["grad_norm"] > 0
+    moved = [(parameters(model) - parameters(shared_model)).abs().max() for model in models]
+    assert all(0 < one < 0.01 for one in moved)
