@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SCALE ?= laptop
+PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: reproduce smoke rehearsal report test test-vllm lint clean
+.PHONY: reproduce smoke rehearsal report test test-vllm test-long lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -20,7 +21,10 @@ report: .venv/ready  ## only the page with all tables and figures, from results 
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
 
 test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-long: .venv/ready  ## what takes minutes to an hour each: runs killed at 50 moments, long fuzzing (docs/reliability.md)
+	$(PYTEST) -m long -rs
 
 test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
 	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
@@ -28,6 +32,15 @@ test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a C
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal --quiet all --report results/rehearsal/report.html
+
+lock: .venv/ready  ## requirements.lock, from pyproject.toml; without torch and triton, of which every machine has its own
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --generate-hashes --no-annotate \
+	    --no-emit-package torch --no-emit-package triton --custom-compile-command "make lock" --output-file requirements.lock
+
+audit: .venv/ready  ## known vulnerabilities of what requirements.lock pins
+	$(BIN)/python -m pip install --quiet pip-audit
+	.ci/audit $(BIN)/pip-audit
 
 lint: .venv/ready
 	$(BIN)/ruff check .

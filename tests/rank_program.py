@@ -146,3 +146,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # as the command does: taken apart in order, torch's threads now and then abort the process

@@ -68,6 +68,15 @@ def pids_in(parent: subprocess.Popen, count: int = 2) -> list[int]:
     return [int(file.read_text()) for file in found]
 
 
+JOINS = """
+import torch
+from omegaconf import OmegaConf
+from entropy_dynamics.config import HardwareConfig
+from entropy_dynamics.ranks import Ranks
+ranks = Ranks.join(OmegaConf.structured(HardwareConfig(device="cpu", ranks=2)))
+"""
+LOOPBACK = ("0100007F", "00000000000000000000000001000000")  # 127.0.0.1 and ::1 as /proc writes them
+
 SLEEPS = """
 from pathlib import Path
 Path(__file__).with_name(RANK + ".pid").write_text(str(os.getpid()))
@@ -114,9 +123,13 @@ def test_a_killed_rank_is_named_and_the_others_are_stopped(tmp_path):
 
 
 def test_the_killed_rank_is_the_cause_and_not_those_that_lost_it(tmp_path):
-    rank = """
+    dies = str(tmp_path / "dies")
+    rank = f"""
     if RANK == "1":
+        open({dies!r}, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
+    while not os.path.exists({dies!r}):
+        time.sleep(0.01)
     sys.exit(1)
     """
     assert "error: rank 1 of 2 was ended by SIGKILL" in ended(start(tmp_path, rank))[2]
@@ -161,19 +174,47 @@ def test_killing_the_parent_leaves_no_rank_behind(tmp_path):
 
 def test_two_launches_side_by_side_do_not_meet(tmp_path):
     rank = """
-    import torch
-    torch.distributed.init_process_group("gloo")
-    parents = [torch.zeros(1, dtype=torch.long) for _ in range(2)]
-    torch.distributed.all_gather(parents, torch.tensor([os.getppid()]))
-    print(parents[0] == parents[1], os.environ["MASTER_ADDR"])
-    torch.distributed.destroy_process_group()
+    parents = ranks.gather(torch.tensor([os.getppid()]))
+    print(parents[0] == parents[1], flush=True)
+    ranks.close()
+    os._exit(0)  # as the command does: taken apart in order, torch's threads now and then abort the process
     """
     parents = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        parents.append(start(tmp_path / name, rank))
+        parents.append(start(tmp_path / name, JOINS + textwrap.dedent(rank)))
     for parent in parents:
-        assert ended(parent) == (0, "tensor([True]) 127.0.0.1\n", "")
+        assert ended(parent) == (0, "tensor([True])\n", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_nothing_listens_beyond_this_machine(tmp_path):
+    """Neither the ranks, once they have talked to each other, nor the agent; whoever may connect could take part."""
+    rank = """
+    ranks.barrier()
+    torch.distributed.new_group(backend="gloo")
+    ranks.barrier()
+    from pathlib import Path
+    for process in (os.getpid(), os.getppid()):
+        sockets = set()
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            try:
+                sockets.add(os.readlink(file))
+            except OSError:  # closed since
+                pass
+        for line in [*open(f"/proc/{process}/net/tcp"), *open(f"/proc/{process}/net/tcp6")]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                print("rank" if process == os.getpid() else "agent", local.partition(":")[0])
+    sys.stdout.flush()
+    ranks.barrier()
+    ranks.close()
+    os._exit(0)
+    """
+    code, out, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank)))
+    assert (code, err) == (0, "")
+    assert set(out.splitlines()) <= {f"{who} {address}" for who in ("rank", "agent") for address in LOOPBACK}
+    assert "rank " in out  # gloo's own server, so that this looked at something
 
 
 def test_a_rank_knows_that_it_is_one(monkeypatch):

@@ -1,9 +1,12 @@
-"""environment.yml and pyproject.toml install the same things."""
+"""environment.yml, requirements.lock and pyproject.toml install the same things."""
 
 import re
 import tomllib
 
+import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from conftest import ROOT
 
@@ -38,3 +41,47 @@ def test_every_dependency_has_a_bound():
 
 def test_the_command_is_installed_under_its_name():
     assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.cli:program"}
+
+
+# ---------------------------------------------------------------- the lock file
+
+LOCK = ROOT / "requirements.lock"
+NOT_LOCKED = {"torch", "triton"}  # a build for every kind of machine, and the other's version follows from torch's
+
+
+def locked() -> dict[str, list[str]]:
+    """Name -> the lines of its entries; several where a version depends on Python or the system."""
+    entries: dict[str, list[str]] = {}
+    lines = [line for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
+    for entry in re.split(r"\n(?! )", "\n".join(lines)):
+        entries.setdefault(canonicalize_name(re.match(r"[\w.-]+", entry)[0]), []).append(entry)
+    return entries
+
+
+@pytest.mark.parametrize("entry", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
+def test_the_lock_has_every_dependency_in_its_range(entry):
+    """What fails here is mended by `make lock`."""
+    wanted = Requirement(entry)
+    name = canonicalize_name(wanted.name)
+    if name in NOT_LOCKED:
+        assert name not in locked()
+        return
+    pins = [Requirement(one.partition(" \\")[0]) for one in locked()[name]]
+    assert pins
+    for pin in pins:
+        [version] = pin.specifier
+        assert version.operator == "=="
+        assert wanted.specifier.contains(version.version), f"{pin} is not {wanted}"
+
+
+def test_everything_locked_is_a_pin_with_hashes_from_no_particular_place():
+    entries = locked()
+    assert len(entries) > 100  # what the dependencies depend on is in it too
+    assert not [name for name in entries if name in NOT_LOCKED or name.startswith("nvidia-")]
+    for name, versions in entries.items():
+        for entry in versions:
+            first, *hashes = entry.split("\n")
+            assert re.fullmatch(r"[\w.-]+==[\w.!]+( ; [^\\]+)? \\", first), name  # no local version, no extra, no URL
+            assert hashes
+            assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in hashes), name
+    assert not re.search(r"://|--(index|extra|find|trusted)", LOCK.read_text())

@@ -1,7 +1,7 @@
 """Starts the ranks of a step: so many copies of one command, under torch's elastic agent, on this machine.
 
-The agent gives every rank its RANK, LOCAL_RANK, WORLD_SIZE and the address to meet at, and stops all when one fails.
-What is added here: one line that says which rank failed and how, and no rank that outlives the process it belongs to.
+The agent gives every rank its RANK, LOCAL_RANK and WORLD_SIZE, and stops all when one fails. What is added here: one
+line that says which rank failed and how, no rank that outlives the process it belongs to, no port open to the network.
 """
 
 import ctypes
@@ -22,6 +22,14 @@ from entropy_dynamics.errors import UserError
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+MEETING = "ENTROPY_DYNAMICS_MEETING"  # names the file through which the ranks of one start find each other
+# None of torch's servers asks who connects to it, so none may be reached from another machine.
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_ON_THIS_MACHINE = {
+    "GLOO_SOCKET_IFNAME": _LOOPBACK,
+    "NCCL_SOCKET_IFNAME": _LOOPBACK,
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the agent's store for ranks, which listens to everybody
+}
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE = 30  # seconds between the agent's SIGTERM to the other ranks and its SIGKILL: fixed, in torch
 _SHOWN_LINES = 40  # of what a failed rank wrote
@@ -60,13 +68,16 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
     logging.disable(logging.CRITICAL)  # the agent's own log, which repeats with a table what the error below says
     try:
         with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as logs:
+            os.environ |= {**_ON_THIS_MACHINE, MEETING: str(Path(logs, "ranks"))}
             launch = LaunchConfig(
                 min_nodes=1,
                 max_nodes=1,
                 nproc_per_node=count,
                 run_id=uuid.uuid4().hex,
                 rdzv_backend="c10d",
-                rdzv_endpoint="127.0.0.1:0",  # port 0: a free one, so that runs side by side never meet
+                # A file in a folder that only this user may enter, as agents pickle what they tell each other.
+                rdzv_endpoint=str(Path(logs, "agent")),
+                rdzv_configs={"store_type": "file"},
                 local_addr="127.0.0.1",
                 max_restarts=0,
                 logs_specs=DefaultLogsSpecs(log_dir=logs, redirects=dict.fromkeys(range(1, count), Std.ALL)),
@@ -83,6 +94,7 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
                 print(f"ended by {ended.sigval.name}; the ranks were stopped", file=sys.stderr)
                 raise SystemExit(128 + ended.sigval) from None
     finally:
+        os.environ.pop(MEETING, None)
         logging.disable(logging.NOTSET)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from entropy_dynamics.config import HardwareConfig
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.launch import MEETING
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ class Ranks:
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        torch.distributed.init_process_group(backend, timeout=TIMEOUT)
+        meeting = {}  # torchrun's own, where that started the ranks
+        if MEETING in os.environ:
+            place = f"file://{os.environ[MEETING]}"
+            meeting = {"init_method": place, "rank": int(os.environ["RANK"]), "world_size": size}
+        torch.distributed.init_process_group(backend, timeout=TIMEOUT, **meeting)
         mesh = torch.distributed.init_device_mesh(device.type, (size,))
         return cls(torch.distributed.get_rank(), size, device, mesh)
 
