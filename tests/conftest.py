@@ -20,6 +20,7 @@ from entropy_dynamics.tasks.prompts import encode_prompt
 from entropy_dynamics.training.modules import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
+from project_copy import copy_project, snakemake
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items):
 
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smoke_project(tmp_path_factory) -> Path:
+    """A copy of the project with the whole smoke scale built in it. Tests leave it as it is, or work in a copy."""
+    project = copy_project(tmp_path_factory.mktemp("smoke"))
+    run = snakemake(project)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return project
 
 
 @pytest.fixture(scope="session")

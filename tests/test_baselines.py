@@ -200,6 +200,18 @@ def outputs(name, logp, entropy, advantages, mask) -> list[torch.Tensor]:
     return [weights] if penalty is None else [weights, penalty]
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_without_response_tokens_has_no_weight(name):
+    logp, entropy, advantages, mask = random_batch(seed=1)
+    assert not any(one.any() for one in outputs(name, logp, entropy, advantages, torch.zeros_like(mask)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_unknown_denominator_is_refused(name):
+    with pytest.raises(UserError, match="denominator is 'some'; it can be 'kept' or 'all'"):
+        load_method(name, denominator="some")
+
+
 @pytest.mark.parametrize("garbage", [-1e20, 1e20, math.nan, math.inf])
 @pytest.mark.parametrize("name", METHODS)
 def test_padding_may_hold_anything(name, garbage):
@@ -239,6 +251,7 @@ def test_inputs_stay_as_they_were_and_nothing_carries_a_gradient(name):
         ("unlikeliness", {"beta": -0.1}, "beta is -0.1"),
         ("unlikeliness", {"shape_constant_groups": "no"}, "shape_constant_groups is 'no'; it is true or false"),
         ("forking_tokens", {"keep_fraction": 0.0}, "keep_fraction is 0.0"),
+        ("forking_tokens", {"keep_fraction": 1.5}, "keep_fraction is 1.5"),
         ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20; it has to be a share of all response tokens"),
         ("forking_tokens", {"denominator": "selected"}, "denominator is 'selected'; it can be 'kept' or 'all'"),
         ("advantage_reweighting", {"alpha": 2}, "alpha is 2; it has to be in [0, 1]"),

@@ -77,6 +77,11 @@ def test_how_many_tokens_clip_cov_drops(ratio, dropped):
     assert weights[0, 100:].all()
 
 
+def test_clip_cov_draws_without_a_generator_too():
+    weights = load_method("clip_cov", ratio=0.01).token_weights(*many_candidates(100, 1000))
+    assert int((weights == 0).sum()) == 10
+
+
 def test_without_a_candidate_clip_cov_drops_nothing():
     logp, _, advantages, mask = random_batch(seed=2)
     weights = load_method("clip_cov", lb=1e6, ub=1e7).token_weights(stats_of(logp), advantages, mask, seeded())

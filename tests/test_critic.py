@@ -20,6 +20,22 @@ def test_whiten_by_hand_and_padding_stays_zero():
     assert whiten(advantages, mask).tolist() == [[pytest.approx(-1.0), 0.0, 0.0], [pytest.approx(1.0), 0.0, 0.0]]
 
 
+def test_whitening_divides_by_the_unbiased_standard_deviation():
+    """(0, 2, 4, 6) have the mean 3 and the variance (9 + 1 + 1 + 9) / 3; (0, 2) have 1 and 2."""
+    four = torch.tensor([[0.0, 2.0, 4.0, 6.0]])
+    torch.testing.assert_close(whiten(four, torch.ones(1, 4)), (four - 3) / (20 / 3) ** 0.5)
+    torch.testing.assert_close(whiten(four[:, :2], torch.ones(1, 2)), torch.tensor([[-(0.5**0.5), 0.5**0.5]]))
+
+
+def test_whitening_keeps_the_digits_of_advantages_far_from_zero():
+    near, mask = torch.tensor([[0.0, 2.0, 6.0]]), torch.ones(1, 3)
+    torch.testing.assert_close(whiten(near + 2**24, mask), whiten(near, mask), rtol=1e-6, atol=0)
+
+
+def test_a_single_token_is_only_shifted():
+    assert whiten(torch.tensor([[5.0, float("nan")]]), torch.tensor([[1, 0]])).tolist() == [[0.0, 0.0]]
+
+
 def test_whitening_can_turn_a_sign():
     whitened = whiten(torch.tensor([[0.1, 2.0, 3.0]]), torch.ones(1, 3))
     assert whitened[0, 0] < 0  # a positive advantage below the batch's mean
@@ -39,6 +55,16 @@ def test_value_loss_by_hand():
     loss.backward()
     assert values.grad[0, 0].item() == pytest.approx(0.5 * (0.2 - 1.0))
     assert values.grad[0, 1].item() == 0.0  # the clipped branch does not depend on V
+
+
+def test_value_loss_takes_the_larger_error_and_never_reads_padding():
+    """V = 2 is clipped to 0.5; for R = 0 the error of V itself is the larger: (2 - 0)^2 / 2."""
+    values = torch.tensor([[2.0, float("nan")]], requires_grad=True)
+    other = torch.tensor([[0.0, float("nan")]])
+    loss = value_loss(values, other, other, torch.tensor([[1.0, 0.0]]), clip=0.5)
+    assert loss.item() == pytest.approx(2.0)
+    loss.backward()
+    assert values.grad.tolist() == [[2.0, 0.0]]
 
 
 @pytest.fixture

@@ -218,10 +218,11 @@ def test_corollaries_3_and_3_1_are_the_mean_of_theorem_2(kind, off_policy):
     torch.testing.assert_close(predicted, mean, rtol=1e-9, atol=1e-14)
 
 
-def test_corollary_3_1_is_a_covariance_under_the_behaviour_policy():
-    """p' = (1/2, 1/2, 0) and A = (1, -1, 100): mean A is 0, r = (1.4, 0.4), so Cov = 0.7 S_c0 - 0.2 S_c1."""
+@pytest.mark.parametrize("mean", [0.0, 2.0])
+def test_corollary_3_1_is_a_covariance_under_the_behaviour_policy(mean):
+    """p' = (1/2, 1/2, 0) and A = mean + (1, -1, 100): r = (1.4, 0.4), so Cov = 0.7 S_c0 - 0.2 S_c1."""
     behaviour = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
-    advantages = torch.tensor([1.0, -1.0, 100.0], dtype=torch.float64)
+    advantages = mean + torch.tensor([1.0, -1.0, 100.0], dtype=torch.float64)
     change = expected_entropy_change(WORKED_P, advantages, 2.0, behaviour)
     covariance = 0.7 * WORKED_S_CENTERED[0] - 0.2 * WORKED_S_CENTERED[1]
     assert change.item() == pytest.approx(-2 * covariance, abs=2e-6)

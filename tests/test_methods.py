@@ -79,8 +79,10 @@ def test_clip_b_measures_from_the_mean():
     assert weigh(load_method("clip_b", mu=1.3), shifted, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
 
 
-def test_clip_b_never_touches_zero_advantages():
-    assert weigh(load_method("clip_b", mu=0.1), SCORES, [0.0, 0.0], MASK) == [[1, 1, 1, 1], [1, 1, 1, 0]]
+@pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
+def test_clip_b_never_touches_zero_advantages(apply_to):
+    method = load_method("clip_b", mu=0.1, apply_to=apply_to)
+    assert weigh(method, SCORES, [0.0, 0.0], MASK) == [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,14 @@ def test_only_the_released_forms_take_dropped_tokens_out_of_the_denominator():
     kept = {name for name, share in shares.items() if share == pytest.approx(1 / 3)}
     assert kept == {"clip_b", "clip_v"}
     assert all(share == pytest.approx(1 / 4) for name, share in shares.items() if name not in kept)
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+def test_a_token_exactly_at_the_bound_is_kept(name):
+    """Scores of -1 and 1: mean 0, standard deviation 1."""
+    free = {"max_frac": None} if "_v" in name else {}
+    assert weigh(load_method(name, mu=1.0, mu_plus=1.0, **free), [[-1.0, 1.0]], [-1.0]) == [[1.0, 1.0]]
+    assert weigh(load_method(name, mu=0.99, mu_plus=0.99, **free), [[-1.0, 1.0]], [-1.0]) == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)
@@ -327,6 +337,22 @@ def test_every_method_file_makes_a_method_at_every_scale(name, scale):
         assert getattr(method, key) == value
 
 
+def test_what_the_trainer_is_told_of_a_method():
+    """Which are weighed anew before every update, which need no scores of the batch, and which have bounds."""
+    weighed_anew = {"clip_cov", "kl_cov", "forking_tokens"}
+    by_token = {"entropy_bonus", "advantage_reweighting"}
+    methods = {name: load_method(name) for name in [*ALL_METHODS, *weighed_anew, *by_token, "unlikeliness"]}
+    assert {name for name, one in methods.items() if one.every_update} == weighed_anew
+    assert {name for name, one in methods.items() if not one.needs_batch} == {"grpo", *S_STAR_METHODS, *by_token}
+    assert {name for name, one in methods.items() if one.has_bounds} == set(CLIPPING_METHODS)
+
+
+def test_bounds_of_zero_are_allowed():
+    for name in CLIPPING_METHODS:
+        method = load_method(name, mu=0, mu_plus=0)
+        assert (method.mu, method.mu_plus) == (0, 0)
+
+
 def test_every_method_has_a_file():
     assert set(known_names("method", CONFIGS)) >= {"base", *ALL_METHODS}
 
@@ -357,6 +383,7 @@ def test_a_batch_s_own_bounds_weigh_it_as_the_method_does(name, params, seed):
     weights = method.token_weights(stats, advantages, mask)
     assert (weights == 0)[mask.bool()].any()
     bounds = method.bounds(stats, advantages, mask)
+    assert bounds == method.bounds(stats, advantages, mask.float())
     assert torch.equal(method.weights_within(bounds, stats, advantages, mask), weights)
     for rows in (slice(0, 5), slice(5, 12)):  # in any part of the batch
         part = stats.map(lambda column, rows=rows: column[rows])
@@ -379,3 +406,4 @@ def test_without_any_spread_the_bounds_keep_everything():
     for name in CLIPPING_METHODS:
         method = load_method(name)
         assert method.bounds(flat, torch.ones(2, 3), torch.ones(2, 3)) == (-math.inf, math.inf)
+        assert method.bounds(stats_of(torch.randn(2, 3)), torch.ones(2, 3), torch.zeros(2, 3)) == (-math.inf, math.inf)

@@ -191,6 +191,13 @@ def test_the_default_is_the_mean_over_the_kept_tokens_of_the_batch():
     assert torch.equal(loss_weights(WEIGHTS, MASK, GROUPS), expected)
 
 
+@pytest.mark.parametrize("scope", ["global_token", "per_group"])
+@pytest.mark.parametrize("denominator", ["kept", "all"])
+def test_a_single_token_counts_once(scope, denominator):
+    one = torch.ones(1, 1)
+    assert loss_weights(one, one, torch.tensor([0]), scope=scope, denominator=denominator).tolist() == [[1.0]]
+
+
 def test_dropping_tokens_scales_the_others_up_only_when_they_leave_the_denominator():
     mask = torch.ones(1, 4)
     one_group = torch.tensor([0])

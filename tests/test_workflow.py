@@ -2,23 +2,15 @@
 
 import json
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-ROOT = Path(__file__).parents[1]
-NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "environment.yml"]
-
-
-def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess:
-    selection = [] if "--config" in arguments else ["--config", "scale=smoke"]
-    command = [Path(sys.executable).parent / "snakemake", *arguments, *selection]  # targets stand before --config
-    return subprocess.run(command, cwd=project, capture_output=True, text=True)
+from project_copy import SNAKEMAKE, snakemake
+from unsafe import unsafe_files
 
 
 def planned(project: Path, *arguments: str) -> dict[str, int]:
@@ -32,15 +24,8 @@ def planned(project: Path, *arguments: str) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Path:
-    """A copy of the project with the whole smoke scale built in it."""
-    folder = tmp_path_factory.mktemp("project")
-    for name in NEEDED:
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
-    run = snakemake(folder)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return folder
+def project(smoke_project) -> Path:
+    return smoke_project
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +41,21 @@ def test_every_table_and_figure_is_there(results):
         for suffix in (".png", ".svg", ".csv"):
             assert (results / "figures" / f"{name}{suffix}").stat().st_size > 0
     assert not list(results.rglob("*.partial"))
+
+
+def test_every_written_file_is_of_a_kind_that_runs_nothing(results):
+    assert unsafe_files(results) == []
+
+
+def test_what_was_made_is_what_its_records_say(project, results):
+    done = subprocess.run(
+        [SNAKEMAKE.with_name("entropy-dynamics"), "verify", "results/smoke"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].endswith("nothing wrong")
 
 
 def test_every_claim_gets_a_verdict_and_one_seed_never_looks_sure(results):

@@ -1,0 +1,149 @@
+"""What tests/test_faults.py ends, starts again and compares: a workflow in a folder of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from glob import glob
+from pathlib import Path
+
+import pandas as pd
+import psutil
+from omegaconf import OmegaConf
+
+from entropy_dynamics.config import identity
+from project_copy import SNAKEMAKE, snakemake
+
+STAGES = {  # a stage is reached when its first file is there
+    "data": "data/problems.json",
+    "models": "models/*/model.json",
+    "pass rates": "data/pass_rates.parquet",
+    "runs": "runs/*/*/*/metrics.parquet",
+    "evaluations": "evaluations/*/*/*/*.parquet",
+    "tables": "tables/*.csv",
+    "figures": "figures/*.csv",
+    "claims": "claims.json",
+}
+LOCKED = "cannot be locked"  # what Snakemake says
+CHECKPOINTS = "overrides:\n  - for: {scale: smoke}\n    training: {checkpoint_every: 1, checkpoints_kept: 2}\n"
+
+
+class Workflow:
+    """One `snakemake` command at the smoke scale, started as often as it takes."""
+
+    def __init__(self, project: Path, *targets: str, checkpoints: bool = False):
+        """checkpoints: let runs write one after every step, so that they resume in their middle."""
+        self.project, self.targets = project, targets
+        self.results = project / "results" / "smoke"
+        self.output = project / "snakemake.txt"  # of the latest start
+        self.starts = self.unlockings = 0
+        if checkpoints:
+            (project / "configs" / "machine.yaml").write_text(CHECKPOINTS)
+
+    def start(self) -> subprocess.Popen:
+        """In a process group of its own, which all its jobs belong to: SIGKILL to the group is a machine that goes."""
+        self.starts += 1
+        with open(self.output, "wb") as output:
+            return subprocess.Popen(
+                [SNAKEMAKE, *self.targets, "--config", "scale=smoke"],
+                cwd=self.project,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_heed_interrupts,
+            )
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def run(self, stop: Callable[[float], bool] = lambda seconds: False) -> bool:
+        """Start it, and do what it asks for; SIGKILL the whole group once stop(seconds since the start) says so.
+
+        Returns whether it came to its end. A killed Snakemake leaves its lock, and the next one asks for `--unlock`.
+        That it does is looked at once; later the lock is removed at once.
+        """
+        if any(self.project.glob(".snakemake/locks/*")):
+            if self.unlockings == 0:
+                if self.start().wait() == 0:
+                    return True  # killed with the lock made, but nothing written into it
+                assert LOCKED in self.said(), self.said()
+                assert "--unlock" in self.said()
+            self.unlock()
+        process, began = self.start(), time.monotonic()
+        while process.poll() is None:
+            if stop(time.monotonic() - began):
+                kill(process)
+                return False
+            time.sleep(0.005)
+        assert process.returncode == 0, self.said()
+        return True
+
+    def unlock(self) -> None:
+        done = snakemake(self.project, *self.targets, "--unlock")
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.unlockings += 1
+
+    def files(self, pattern: str) -> list[str]:
+        """Those that are there, below `results`; names with a dot before them, which are temporary, are left out."""
+        return glob(pattern, root_dir=self.results)
+
+    def resumed(self) -> int:
+        """How many of the runs went on from a checkpoint."""
+        logs = [self.results / name for name in self.files("logs/runs/*/*/*.log")]
+        return sum("goes on from the checkpoint" in log.read_text() for log in logs)
+
+
+def _heed_interrupts() -> None:
+    """A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def kill(process: subprocess.Popen) -> None:
+    """SIGKILL a process and all of its group, and wait until none of them can write any more."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    while members(process):
+        time.sleep(0.005)
+
+
+def members(process: subprocess.Popen) -> list[psutil.Process]:
+    """Who is alive in the process group that `process` leads or led."""
+    return [one for one in psutil.process_iter() if _is_alive_in(process.pid, one)]
+
+
+def _is_alive_in(group: int, process: psutil.Process) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+def differences(results: Path, expected: Path) -> list[str]:
+    """Which files of a finished scale are not what they are in an undisturbed one, left-overs included.
+
+    All files have to have the same bytes, with four exceptions: logs; columns `seconds_*` of metrics; keys of a run's
+    config that are the machine's; in provenance the commit, which may change meanwhile, and hashes of the former two.
+    """
+    found, wanted = _contents(results), _contents(expected)
+    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+
+
+def _contents(results: Path) -> dict[str, object]:
+    files = [path for path in results.rglob("*") if path.is_file()]
+    names = {path.relative_to(results).as_posix(): path for path in files}
+    return {name: _content(path) for name, path in names.items() if not name.startswith("logs/")}
+
+
+def _content(path: Path) -> object:
+    if path.name == "metrics.parquet":
+        frame = pd.read_parquet(path)
+        kept = [column for column in frame if not column.startswith("seconds_")]
+        assert len(kept) > 10
+        return [(column, str(frame[column].dtype), frame[column].to_numpy().tobytes()) for column in kept]
+    if path.name == "config.yaml":
+        return identity(OmegaConf.load(path))
+    if path.name.endswith("provenance.json"):
+        return {key: value for key, value in json.loads(path.read_text()).items() if key not in ("git", "outputs")}
+    return path.read_bytes()
