@@ -35,7 +35,7 @@ rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but 
 
 lock: .venv/ready  ## requirements.lock, from pyproject.toml; without torch and triton, of which every machine has its own
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --generate-hashes --no-annotate \
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --python-version 3.11 --universal --generate-hashes --no-annotate \
 	    --no-emit-package torch --no-emit-package triton --custom-compile-command "make lock" --output-file requirements.lock
 
 audit: .venv/ready  ## known vulnerabilities of what requirements.lock pins

@@ -101,6 +101,12 @@ def flip_a_bit(path):
     path.write_bytes(content)
 
 
+def change_a_number(path):
+    text = path.read_text()
+    assert '"step": 1' in text
+    path.write_text(text.replace('"step": 1', '"step": 7'))
+
+
 @pytest.mark.parametrize(
     ("file", "harm", "said"),
     [
@@ -108,6 +114,7 @@ def flip_a_bit(path):
         ("*.safetensors", flip_a_bit, "is not as it was written"),
         ("*.safetensors", Path.unlink, "is missing"),
         ("checkpoint.json", cut, "checkpoint.json cannot be read"),
+        ("checkpoint.json", change_a_number, "checkpoint.json is not as it was written"),
     ],
 )
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -108,3 +110,14 @@ def test_sha256(tmp_path):
     assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     (tmp_path / "large").write_bytes(b"\0" * 3_000_000)
     assert sha256(tmp_path / "large") == hashlib.sha256(b"\0" * 3_000_000).hexdigest()
+
+
+def test_what_a_killed_process_left_goes_with_the_next_writing(tmp_path):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()  # its number is nobody's now
+    (tmp_path / f".a.json.{killed.pid}.partial").write_text("half")
+    others = [tmp_path / f".a.json.{os.getppid()}.partial", tmp_path / f".b.json.{killed.pid}.partial"]
+    for one in others:
+        one.write_text("someone is still at it, or it is of another file")
+    write_json(tmp_path / "a.json", 1)
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *others])

@@ -1,11 +1,12 @@
 """Files that matter are written whole or not at all: to a temporary name, flushed to disk, renamed."""
 
+import glob
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`.
 
     Works for files and directories. On any exception, Ctrl-C included, the temporary is removed and an
-    earlier `path` stays as it was.
+    earlier `path` stays as it was. What a killed process left behind of its own attempt is removed too.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for stale in _left_over(path):
+        remove(stale)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield temporary
@@ -32,10 +35,27 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         os.replace(temporary, path)
         flush(path.parent)
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
+        remove(temporary)
+
+
+def _left_over(path: Path) -> list[Path]:
+    """Temporaries of `path` whose process is gone: nobody could remove them after SIGKILL or a power cut."""
+    found = []
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        with suppress(PermissionError, ValueError):  # another user's process; no number of a process
+            try:
+                os.kill(int(temporary.name.split(".")[-2]), 0)
+            except ProcessLookupError:
+                found.append(temporary)
+    return found
+
+
+def remove(path: Path) -> None:
+    """A file, or a folder with all that is in it; nothing where there is neither."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

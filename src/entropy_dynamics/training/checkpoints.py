@@ -60,7 +60,7 @@ class Checkpoints:
         writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
         record = {"steps_done": steps_done, "made_from": self.made_from, "rows": list(rows)}
         if self.group is None:
-            with _faults(temporary):
+            with _faults(temporary, removed=True):
                 dcp.save(tensors, storage_writer=writer, no_dist=True)
             self.writing = (temporary, None, record)
             self.finish()
@@ -82,7 +82,7 @@ class Checkpoints:
         with _faults(temporary):
             record["files"] = self._hashes(temporary, to_disk=True)
         if self.ranks.is_main:
-            write_json(temporary / RECORD, record)
+            write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
             final = self.folder / f"step{record['steps_done']}"
             if final.exists():
                 shutil.rmtree(final)
@@ -110,8 +110,10 @@ class Checkpoints:
         """What is wrong with a checkpoint, if anything, and its record."""
         try:
             record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+            if record.pop("sha256") != fingerprint(record):
+                return f"{RECORD} is not as it was written", record
             files = record["files"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return f"{RECORD} cannot be read", {}
         if missing := sorted(name for name in files if not (path / name).is_file()):
             return f"{missing[0]} is missing", record
@@ -167,13 +169,15 @@ class Checkpoints:
 
 
 @contextmanager
-def _faults(path: Path):
-    """One line for what goes wrong with the files, on whatever rank it does."""
+def _faults(path: Path, removed: bool = False):
+    """One line for what goes wrong with the files, on whatever rank it does; `removed`: and what was written, off."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # `no_dist` says so
             yield
     except (dcp.api.CheckpointException, OSError) as error:
+        if removed:  # a full disk has no room for half a checkpoint
+            shutil.rmtree(path, ignore_errors=True)
         causes = getattr(error, "failures", {None: (error, None)})
         cause = str(next(iter(causes.values()))[0]) or type(error).__name__
         raise UserError(f"checkpoint {path}: {cause.splitlines()[0]}") from error
