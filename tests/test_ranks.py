@@ -16,6 +16,7 @@ from entropy_dynamics.launch import start_ranks
 from entropy_dynamics.models.loading import load_model, save_policy, save_weights
 from entropy_dynamics.ranks import Ranks, SharedSampler
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training.sharding import empty_model, fill
 from rank_program import CASES, STEPS, make_trainer, recorded
 
 ALL = {  # what each number of ranks runs, in one start of them
@@ -165,3 +166,12 @@ def test_weights_in_several_files_load_as_in_one(tmp_path, make_model, tokenizer
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
     for name, parameter in load_model(tmp_path).named_parameters():
         assert torch.equal(parameter, whole[name])
+
+
+def test_cut_weights_are_one_line(tmp_path, shared_model, tokenizer):
+    save_policy(shared_model, tokenizer, tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"model\.safetensors are damaged .*: delete the folder") as caught:
+        fill(empty_model(tmp_path), tmp_path, lambda name: name, Ranks())
+    assert "\n" not in str(caught.value)

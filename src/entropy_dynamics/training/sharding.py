@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
@@ -46,14 +46,17 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
     """Give a sharded module on the meta device its memory, and its numbers from the safetensors files in `directory`.
 
     Each rank reads a parameter and keeps its own part of it. Parameters for which `name_in_file` gives None start at 0.
-    Raises UserError for a parameter that no file holds, or in another shape.
+    Raises UserError for a damaged file, and for a parameter that no file holds or in another shape.
     """
     module.to_empty(device=ranks.device)
     _rebuild_buffers(module, ranks.device)
     where = {}
     for path in sorted(directory.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            where |= dict.fromkeys(file.keys(), path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                where |= dict.fromkeys(file.keys(), path)
+        except SafetensorError as error:  # the header says how long the file is, so a cut one is found here
+            raise UserError(f"the weights {path} are damaged ({error}): delete the folder, and make it anew") from error
     for name, parameter in module.named_parameters():
         source = name_in_file(name)
         if source is None:
