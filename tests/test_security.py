@@ -248,7 +248,11 @@ def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
         textwrap.dedent(f"""
         from pathlib import Path
         Path({str(ran)!r}).touch()
-        from transformers import Qwen2ForCausalLM as Model, Qwen2Config as Config, PreTrainedTokenizerFast as Tokenizer
+        from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+        # Classes of its own: what is loaded from here is marked as such, and these are not to be for the other tests.
+        class Config(Qwen2Config): pass
+        class Model(Qwen2ForCausalLM): pass
+        class Tokenizer(PreTrainedTokenizerFast): pass
         """)
     )
     for name, mapping in (
