@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics import evaluation, responses
+from entropy_dynamics import responses, shards
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, evaluate, pass_at_k, sample_rows
@@ -156,7 +156,7 @@ def test_an_evaluation_that_was_ended_goes_on_where_it_was(prepared, monkeypatch
             raise KeyboardInterrupt
         return sample(self, prompts, **arguments)
 
-    monkeypatch.setattr(evaluation, "PROMPTS_HELD", 2)
+    monkeypatch.setattr(shards, "PROMPTS_HELD", 2)
     monkeypatch.setattr(NativeSampler, "sample", counting)
     with pytest.raises(KeyboardInterrupt):
         evaluate(config, layout, "base", 0, datasets)

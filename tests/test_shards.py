@@ -3,53 +3,77 @@
 import pandas as pd
 import pytest
 
+from entropy_dynamics import shards as module
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.shards import Shards
 
-
-def frame(number: int) -> pd.DataFrame:
-    """Types that have to come back as they were: a missing integer, a missing text."""
-    answers = pd.array([number, None], dtype="Int64")
-    return pd.DataFrame({"problem_id": ["a", "b"], "answer": answers, "response": ["7", None]})
+PROMPTS = [Prompt(name, []) for name in "abcde"]
 
 
-def no_more():
-    raise AssertionError("made again")
+class Machine:
+    """Makes two rows a prompt, until it goes in the part number `goes_in`."""
+
+    def __init__(self, goes_in: int | None = None):
+        self.goes_in, self.asked = goes_in, []
+
+    def __call__(self, part) -> pd.DataFrame:
+        if len(self.asked) == self.goes_in:
+            raise KeyboardInterrupt
+        self.asked.append("".join(prompt.problem_id for prompt in part))
+        ids = [prompt.problem_id for prompt in part for _ in range(2)]
+        answers = pd.array([7, None] * len(part), dtype="Int64")  # types that have to come back as they were
+        return pd.DataFrame({"problem_id": ids, "answer": answers, "response": ["7", None] * len(part)})
+
+
+@pytest.fixture(autouse=True)
+def two_at_a_time(monkeypatch):
+    monkeypatch.setattr(module, "PROMPTS_HELD", 2)
 
 
 def shards(root, made_from=1) -> Shards:
     return Shards(root / "evaluation", Ranks(), {"config": made_from})
 
 
-def test_a_part_is_made_once_and_comes_back_as_it_was(tmp_path):
-    first = shards(tmp_path)
-    made = [first.rows(number, lambda number=number: frame(number)) for number in range(2)]
-    again = shards(tmp_path)
-    for number in range(2):
-        pd.testing.assert_frame_equal(again.rows(number, no_more), made[number])
-    pd.testing.assert_frame_equal(again.rows(2, lambda: frame(2)), frame(2))
+@pytest.fixture
+def ended(tmp_path):
+    """A folder in which the first two of three parts were made."""
+    with pytest.raises(KeyboardInterrupt):
+        shards(tmp_path).rows(PROMPTS, Machine(goes_in=2))
+    return tmp_path
 
 
-def test_parts_of_something_else_are_not_taken(tmp_path):
-    shards(tmp_path, made_from=1).rows(0, lambda: frame(0))
-    other = shards(tmp_path, made_from=2).rows(0, lambda: frame(5))
-    assert other["answer"][0] == 5
+def test_only_the_missing_part_is_made_and_the_rows_are_those_of_one_go(ended):
+    machine = Machine()
+    found = shards(ended).rows(PROMPTS, machine)
+    assert machine.asked == ["e"]
+    pd.testing.assert_frame_equal(found, Machine()(PROMPTS))
 
 
-def test_they_go_once_the_result_is_there(tmp_path):
-    one = shards(tmp_path)
-    one.rows(0, lambda: frame(0))
+def test_parts_of_something_else_are_not_taken(ended):
+    machine = Machine()
+    shards(ended, made_from=2).rows(PROMPTS, machine)
+    assert machine.asked == ["ab", "cd", "e"]
+
+
+def test_parts_cut_otherwise_are_not_taken(ended, monkeypatch):
+    monkeypatch.setattr(module, "PROMPTS_HELD", 3)
+    machine = Machine()
+    shards(ended).rows(PROMPTS, machine)
+    assert machine.asked == ["abc", "de"]
+
+
+def test_they_go_once_the_result_is_there(ended):
+    one = shards(ended)
+    one.rows(PROMPTS, Machine())
     one.delete()
-    assert list(tmp_path.iterdir()) == []
-    assert shards(tmp_path).rows(0, lambda: frame(3))["answer"][0] == 3
+    assert list(ended.iterdir()) == []
 
 
-def test_a_damaged_part_is_one_line(tmp_path):
-    one = shards(tmp_path)
-    one.rows(0, lambda: frame(0))
-    [file] = one.folder.iterdir()
+def test_a_damaged_part_is_one_line(ended):
+    file = shards(ended).folder / "0-2.parquet"
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(UserError, match=r"0\.parquet is damaged \(.*\): delete it") as caught:
-        shards(tmp_path).rows(0, no_more)
+    with pytest.raises(UserError, match=r"0-2\.parquet is damaged \(.*\): delete it") as caught:
+        shards(ended).rows(PROMPTS, Machine())
     assert "\n" not in str(caught.value)

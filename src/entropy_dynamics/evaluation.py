@@ -1,8 +1,7 @@
 """Evaluation: K samples of every problem, one row a sample; Avg@K and Pass@K follow from these rows alone."""
 
 import hashlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from entropy_dynamics.files import sha256, write_json, write_parquet
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.metrics import avg_at_k, pass_at_k
 from entropy_dynamics.provenance import provenance
-from entropy_dynamics.sampling import PROMPTS_HELD, Prompt, Rollout, Sampler
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.tasks.grading import Grade
 
 if TYPE_CHECKING:
@@ -52,40 +51,40 @@ def evaluate(
     problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
     prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}
 
-    def graded(sampler: Sampler, dataset: str, part: Sequence[Prompt]) -> pd.DataFrame:
+    def grader_of(dataset: str, sampler: Sampler) -> Callable[[Sequence[Prompt]], pd.DataFrame]:
         samples = config.evaluation.samples[dataset]
-        rollouts = sampler.sample(
-            part,
-            samples=samples,
-            temperature=config.evaluation.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            stream=f"evaluation/{dataset}/seed{seed}",
-        )
         grade = make_grader(tokenizer, problems[dataset])
-        rows = sample_rows(rollouts, [grade(rollout) for rollout in rollouts])
         ids = [problem.id for problem in problems[dataset]]
-        chosen = some_samples(ids, samples, config.evaluation.cross_checked, seed)
-        rows["response"] = [
-            tokenizer.decode(one.token_ids, skip_special_tokens=True)
-            if (one.problem_id, one.sample) in chosen
-            else None
-            for one in rollouts
-        ]
-        return rows
+        checked = some_samples(ids, samples, config.evaluation.cross_checked, seed)
 
-    parts_of = {}
+        def graded(part: Sequence[Prompt]) -> pd.DataFrame:
+            rollouts = sampler.sample(
+                part,
+                samples=samples,
+                temperature=config.evaluation.temperature,
+                max_new_tokens=config.sampling.max_new_tokens,
+                stream=f"evaluation/{dataset}/seed{seed}",
+            )
+            rows = sample_rows(rollouts, [grade(rollout) for rollout in rollouts])
+            rows["response"] = [
+                tokenizer.decode(one.token_ids, skip_special_tokens=True)
+                if (one.problem_id, one.sample) in checked
+                else None
+                for one in rollouts
+            ]
+            return rows
+
+        return graded
+
+    found = {}
     with open_sampler(config, policy, tokenizer, ranks) as sampler:
         for dataset in datasets:
             record = {"seed": seed, "config": identity(config)}
             record |= provenance([policy / FACTS, layout.problems(dataset)])
             made_from = {key: record[key] for key in ("config", "seed", "inputs")} | {"dataset": dataset}
             shards = Shards(layout.shards("evaluation", model, method, f"seed{seed}", dataset), ranks, made_from)
-            parts = [
-                shards.rows(number, partial(graded, sampler, dataset, prompts[dataset][start : start + PROMPTS_HELD]))
-                for number, start in enumerate(range(0, len(prompts[dataset]), PROMPTS_HELD))
-            ]
-            parts_of[dataset] = (pd.concat(parts, ignore_index=True), record, shards)
-    for dataset, (rows, record, shards) in parts_of.items() if ranks.is_main else ():
+            found[dataset] = (shards.rows(prompts[dataset], grader_of(dataset, sampler)), record, shards)
+    for dataset, (rows, record, shards) in found.items() if ranks.is_main else ():
         answers = {problem.id: problem.answer for problem in problems[dataset]}
         file = out / f"{dataset}.parquet"
         write_parquet(file, rows.drop(columns="response"))

@@ -23,7 +23,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in _left_over(path):
-        remove(stale)
+        _remove(stale)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield temporary
@@ -35,7 +35,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         os.replace(temporary, path)
         flush(path.parent)
     finally:
-        remove(temporary)
+        _remove(temporary)
 
 
 def _left_over(path: Path) -> list[Path]:
@@ -50,7 +50,7 @@ def _left_over(path: Path) -> list[Path]:
     return found
 
 
-def remove(path: Path) -> None:
+def _remove(path: Path) -> None:
     """A file, or a folder with all that is in it; nothing where there is neither."""
     if path.is_dir():
         shutil.rmtree(path)

@@ -1,7 +1,6 @@
 """The pass-rate filter (paper, Section 5.1): drop what the base model nearly always or nearly never gets right."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import pandas as pd
 
@@ -13,7 +12,7 @@ from entropy_dynamics.models.loading import FACTS, check_model_directory, load_t
 from entropy_dynamics.provenance import provenance
 from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.responses import make_grader, make_training_prompts, open_sampler
-from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
+from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.shards import Shards
 from entropy_dynamics.tasks.problems import load_problems
 
@@ -55,11 +54,7 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
             )
             return rows.groupby("problem_id", sort=False)["correct"].sum().reset_index()
 
-        parts = [
-            shards.rows(number, partial(counted, prompts[start : start + PROMPTS_HELD]))
-            for number, start in enumerate(range(0, len(prompts), PROMPTS_HELD))
-        ]
-    correct = pd.concat(parts).set_index("problem_id")["correct"]
+        correct = shards.rows(prompts, counted).set_index("problem_id")["correct"]
     low, high = config.pass_rates.low, config.pass_rates.high
     sampled = filter_by_rate(correct, count, low, high)
     ids = [problem.id for problem in problems]

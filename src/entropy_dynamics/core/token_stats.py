@@ -324,10 +324,13 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
             return False
         finally:
             _TRIED.pop()
-    same = all(torch.allclose(one, other, rtol=0.05, atol=0.05) for one, other in zip(*found, strict=True))
-    if not same:
+    # Relative to the size of each result: E[S] is a thousand times smaller than the entropy. In bf16 PyTorch rounds
+    # the logits, the kernels do not.
+    bound = 1e-3 if dtype == torch.float32 else 0.05
+    if any((one - other).norm() > bound * other.norm() for one, other in zip(*found, strict=True)):
         warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
-    return same
+        return False
+    return True
 
 
 def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
