@@ -184,7 +184,7 @@ def test_bad_overrides(configs, entry, message):
         ("training.validation_samples=0", "1 or more"),
         ("training.optimizer.learning_rate=0", "above 0"),
         ("training.optimizer.learning_rate=nan", "above 0"),
-        ("training.optimizer.eps=-1", "0 or more"),
+        ("training.optimizer.eps=-1", "above 1e-38"),
         ("training.optimizer.weight_decay=-0.1", "0 or more"),
         ("training.optimizer.max_grad_norm=0", "above 0"),
         ("training.optimizer.betas=[0.9]", "two numbers in [0, 1)"),

@@ -1,79 +1,21 @@
-"""Hostile configs, names and data files through the command: one line, exit code 2, nothing written."""
+"""Hostile settings and config files through the command: one line, exit code 2, nothing written."""
 
 import io
-import os
 import shutil
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import under_fire
 from conftest import ROOT
-from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config, to_yaml
+from under_fire import LONG, MODEL, RUN, one_line, run_main
 
-MODEL = "qwen2.5-7b-instruct"
+project, refused = under_fire.project, under_fire.refused  # fixtures
 STAND_IN = f"stand_ins[{MODEL}]"
-RUN = ("--model", MODEL, "--method", "grpo")
-LONG = "x" * 300  # no file system takes such a name
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The project's configs, some folders deep so that a `../` shows, and a scale `mine` for hostile YAML."""
-    folder = tmp_path / "home" / "user" / "project"
-    for name in ("configs", "experiments"):
-        shutil.copytree(ROOT / name, folder / name)
-    (folder / "configs" / "scale" / "mine.yaml").write_text("extends: laptop\nscale: mine\n")
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
-def refused(project, tmp_path, capfd):
-    """`refused(step, ...)`: the line after `error: ` of a command that has to fail without a trace."""
-
-    def call(*arguments: str) -> str:
-        before = everything_in(tmp_path)
-        capfd.readouterr()
-        code, usage = run_main(arguments)
-        out, err = capfd.readouterr()
-        return one_line(code, out, err, usage, same=everything_in(tmp_path) == before)
-
-    return call
-
-
-def run_main(arguments) -> tuple[int, bool]:
-    """Exit code, and whether argparse gave it: it prints its usage first."""
-    try:
-        return main(arguments), False
-    except SystemExit as end:
-        return end.code, True
-
-
-def one_line(code: int, out: str, err: str, usage: bool, same: bool) -> str:
-    assert code == 2, (out, err)
-    assert out == ""
-    assert "Traceback" not in err
-    lines = err.splitlines()
-    if usage:
-        assert lines[0].startswith("usage: ")
-        assert ": error: " in lines[-1]
-    else:
-        assert len(lines) == 1, err
-        assert lines[0].startswith("error: ")
-    assert same, "something was written"
-    return lines[-1].partition("error: ")[2]
-
-
-def everything_in(folder: Path) -> dict[Path, bytes | None]:
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
 
 # ---------------------------------------------------------------- --set
 
@@ -160,6 +102,15 @@ SETTINGS = [
     ("threads=${oc.env:NO_SUCH_VARIABLE}", "threads"),
     ("threads=${no_such_resolver:1}", "threads"),
     ("threads=${", "threads"),
+    # more than PyTorch or a file holds, or than Python prints
+    ("threads=99999999999999999999", "threads has to be a whole number of at most"),
+    ("threads=-0x" + "f" * 5000, "threads has to be a whole number of at most"),
+    (f"data.seed={2**63}", "data.seed has to be a whole number of at most"),
+    (f"{STAND_IN}.seed=99999999999999999999999", ".seed has to be a whole number of at most"),
+    (f"method.params.mu=-{2**63}", "method.params.mu has to be a whole number of at most"),
+    (f"plan.problems.train={2**64}", "plan.problems.train has to be a whole number of at most"),
+    ("model.label=0x" + "f" * 5000, "model.label"),
+    ("threads=1048576", "4096 or less"),
     # out of range
     ("threads=-1", "threads is -1"),
     ("hardware.ranks=0", "hardware.ranks is 0"),
@@ -197,6 +148,8 @@ SETTINGS = [
     ("plan.tflops=-1", "plan.tflops is -1"),
     ("plan.startup_minutes=.nan", "plan.startup_minutes is nan"),
     ("plan.problems.train=0", "1 or more for every data set"),
+    ("method.params.mu=nan", "method.params.mu is nan"),
+    ("method.params.mu=1e999", "method.params.mu is inf"),
     ("plan.measured.a={sampled: 0, trained: 1}", "tokens a second, above 0"),
     ("model.shape.layers=-3", "1 or more for every size"),
     (f"{STAND_IN}.layers=-1", "sizes have to be 1 or more"),
@@ -209,12 +162,16 @@ SETTINGS = [
     # names that would be folders or files elsewhere
     ("model.name=../../../evil", "model.name is '../../../evil'"),
     ("model.name=/evil", "model.name is '/evil'"),
+    ("scale=../../evil", "scale is '../../evil'; it has to be that of its file, 'laptop'"),
+    ("scale=smoke", "scale is 'smoke'; it has to be that of its file, 'laptop'"),
     ("data.evaluation.x={source: arithmetic}", "evaluation.samples has no 'x'"),
     ("data.evaluation={../../evil: {source: split}}", "'../../evil' cannot name a set"),
     ("data.evaluation={/evil: {source: split}}", "'/evil' cannot name a set"),
     ("data.evaluation={..: {source: split}}", "'..' cannot name a set"),
     ('data.evaluation={"a\\0b": {source: split}}', "cannot name a set"),
     ("evaluation.samples={../../evil: 3}", "'../../evil' cannot name a set"),
+    ("data.evaluation={pass_rates: {source: split}}", "'pass_rates' cannot name a set"),
+    ("data.evaluation={train: {source: split}}", "'train' cannot name a set"),
 ]
 
 
@@ -278,6 +235,7 @@ FILES = [
     (b"extends: laptop\n? [a, b]\n: 3\n", "not valid YAML"),
     (b"extends: laptop\n? {a: b}\n: 3\n", "not valid YAML"),
     (b"[" * 100_000, "not valid YAML"),
+    (b'"' + b"[" * 100_000 + b'"', "not valid YAML"),  # a text, which OmegaConf reads as YAML once more
     (b"{a: " * 100_000, "not valid YAML"),
     (b"- " * 100_000, "not valid YAML"),
     (b"extends: laptop\nthreads: !!python/object/apply:os.system [touch evil]\n", "not valid YAML"),
@@ -314,7 +272,9 @@ FILES = [
     (b"extends: laptop\noverrides: [{for: {1: mine, a: b}, threads: 2}]\n", "overrides are `for`"),
     (b"extends: laptop\noverrides: [{for: {scale: mine}, training: 3}]\n", "TrainingConfig"),
     (b"extends: laptop\noverrides: [{for: {scale: mine}, 7: 3}]\n", "mine.yaml"),
-    (b"extends: laptop\ndata: {evaluation: {../../evil: {source: arithmetic, size: 3, terms: [2, 3]}}}\n", "evil"),
+    (b"extends: laptop\n", "scale is 'laptop'; it has to be that of its file, 'mine'"),
+    (b"extends: laptop\nscale: smoke\n", "scale is 'smoke'; it has to be that of its file, 'mine'"),
+    (b"extends: laptop\nscale: mine\ndata: {evaluation: {../../evil: {source: split, size: 3}}}\n", "evil"),
     (b"extends: laptop\nevaluation: {samples: {aime24: .inf}}\n", "evaluation.samples"),
     (b"extends: laptop\ntraining: {optimizer: {learning_rate: .nan}}\n", "learning_rate is nan"),
 ]
@@ -366,267 +326,6 @@ def test_a_folder_or_a_locked_file_in_place_of_a_config(refused, project):
     assert "loop" in refused("config", "--scale", "loop", *RUN)
     shutil.rmtree(project / "configs")
     assert "run this from the root of the repository" in refused("config", *RUN)
-
-
-# ---------------------------------------------------------------- names, seeds, parameters
-
-NAMES = ["../smoke", "/etc/passwd", "..", ".", "", " ", "smoke ", "smoke.yaml", "smoke\n", "SMOKE", "a;touch evil"]
-NAMES += ["$(id)", "*", "smoke\x00", "\u202esmoke", "s\udcffmoke", LONG, "x" * 100_000, "-", "sm\u043eke"]
-
-
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:20]))
-@pytest.mark.parametrize("option", ["--scale", "--model", "--method"])
-def test_names(refused, option, name):
-    if option != "--scale":
-        name = name.replace("smoke", "grpo" if option == "--method" else "qwen3-4b-base")
-    values = {"--scale": "smoke", "--model": MODEL, "--method": "grpo"} | {option: name}
-    said = refused("config", *(f"{key}={value}" for key, value in values.items()))
-    assert option.strip("-") in said
-
-
-PARAMETERS = [
-    "clip_b@mu=nan",
-    "clip_b@mu=.nan",
-    "clip_b@mu=.inf",
-    "clip_b@mu=-.inf",
-    "clip_b@mu=1e999",
-    "clip_b@mu=-1",
-    "clip_b@mu=true",
-    "clip_b@mu=yes",
-    "clip_b@mu=null",
-    "clip_b@mu=high",
-    "clip_b@mu=1..2",
-    "clip_b@mu=1,mu=2",
-    "clip_b@mu=1,mu=1",
-    "clip_b@=3",
-    "clip_b@mu",
-    "clip_b@mu=",
-    "clip_b@mu==3",
-    "clip_b@mu=1,",
-    "clip_b@,mu=1",
-    "clip_b@mu=[1]",
-    "clip_b@mu=1 ",
-    "clip_b@mu=../../evil",
-    "clip_b@mu=${threads}",
-    "clip_b@mu=1@mu=2",
-    "clip_b@@",
-    "clip_b@mu=1;touch=evil",
-    "clip_b@mmu=1",
-    "clip_b@name=grpo",
-    "clip_b@self=1",
-    "clip_b@cls=1",
-    "clip_b@__class__=1",
-    "clip_b@has_bounds=true",
-    "clip_b@apply_to=nobody",
-    "clip_b@apply_to=1",
-    "clip_b@denominator=some",
-    "clip_b@mu_plus=-1",
-    "clip_v@max_frac=true",
-    "clip_v@max_frac=2",
-    "clip_v@drop_zero_advantage=1",
-    "clip_cov@ratio=0",
-    "clip_cov@lb=5",
-    "clip_cov@ub=nan",
-    "kl_cov@beta=.inf",
-    "forking_tokens@keep_fraction=0",
-    "entropy_bonus@coefficient=-1",
-    "advantage_reweighting@alpha=2",
-    "unlikeliness@beta=nan",
-    "s_star_keep_pos_gt@side=lt",
-    "grpo@mu=1",
-    "base@mu=1",
-    f"clip_b@mu=0.{'1' * 300}",  # its folder's name is too long
-    f"clip_b@mu={'1' * 5000}",
-    f"clip_b@{LONG}=1",
-]
-
-
-@pytest.mark.parametrize("method", PARAMETERS, ids=lambda method: method[:30])
-def test_method_parameters(refused, method):
-    assert refused("train", "--scale", "smoke", "--model", MODEL, f"--method={method}", "--seed", "0")
-
-
-SEEDS = ["-1", "1e3", "1.0", "", " ", "0x1", "1_0", "+1", "\u2153", "\u00b2", "9" * 20, "9" * 5000, "../1"]
-
-
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: ascii(seed[:30]))
-@pytest.mark.parametrize("step", ["train", "evaluate"])
-def test_seeds(refused, step, seed):
-    assert "0 or more" in refused(step, *RUN, f"--seed={seed}")
-
-
-# ---------------------------------------------------------------- commands and their files
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (),
-        ("",),
-        ("trian",),
-        ("train",),
-        ("train", "--model", MODEL, "--method", "grpo"),
-        ("train", *RUN, "--seed", "0", "--stepz", "3"),
-        ("train", *RUN, "--seed", "0", "more"),
-        ("config", *RUN, "--set"),
-        ("config", "--method", "grpo"),
-        ("report",),
-        ("report", "../table1"),
-        ("report", "claims"),
-        ("report", "paper_values"),
-        ("report", LONG),
-        ("report", "table1", "--results", "nowhere"),
-        ("evaluate", *RUN, "--seed", "0", "--datasets", "../../evil"),
-        ("evaluate", *RUN, "--seed", "0", "--datasets", ""),
-        ("model", "--model", MODEL, "--set", "model.name=../../evil"),
-        ("train", *RUN, "--seed", "0", "--set", "model.name=../../evil"),
-        ("pass-rates", "--set", "pass_rates.model=../../evil"),
-        ("prompt", "--model", MODEL, "--problem", "../../evil"),
-        ("data", "--prompts", "../../evil"),
-        ("data", "--train", "x.jsonl", "--out", "mine", "--evaluation", "../../evil=x.jsonl"),
-        ("data", "--train", "x.jsonl", "--out", "mine", "--evaluation", "=x.jsonl"),
-        ("data", "--train", "x.jsonl", "--out", "mine", "--split", "dapo500=-1"),
-        ("data", "--train", "x.jsonl", "--out", "mine", "--split", "dapo500=1e3"),
-        ("data", "--train", "x.jsonl", "--out", "mine", "--split", "dapo500=" + "9" * 5000),
-        ("data", "--scale", "smoke", "--results", "configs/base.yaml"),
-        ("data", "--scale", "smoke", "--results", "/proc/nowhere"),
-        ("data", "--scale", "smoke", "--results", "configs/base.yaml/deeper"),
-        ("plan", "--scale", "gpu", "--set", "plan.tflops=0"),
-        ("plan", "--scale", "gpu", "--set", "plan.bandwidth_gb_s=.nan"),
-        ("plan", "--scale", "gpu", "--set", "plan.safety=.inf"),
-        ("plan", "--scale", "gpu", "--set", "experiments=[../table1]"),
-        ("plan", "--scale", "gpu", "--set", "models=[]"),
-        ("plan", "--scale", "smoke", "--set", "hardware.device=cuda"),
-    ],
-    ids=lambda arguments: " ".join(arguments)[:60],
-)
-def test_commands(refused, arguments):
-    assert refused(*arguments)
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".txt", ""])
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\n\n\n",
-        b"\x00" * 100,
-        bytes(range(256)),
-        b"PAR1" + b"\x00" * 100 + b"PAR1",
-        b"null\n",
-        b"[]\n",
-        b"{}\n",
-        b'{"id": 1, "problem": "1+1", "answer": 2',
-        b'{"id": 1, "problem": "1+1"}\n',
-        b'{"id": 1, "problem": "1+1", "answer": NaN}\n',
-        b'{"id": 1, "problem": "1+1", "answer": 1e999}\n',
-        b'{"id": 1, "problem": "1+1", "answer": "__import__(\'os\').system(\'touch evil\')"}\n',
-        b'{"id": 1, "problem": "1+1", "answer": "9**9**9**9"}\n',
-        b'{"id": 1, "problem": ["1+1"], "answer": 2}\n',
-        b'{"id": [1], "problem": "1+1", "answer": 2}\n',
-        b'{"id": 1, "problem": "\\ud800", "answer": 2}\n',
-        b'{"id": 1, "problem": "1+1", "answer": ' + b"9" * 5000 + b"}\n",
-        b'{"id": 1, "problem": "1+1", "answer": ' + b"[" * 100_000 + b"}\n",
-    ],
-    ids=lambda content: repr(content[-40:]),
-)
-def test_problem_files(refused, project, suffix, content):
-    file = project / f"mine{suffix}"
-    file.write_bytes(content)
-    said = refused("data", "--train", str(file), "--out", "out")
-    assert f"{file}: " in said or "none of its 1 problems is left" in said
-
-
-EXPERIMENTS = [
-    "",
-    "3\n",
-    "[]\n",
-    "kind: [scores]\n",
-    "kind: {a: b}\n",
-    "kind: nothing\n",
-    "kind: scores\n",
-    "kind: scores\nkind: curves\n",
-    "kind: &a [*a]\n",
-    "kind: theory\ntitle: !!python/object/apply:os.system [touch evil]\nshows: a\nseeds: tables\nruns: []\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: tables\nruns: 3\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: tables\nruns: null\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: tables\nruns: [3]\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: tables\nruns: [{models: 3, methods: [grpo]}]\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: tables\nruns: [{models: [[a]], methods: [grpo]}]\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: 3\nruns: [{models: [a], methods: [grpo]}]\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: [tables]\nruns: [{models: [a], methods: [grpo]}]\n",
-    "kind: theory\ntitle: a\nshows: a\nseeds: tables\nruns: [{models: [a], methods: [grpo], seeds: -1}]\n",
-    "kind: scores\ntitle: a\nshows: a\nseeds: tables\nruns: []\nevaluations: 3\nmetrics: [avg]\n",
-    "kind: scores\ntitle: a\nshows: a\nseeds: tables\nruns: []\nevaluations: [a]\nmetrics: avg\n",
-    "kind: curves\ntitle: a\nshows: a\nseeds: tables\nruns: [{models: [a], methods: [b]}]\npanels: {a: b}\n",
-    "kind: curves\ntitle: a\nshows: a\nseeds: tables\nruns: [{models: [a], methods: [b]}]\npanels: [3]\n",
-    "kind: curves\ntitle: a\nshows: a\nseeds: tables\nruns: [{models: [a], methods: [b]}]\npanels: [{columns: 3}]\n",
-    "kind: curves\ntitle: a\nshows: a\nseeds: tables\nruns: []\npanels: [{columns: [entropy]}]\n",
-    "kind: curves\ntitle: a\nshows: a\nseeds: tables\nruns: []\npanels: []\nsweeps: [{models: [a], method: b, "
-    "parameter: c, values: 3}]\n",
-    "kind: curves\ntitle: a\nshows: a\nseeds: tables\nruns: []\npanels: []\nsweeps: [{models: [a], method: b, "
-    "parameter: c, values: {default: 3}}]\n",
-]
-
-
-@pytest.mark.parametrize("content", EXPERIMENTS, ids=lambda content: repr(content[-50:]))
-def test_experiment_files(refused, project, content):
-    (project / "experiments" / "mine.yaml").write_text(content)
-    assert "mine.yaml" in refused("report", "mine", "--scale", "smoke")
-
-
-# ---------------------------------------------------------------- the installed commands
-
-
-def in_a_process(project, tmp_path, *command: str) -> tuple[subprocess.CompletedProcess, bool]:
-    before = everything_in(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
-    run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    after = {path: content for path, content in everything_in(tmp_path).items() if tmp_path / "elsewhere" not in
-             (path, *path.parents) and ".snakemake" not in path.parts}  # fmt: skip
-    return run, after == before
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("config", *RUN, "--scale", "../x"),
-        ("config", *RUN, "--scale", "mine"),  # 100,000 brackets, for a parser in C
-        ("config", *RUN, "--set", "training.steps=\udcff"),  # bytes that are no UTF-8
-        ("train", "--model", MODEL, "--method", "clip_b@mu=nan", "--seed", "0"),
-        ("train", *RUN, "--seed", "9" * 20),
-    ],
-    ids=["name", "nesting", "bytes", "nan", "seed"],
-)
-def test_from_a_shell(project, tmp_path, arguments):
-    (project / "configs" / "scale" / "mine.yaml").write_bytes(b"[{a: " * 100_000)
-    run, same = in_a_process(project, tmp_path, sys.executable, "-m", "entropy_dynamics.cli", *arguments)
-    one_line(run.returncode, run.stdout, run.stderr, run.stderr.startswith("usage"), same)
-
-
-@pytest.mark.parametrize(
-    ("selection", "said"),
-    [
-        ("scale=../x", "unknown scale '../x'"),
-        ("scale=mine", "recursive"),
-        ("seeds=-1", "-1"),
-        ("extra_seeds=many", "many"),
-        ("trainin=3", "trainin"),
-    ],
-)
-def test_snakemake(project, tmp_path, selection, said):
-    """Snakemake says it in its own way: it names the mistake, starts nothing and writes nothing but its cache."""
-    for name in ("Snakefile", "workflow", "profiles", "environment.yml"):
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
-    (project / "configs" / "scale" / "mine.yaml").write_text("training: &t {optimizer: *t}\n")
-    snakemake = str(Path(sys.executable).parent / "snakemake")
-    run, same = in_a_process(project, tmp_path, snakemake, "--config", selection)
-    assert run.returncode != 0
-    assert said in run.stdout + run.stderr
-    assert "Traceback" not in run.stdout + run.stderr
-    assert same
 
 
 # ---------------------------------------------------------------- any value at any key

@@ -1,6 +1,7 @@
 """Math-Verify as a second opinion, in a process that may hang, die or be killed without harm."""
 
 import json
+import signal
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -91,6 +92,19 @@ def test_a_worker_that_is_killed_is_a_crash_and_starts_again():
 
         verdicts = [worker.correct(text, answer) for text, answer, _ in responses_with_a_murder()]
     assert verdicts == [True, "crash", True]
+
+
+def test_a_text_that_a_stopped_worker_does_not_take_in_is_given_up():
+    """A megabyte is more than a pipe holds, so it already hangs where the text is written."""
+    with MathVerify() as worker:
+        assert worker.correct(r"\boxed{5}", 5) is True
+        stopped = worker.process
+        stopped.send_signal(signal.SIGSTOP)
+        worker.limit_seconds = 0.5
+        assert worker.correct("1" * 1_000_000, 5) == "timeout"
+        assert stopped.poll() is not None
+        worker.limit_seconds = 60
+        assert worker.correct("1" * 1_000_000 + r"\boxed{5}", 5) in (True, False)  # a whole megabyte gets through
 
 
 def test_a_worker_that_does_not_start_stops_nothing(monkeypatch):

@@ -4,7 +4,8 @@ import ast
 import faulthandler
 import json
 import sys
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -103,27 +104,38 @@ def test_the_source_of_the_grader_has_no_means_to_evaluate():
 # ---------------------------------------------------------------- a megabyte
 
 
+@contextmanager
+def ends_within(seconds: float, processor_seconds: float):
+    """Processor time is what a busy machine does not lengthen. What does not come back at all ends the process."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)  # with a trace of where it was
+    start = time.process_time()
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    assert time.process_time() - start < processor_seconds
+
+
 @pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
 def test_a_megabyte_of_anything_comes_to_an_end(unit):
+    """At most a second in linear time; in quadratic time minutes in C, days in Python."""
     text = unit * (MEGABYTE // len(unit))
-    for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}", f"{text}\\boxed{{33}}"):
-        found = grade(response, 33, "stop")
-        assert set(REWARDS) == {"paper", "binary"}
-        assert found.answer is None or abs(found.answer) < 10**18
-    assert grade(f"{text}\\boxed{{33}}", 33, "length").correct
+    with ends_within(300, processor_seconds=10):
+        for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}", f"{text}\\boxed{{33}}"):
+            found = grade(response, 33, "stop")
+            assert set(REWARDS) == {"paper", "binary"}
+            assert found.answer is None or abs(found.answer) < 10**18
+        assert grade(f"{text}\\boxed{{33}}", 33, "length").correct
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
 def test_ten_megabytes_of_anything_come_to_an_end(unit):
-    """Seconds in linear time, hours in quadratic time: then the process is ended, with a trace of where it was."""
+    """Seconds in linear time, hours in quadratic time."""
     text = unit * (10 * MEGABYTE // len(unit))
-    faulthandler.dump_traceback_later(300, exit=True, file=sys.__stderr__)
-    try:
+    with ends_within(300, processor_seconds=100):
         for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}", f"{text}\\boxed{{33}}"):
             grade(response, 33, "stop")
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 # ---------------------------------------------------------------- real answers as models write them

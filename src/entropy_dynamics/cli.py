@@ -301,6 +301,8 @@ def _claims(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.claims import write_claims
 
     config, layout = _load(options)
+    if not layout.root.is_dir():  # files that are missing are part of a verdict, a folder that is missing is a mistake
+        raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={options.scale}")
     for path in write_claims(layout.root, options.scale, dict(config.seeds)):
         print(path)
 

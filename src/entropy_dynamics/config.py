@@ -30,6 +30,7 @@ from entropy_dynamics.errors import UserError, nearest
 CONFIGS = Path("configs")
 MACHINE = "machine.yaml"
 DEEPEST = 50  # levels of a YAML file
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OF_THE_MACHINE = (  # keys that machine.yaml may set, and that a checkpoint does not depend on
     "hardware",
     "threads",
@@ -330,7 +331,7 @@ def load_config(
     dotlist = [f"method.params.{param}" for param in params] + list(overrides)
     for entry in dotlist:
         config = _merge_entry(config, entry)
-    check_values(config, model, method)
+    check_values(config, scale, model, method)
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     return config
@@ -349,7 +350,7 @@ def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
         return [path]
     if parent == scale or _read(_named(configs / "scale", "scale", parent)).get("extends") is not None:
         raise UserError(f"{path}: extends {parent!r}, which has to be another scale that extends none")
-    return [*scale_files(parent, configs), path]
+    return [configs / "scale" / f"{parent}.yaml", path]
 
 
 def check_scale_file(scale: str, given: dict[str, Any], configs: Path = CONFIGS) -> None:
@@ -405,6 +406,9 @@ def read_yaml(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         _check_nesting(text)
+        root = next((event for event in yaml.parse(text, Loader=_Loader) if isinstance(event, yaml.NodeEvent)), None)
+        if isinstance(root, yaml.ScalarEvent):
+            _check_nesting(root.value)  # a file that is one text is YAML once more to OmegaConf
         return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
@@ -422,7 +426,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _check_nesting(text: str) -> None:
     """Raise ValueError for YAML that is nested too deep: the parser in C recurses until the process ends."""
     depth = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} deep")
@@ -490,10 +494,10 @@ def _merge_entry(config: DictConfig, entry: str) -> DictConfig:
 
 def _merge(config: DictConfig, layer: DictConfig, where: str) -> DictConfig:
     try:
-        return OmegaConf.merge(config, layer)
+        return OmegaConf.unsafe_merge(config, layer)  # into `config` itself: a copy of it takes half of the time
     except ConfigKeyError as error:
         key = str(error.full_key or error.key)
         raise UserError(f"{where}: unknown key {key!r}{nearest(str(error.key), list(error.parent_node))}") from None
-    except (OmegaConfBaseException, TypeError, OverflowError) as error:  # it lets some of Python's own through
+    except (OmegaConfBaseException, TypeError, ValueError, OverflowError) as error:  # it lets some of Python's through
         key, message = getattr(error, "full_key", None), str(error).split("\n")[0]
         raise UserError(f"{where}: {f'{key}: ' if key else ''}{message}") from None

@@ -10,9 +10,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from entropy_dynamics.errors import UserError
 
+LARGEST = 2**63 - 1  # what a whole number of PyTorch and of a file holds
+OTHER_FILES = ("train", "pass_rates")  # <name>.parquet beside the evaluation sets
+
 # (key, test, what would be right)
 _CHECKS = [
     ("threads", lambda v: v >= 1, "1 or more"),
+    ("threads", lambda v: v <= 4096, "4096 or less: PyTorch ends the process at a million"),
     ("seeds.tables", lambda v: v >= 1, "1 or more"),
     ("seeds.extras", lambda v: v >= 1, "1 or more"),
     ("sampling.temperature", lambda v: v > 0, "above 0"),
@@ -54,7 +58,7 @@ _CHECKS = [
     ("training.validation_problems", lambda v: v >= 1, "1 or more"),
     ("training.validation_samples", lambda v: v >= 1, "1 or more"),
     ("training.optimizer.learning_rate", lambda v: v > 0, "above 0"),
-    ("training.optimizer.eps", lambda v: v >= 0, "0 or more"),
+    ("training.optimizer.eps", lambda v: v > 1e-38, "above 1e-38"),  # fp32 has nothing smaller
     ("training.optimizer.weight_decay", lambda v: v >= 0, "0 or more"),
     ("training.optimizer.max_grad_norm", lambda v: v > 0, "above 0"),
     ("training.optimizer.betas", lambda v: len(v) == 2 and all(0 <= beta < 1 for beta in v), "two numbers in [0, 1)"),
@@ -100,7 +104,11 @@ _MAY_BE_INFINITE = {
 }
 
 
-def check_values(config: DictConfig, model: str | None = None, method: str | None = None) -> None:
+# What YAML takes for a text: parameters of methods have no type here that would read it as a number.
+_NO_NUMBER = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+
+
+def check_values(config: DictConfig, scale: str, model: str | None = None, method: str | None = None) -> None:
     """Raise UserError for the first value that is missing, leads nowhere, is out of range or contradicts another.
 
     The sections of a run may be unset where it has no `model` or no `method`.
@@ -114,6 +122,9 @@ def check_values(config: DictConfig, model: str | None = None, method: str | Non
     missing = [key for key in OmegaConf.missing_keys(config) if not _stands_in(key, unset)]
     if missing:
         raise UserError(f"no value for {min(missing)}: set it in the scale's config")
+    for key, value in plain_values(values):  # before all others, as Python does not even print one of many digits
+        if type(value) is int and abs(value) > LARGEST:
+            raise UserError(f"{key} has to be a whole number of at most {LARGEST}, or -{LARGEST}")
     _check_stand_ins(config)
     for key, test, right in _CHECKS:
         value = OmegaConf.select(config, key)
@@ -122,23 +133,33 @@ def check_values(config: DictConfig, model: str | None = None, method: str | Non
     for key, value in plain_values(values):
         if isinstance(value, str) and "\0" in value:
             raise UserError(f"{key} is {value!r}; it has to be a text without null characters")
-        free = key in _MAY_BE_INFINITE or _stands_in(key, ["method.params"])  # methods check their own
-        if isinstance(value, float) and not math.isfinite(value) and not free:
+        infinite = isinstance(value, float) and not math.isfinite(value) and key not in _MAY_BE_INFINITE
+        if infinite or (isinstance(value, str) and _stands_in(key, ["method.params"]) and _NO_NUMBER.fullmatch(value)):
             raise UserError(f"{key} is {value}; it has to be a finite number")
     low, high = config.pass_rates.low, config.pass_rates.high
     if low is not None and high is not None and low >= high:
         raise UserError(f"pass_rates.low is {low} and pass_rates.high {high}: no rate lies between them")
+    if config.scale != scale:  # reports and trackers name results by it, whose folder has the name of the file
+        raise UserError(f"scale is {config.scale!r}; it has to be that of its file, {scale!r}")
     if model is not None and config.model.name != model:  # results are written into a folder of that name
         raise UserError(f"model.name is {config.model.name!r}; it has to be that of its file, {model!r}")
     _check_ranks(config)
     if config.training.importance_truncation is not None and config.engine.name == "native":
         raise UserError("training.importance_truncation goes with engine.name=vllm: the native engine is the policy")
     for name in [*config.data.evaluation, *config.evaluation.samples]:
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise UserError(f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet")
+        check_set_name(name)
     unsampled = set(config.data.evaluation) - set(config.evaluation.samples)
     if unsampled:
         raise UserError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation: say how many samples")
+
+
+def check_set_name(name: str) -> None:
+    """Raise UserError for what cannot name an evaluation set."""
+    if name in OTHER_FILES or not re.fullmatch(r"\w[\w.-]*", name):
+        raise UserError(
+            f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet, beside those of "
+            f"{' and '.join(OTHER_FILES)}"
+        )
 
 
 def _stands_in(key: str, sections: list[str]) -> bool:

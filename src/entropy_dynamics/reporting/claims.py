@@ -13,14 +13,22 @@ from entropy_dynamics.config import CONFIGS, load_config, read_yaml
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.files import write_json, write_text
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.reporting.experiments import EXPERIMENTS, Run, check_keys, load_experiment
+from entropy_dynamics.reporting.experiments import (
+    COLUMN_NAMES,
+    EXPERIMENTS,
+    TEXTS,
+    Run,
+    check,
+    load_experiment,
+    named,
+    number,
+)
 
 VERDICTS = ("holds", "does not hold", "cannot tell")
 WINDOWS = ("all", "second_half", "last_tenth")
 COLUMNS = ["verdict", "claim", "place", "effect", "claimed", "seeds", "reason"]
 METRICS = ("avg", "pass", "pass_minus_avg", "extremes")
-_RIGHT = {"above": "a number", "below": "a number", "within": "a list of two numbers"}
-_SIDES = set(_RIGHT)
+_SIDES = {"above", "below", "within"}
 _COMMON = {"id", "label", "statement", "place", "test", "unit"}
 _KEYS = {
     "logit_steps": ({"theorem", "statistic"}, set()),
@@ -36,7 +44,38 @@ _STATISTICS = {
     "curve_difference": ("mean", "ratio", "correlation", "drop", "variation"),
 }
 _COLUMNS = {"mean": 1, "ratio": 2, "correlation": 2, "drop": 1, "variation": 1}
+_SIZES = {"problems", "samples"}
 _PAPER_KEYS = {"place", "models", "methods", "against", "evaluations"}
+
+
+def _sections(value: Any) -> bool:
+    return named(object, value) and len(value) > 0
+
+
+def _sizes(value: Any) -> bool:
+    return named(dict, value) and all(
+        set(one) == _SIZES and all(type(size) is int and 1 <= size <= 10**6 for size in one.values())
+        for one in value.values()
+    )
+
+
+# What the value of a key has to do, in words too; of all other keys: be a text.
+_RIGHT = {
+    **dict.fromkeys(("above", "below"), (number, "be a number")),
+    "within": (lambda v: isinstance(v, list) and len(v) == 2 and all(map(number, v)), "be a list of two numbers"),
+    "theorem": (lambda v: v in (1, 2), "be 1 or 2"),
+    **dict.fromkeys(("models", "evaluations"), TEXTS),
+    "columns": COLUMN_NAMES,
+    **dict.fromkeys(("runs", "against", "spread"), (_sections, "map methods to 'tables' or 'extras'")),
+}
+_RIGHT_OF_PARTS = {
+    **dict.fromkeys(("tests", "paper"), (lambda v: isinstance(v, dict), "be a mapping")),
+    "claims": (lambda v: isinstance(v, list) and len(v) > 0, "be a list of claims"),
+}
+_RIGHT_OF_PAPER = {
+    **dict.fromkeys(("models", "methods"), (lambda v: v == [] or TEXTS[0](v), TEXTS[1])),
+    "evaluations": (_sizes, "map data sets to {problems: 1 or more, samples: 1 or more}"),
+}
 
 
 @dataclass(frozen=True)
@@ -89,9 +128,9 @@ def load_claims(scale: str, seeds: Any, experiments: Path = EXPERIMENTS) -> tupl
     """
     path = experiments / "claims.yaml"
     content = read_yaml(path)
-    check_keys(content, {"tests", "claims", "paper"}, set(), str(path))
-    check_keys(content["tests"], {*_KEYS, "paper_gain"}, set(), f"{path}: tests")
-    check_keys(content["paper"], _PAPER_KEYS, set(), f"{path}: paper")
+    check(content, {"tests", "claims", "paper"}, set(), str(path), _RIGHT_OF_PARTS)
+    check(content["tests"], {*_KEYS, "paper_gain"}, set(), f"{path}: tests")
+    check(content["paper"], _PAPER_KEYS, set(), f"{path}: paper", _RIGHT_OF_PAPER)
     claims = [_claim(entry, i, scale, seeds, experiments, path) for i, entry in enumerate(content["claims"], 1)]
     for one in claims:
         if sum(one.id == other.id for other in claims) > 1:
@@ -102,17 +141,14 @@ def load_claims(scale: str, seeds: Any, experiments: Path = EXPERIMENTS) -> tupl
 def _claim(entry: Any, number: int, scale: str, seeds: Any, experiments: Path, path: Path) -> Claim:
     where = f"{path}: claim {entry.get('id', number) if isinstance(entry, dict) else number}"
     test = entry.get("test") if isinstance(entry, dict) else None
-    if test not in _KEYS:
+    if not isinstance(test, str) or test not in _KEYS:
         raise UserError(f"{where}: unknown test {test!r}{nearest(str(test), _KEYS)}")
     needed, allowed = _KEYS[test]
-    check_keys(entry, _COMMON | needed, allowed | _SIDES, where)
+    check(entry, _COMMON | needed, allowed | _SIDES, where, _RIGHT)
     sides = sorted(_SIDES & set(entry))
     if len(sides) != 1:
         raise UserError(f"{where}: give one of 'above', 'below' and 'within', not {' and '.join(sides) or 'none'}")
     limits = entry[sides[0]]
-    numbers = limits if sides == ["within"] and isinstance(limits, list) else [limits]
-    if len(numbers) != (2 if sides == ["within"] else 1) or not all(isinstance(one, int | float) for one in numbers):
-        raise UserError(f"{where}: {sides[0]} is {limits!r}; it has to be {_RIGHT[sides[0]]}")
     low, high = {"above": (limits, None), "below": (None, limits)}.get(sides[0]) or limits
     for key, known in (("statistic", _STATISTICS.get(test)), ("window", WINDOWS), ("metric", METRICS)):
         if key in entry and entry[key] not in known:
@@ -124,8 +160,6 @@ def _claim(entry: Any, number: int, scale: str, seeds: Any, experiments: Path, p
     models = tuple(entry.get("models", [entry["model"]] if "model" in entry else []))
     parts = {}
     for part in [key for key in ("runs", "against", "spread") if key in entry]:
-        if not isinstance(entry[part], dict):
-            raise UserError(f"{where}: {part} is {entry[part]!r}; it has to map methods to 'tables' or 'extras'")
         parts[part] = {}
         for method, section in entry[part].items():
             if section not in ("tables", "extras"):

@@ -15,6 +15,7 @@ Snakemake asks this module for the input files of its rules, so it imports nothi
     beyond_weights: {method: what}    lens: what the method acts through beside the weights of tokens
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,7 +27,9 @@ from entropy_dynamics.layout import Layout
 
 EXPERIMENTS = Path("experiments")
 BASE = "base"  # the untrained model: evaluated, never trained
+METRICS = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, and how it writes them
 _NOT_EXPERIMENTS = {"paper_values", "claims"}
+_OF_ONE_MODEL = ("pass_rate_distribution", "theory", "lens")
 _PANEL_KEYS = {"title", "model", "methods", "columns", "points", "log"}
 _KEYS = {
     "scores": ({"kind", "title", "shows", "seeds", "runs", "evaluations", "metrics"}, {"sweeps", "baseline"}),
@@ -36,9 +39,38 @@ _KEYS = {
     "theory": ({"kind", "title", "shows", "seeds", "runs"}, set()),
     "lens": ({"kind", "title", "shows", "seeds", "runs"}, {"labels", "baseline", "beyond_weights"}),
 }  # kind: (keys it needs, keys it may have)
-_MAPPINGS = {"labels", "beyond_weights", "values"}
-_LISTS_OF_MAPPINGS = {"runs", "sweeps", "panels"}
-_LISTS_OF_TEXTS = {"evaluations", "metrics", "models", "methods", "columns"}
+
+
+def _list_of(kind: type, value: Any) -> bool:
+    """None of them may be empty: that would be a table without rows, a figure without panels."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, kind) for one in value)
+
+
+def number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300  # which is false of NaN
+
+
+def named(kind: type, value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) and isinstance(value[name], kind) for name in value)
+
+
+# What the value of a key has to do, in all files of this folder: (test, in words).
+Right = tuple[Callable[[Any], bool], str]
+TEXT: Right = (lambda value: isinstance(value, str), "be a text")
+TEXTS: Right = (lambda value: _list_of(str, value) and len(set(value)) == len(value), "be a list of different texts")
+COLUMN_NAMES: Right = (
+    lambda value: TEXTS[0](value) and "step" not in value,
+    "be a list of different columns beside step",
+)
+_MAPPINGS: Right = (lambda value: _list_of(dict, value), "be a list of mappings")
+_RIGHT = {
+    **dict.fromkeys(("evaluations", "metrics", "models", "methods"), TEXTS),
+    "columns": COLUMN_NAMES,
+    **dict.fromkeys(("runs", "sweeps", "panels"), _MAPPINGS),
+    **dict.fromkeys(("labels", "beyond_weights"), (lambda value: named(str, value), "map methods to texts")),
+    "values": (lambda value: named(list, value), "map scales, or default, to lists of numbers"),
+    "log": (lambda value: isinstance(value, bool), "be true or false"),
+}  # of all other keys: TEXT
 
 
 @dataclass(frozen=True)
@@ -131,8 +163,15 @@ def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPER
     kind = content.get("kind") if isinstance(content, dict) else None
     if not isinstance(kind, str) or kind not in _KEYS:
         raise UserError(f"{path}: unknown kind {kind!r}{nearest(str(kind), _KEYS)}")
-    _check(content, *_KEYS[kind], str(path))
+    check(content, *_KEYS[kind], str(path))
+    for metric in content.get("metrics", ()):
+        if metric not in METRICS:
+            raise UserError(f"{path}: unknown metric {metric!r}{nearest(metric, METRICS)}")
     runs = _runs(content, scale, seeds, path) if "runs" in content else ()
+    if kind in _OF_ONE_MODEL and len({run.model for run in runs}) > 1:
+        raise UserError(f"{path}: runs are of several models; one of kind {kind!r} shows one")
+    if kind == "pass_rate_distribution" and len(content["evaluations"]) > 1:
+        raise UserError(f"{path}: evaluations is {content['evaluations']}; one of kind {kind!r} shows one")
     return Experiment(
         name=name,
         kind=kind,
@@ -151,16 +190,16 @@ def load_experiment(name: str, scale: str, seeds: Any, experiments: Path = EXPER
 def _runs(content: dict, scale: str, seeds: Any, path: Path) -> tuple[Run, ...]:
     counts: dict[tuple[str, str], int] = {}  # seeds of each model and method
     for entry in content["runs"]:
-        _check(entry, {"models", "methods"}, {"seeds"}, f"{path}: runs")
+        check(entry, {"models", "methods"}, {"seeds"}, f"{path}: runs")
         count = _count(entry.get("seeds", content["seeds"]), seeds, path)
         counts |= {(model, method): count for model in entry["models"] for method in entry["methods"]}
     for entry in content.get("sweeps", ()):
-        _check(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
+        check(entry, {"models", "method", "parameter", "values"}, set(), f"{path}: sweeps")
         values = entry["values"].get(scale, entry["values"].get("default"))
         if values is None:
             raise UserError(f"{path}: the sweep of {entry['method']} has no values for {scale!r} and no default")
-        if not isinstance(values, list):
-            raise UserError(f"{path}: the values of the sweep of {entry['method']} have to be a list")
+        if not values or not all(map(number, values)):
+            raise UserError(f"{path}: the values of the sweep of {entry['method']} have to be a list of numbers")
         swept = [f"{entry['method']}@{entry['parameter']}={value}" for value in values]
         count = _count(content["seeds"], seeds, path)
         counts |= {(model, method): count for model in entry["models"] for method in swept}
@@ -179,10 +218,8 @@ def _count(section: str, seeds: Any, path: Path) -> int:
 
 def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel:
     where = f"{path}: panel {number}"
-    _check(entry, {"columns"}, _PANEL_KEYS, where)
+    check(entry, {"columns"}, _PANEL_KEYS, where)
     models = list(dict.fromkeys(run.model for run in runs))
-    if not models:
-        raise UserError(f"{where}: there are no runs to draw")
     model = entry.get("model", models[0])
     if model not in models or ("model" not in entry and len(models) > 1):
         raise UserError(f"{where}: model has to be one of {', '.join(models)}")
@@ -191,34 +228,15 @@ def _panel(entry: dict, number: int, runs: tuple[Run, ...], path: Path) -> Panel
     for pattern in patterns:
         if not any(fnmatchcase(method, pattern) for method in known):
             raise UserError(f"{where}: no run of method {pattern!r}{nearest(pattern, known)}")
+    if entry.get("points") in ("step", *entry["columns"]):
+        raise UserError(f"{where}: points is {entry['points']!r}; it has to be none of columns, nor step")
     methods = tuple(m for m in known if any(fnmatchcase(m, pattern) for pattern in patterns))
     rest = {key: entry[key] for key in ("title", "points", "log") if key in entry}
     return Panel(model, methods, tuple(entry["columns"]), **rest)
 
 
-def _check(content: Any, needed: set[str], allowed: set[str], where: str) -> None:
-    """What `check_keys` does, and that every value is of the type that its key stands for."""
-    check_keys(content, needed, allowed, where)
-    for key, value in content.items():
-        if key in _MAPPINGS:
-            fits, right = isinstance(value, dict), "a mapping"
-        elif key in _LISTS_OF_MAPPINGS:
-            fits, right = _list_of(dict, value), "a list of mappings"
-        elif key in _LISTS_OF_TEXTS:
-            fits, right = _list_of(str, value), "a list of texts"
-        elif key == "log":
-            fits, right = isinstance(value, bool), "true or false"
-        else:
-            fits, right = isinstance(value, str), "a text"
-        if not fits:
-            raise UserError(f"{where}: {key} is {value!r}; it has to be {right}")
-
-
-def _list_of(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, kind) for one in value)
-
-
-def check_keys(content: Any, needed: set[str], allowed: set[str], where: str) -> None:
+def check(content: Any, needed: set[str], allowed: set[str], where: str, right: Mapping[str, Right] = _RIGHT) -> None:
+    """Raise UserError unless all keys are known, none is missing and every value is `right`, else a text."""
     if not isinstance(content, dict):
         raise UserError(f"{where}: {content!r} has to be a mapping of keys to values")
     for key in content:
@@ -226,3 +244,7 @@ def check_keys(content: Any, needed: set[str], allowed: set[str], where: str) ->
             raise UserError(f"{where}: unknown key {key!r}{nearest(str(key), needed | allowed)}")
     for key in sorted(needed - set(content)):
         raise UserError(f"{where}: the key {key!r} is missing")
+    for key, value in content.items():
+        fits, words = right.get(key, TEXT)
+        if not fits(value):
+            raise UserError(f"{where}: {key} is {value!r}; it has to {words}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.reporting.verdicts import verdict_of
 
 NORMAL_95 = 1.96
@@ -16,7 +17,7 @@ def judge_paper(section: dict[str, Any], scores: dict[str, Any], test: str) -> l
     for model in section["models"]:
         for method in section["methods"]:
             for dataset, size in section["evaluations"].items():
-                pair = [scores[model][one][dataset] for one in (method, section["against"])]
+                pair = [_printed(scores, model, one, dataset) for one in (method, section["against"])]
                 errors = [sampling_errors(one["avg"], one["pass"], **size) for one in pair]
                 for i, metric in enumerate(("avg", "pass")):
                     gain = pair[0][metric] - pair[1][metric]
@@ -42,6 +43,19 @@ def judge_paper(section: dict[str, Any], scores: dict[str, Any], test: str) -> l
                         }
                     )
     return entries
+
+
+def _printed(scores: dict[str, Any], *names: str) -> dict[str, float]:
+    """The scores of a model, a method and a data set."""
+    for name in names:
+        if name not in scores:
+            raise UserError(
+                f"claims.yaml: paper: paper_values.yaml has no {name!r} in {'.'.join(names)}{nearest(name, scores)}"
+            )
+        scores = scores[name]
+    if not {"avg", "pass"} <= set(scores):
+        raise UserError(f"claims.yaml: paper: paper_values.yaml does not have both avg and pass of {'.'.join(names)}")
+    return scores
 
 
 def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> tuple[float, float]:

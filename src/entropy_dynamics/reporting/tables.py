@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.files import write_text
-from entropy_dynamics.reporting.experiments import Experiment
+from entropy_dynamics.reporting.experiments import METRICS, Experiment
 from entropy_dynamics.reporting.results import Results, Samples
 from entropy_dynamics.statistics import DRAWS, LEVEL, Interval, bootstrap_interval, paired_difference
 
-METRICS = {"avg": "Avg", "pass": "Pass"}
 STYLE = """\
 body { font: 14px/1.4 system-ui, sans-serif; color: #111; max-width: 60rem; margin: 1rem auto; padding: 0 1rem; }
 h1 { font-size: 1.15rem; }

@@ -56,8 +56,9 @@ class MathVerify:
         if not self.starts:
             return "crash"
         try:
-            self.process.stdin.write(json.dumps({"text": text, "answer": answer}).encode() + b"\n")
-            verdict = self._read_line(self.limit_seconds)["correct"]
+            deadline = time.monotonic() + self.limit_seconds
+            self._write_line({"text": text, "answer": answer}, deadline)
+            verdict = self._read_line(deadline)["correct"]
         except (OSError, ValueError) as error:  # it has ended, it is ending, or it is still at it
             self.close()
             return "timeout" if isinstance(error, TimeoutError) else "crash"
@@ -85,27 +86,39 @@ class MathVerify:
             stderr=subprocess.DEVNULL,
             bufsize=0,
         )
+        os.set_blocking(self.process.stdin.fileno(), False)  # a long text fills the pipe of a worker that hangs
         try:
-            self._read_line(START_SECONDS)
+            self._read_line(time.monotonic() + START_SECONDS)
         except (OSError, ValueError):
             self.close()
             return False
         return True
 
-    def _read_line(self, limit_seconds: float) -> dict:
+    def _write_line(self, question: dict, deadline: float) -> None:
+        """Raises TimeoutError, or OSError if the worker has ended."""
+        pipe, line = self.process.stdin.fileno(), json.dumps(question).encode() + b"\n"
+        while line:
+            _wait(pipe, select.POLLOUT, deadline)
+            line = line[os.write(pipe, line) :]
+
+    def _read_line(self, deadline: float) -> dict:
         """The next line of the worker. Raises TimeoutError, or ValueError if it ends before."""
         pipe, line = self.process.stdout.fileno(), b""
-        deadline = time.monotonic() + limit_seconds
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
         while not line.endswith(b"\n"):
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise TimeoutError
+            _wait(pipe, select.POLLIN, deadline)
             part = os.read(pipe, 4096)
             if not part:
                 raise ValueError("the worker has ended")
             line += part
         return json.loads(line)
+
+
+def _wait(pipe: int, event: int, deadline: float) -> None:
+    """Until `event` can be had of the pipe. Raises TimeoutError."""
+    poll = select.poll()
+    poll.register(pipe, event)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise TimeoutError
 
 
 def _work() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.config import DataConfig, ProblemSetConfig
+from entropy_dynamics.config_checks import check_set_name
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.files import sha256, write_json, written_whole
 from entropy_dynamics.tasks.problems import (
@@ -39,8 +40,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
     Raises UserError for a bad file or setting and for a set that ends up empty; then nothing is written.
     """
     for name in data.evaluation:
-        if name == TRAIN or Path(name).name != name:
-            raise UserError(f"data.evaluation: {name!r} cannot name a set, since its file is <name>.parquet")
+        check_set_name(name)
     sources = {TRAIN: data.train, **data.evaluation}
     in_folder = _files_in_folder(data.folder, sources) if data.folder else {}
     sources |= {name: _in_its_place(sources[name], path) for name, path in in_folder.items()}
