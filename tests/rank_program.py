@@ -111,7 +111,7 @@ def train(case: str, directory: Path, ranks: Ranks) -> dict:
 def checkpoint(part: str, directory: Path, ranks: Ranks) -> dict:
     """`save`: two steps, a checkpoint, two more. `resume`: the checkpoint, the same two more."""
     trainer = make_trainer("ppo", directory / "model", ranks)
-    checkpoints = Checkpoints(directory / "checkpoints", ranks, made_from={"run": 1}, kept=1)
+    checkpoints = Checkpoints(directory / "checkpoints", ranks, made_from={"run": 1}, made_by={}, kept=1)
     rows = []
     if part == "save":
         for step in (0, 1):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from shutil import copy
 
 import pytest
 import torch
@@ -28,8 +29,13 @@ def step(model, optimizer):
     optimizer.step()
 
 
-def checkpoints(root, run=1, kept=1) -> Checkpoints:
-    return Checkpoints(root, Ranks(), made_from={"run": run}, kept=kept)
+def checkpoints(root, run=1, kept=1, code="a") -> Checkpoints:
+    made_by = {"git": {"commit": None}, "code_sha256": code, "packages": {"torch": "2"}}
+    return Checkpoints(root, Ranks(), made_from={"run": run}, made_by=made_by, kept=kept)
+
+
+def names(one: Checkpoints) -> list[str]:
+    return sorted(path.name for path in one.folder.iterdir())
 
 
 def test_training_goes_on_bit_by_bit(tmp_path, make_model):
@@ -56,7 +62,7 @@ def test_the_last_ones_are_kept_and_those_of_another_config_left_alone(tmp_path,
     assert own.others() == [foreign.folder]
     for done in (20, 40, 60):
         own.save(trained(make_model), done, [{"step": done}])
-    assert sorted(path.name for path in own.folder.iterdir()) == ["step40", "step60"]
+    assert names(own) == ["step40", "step60"]
     assert own.resume(trained(make_model)) == (60, [{"step": 60}])
     assert foreign.resume(trained(make_model))[0] == 200
     own.delete()
@@ -70,9 +76,68 @@ def test_what_was_not_finished_is_no_checkpoint(tmp_path, make_model):
     one = checkpoints(tmp_path)
     one.save(trained(make_model), 2, [])
     (one.folder / "step2").rename(one.folder / ".step2.partial")
-    assert one.resume(trained(make_model)) == (0, [])
+    (one.folder / "step9.bak").mkdir()  # somebody's own
+    again = checkpoints(tmp_path)
+    assert again.resume(trained(make_model)) == (0, [])
+    again.save(trained(make_model), 3, [])
+    assert names(again) == ["step3", "step9.bak"]
+
+
+def test_nothing_is_left_of_a_save_that_was_interrupted(tmp_path, make_model, monkeypatch):
+    one = checkpoints(tmp_path)
     one.save(trained(make_model), 2, [])
-    assert [path.name for path in one.folder.iterdir()] == ["step2"]
+
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("entropy_dynamics.training.checkpoints.flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.save(trained(make_model), 4, [])
+    assert names(one) == ["step2"]
+
+
+def test_the_latest_is_not_written_again(tmp_path, make_model):
+    """What breaks the first step after it asks for the same state once more, and the disk may be full by then."""
+    one = checkpoints(tmp_path)
+    one.save(trained(make_model), 2, [])
+    again = checkpoints(tmp_path)
+    again.resume(trained(make_model))
+    before = (again.folder / "step2").stat().st_ino
+    again.save(trained(make_model), 2, [])
+    assert (again.folder / "step2").stat().st_ino == before
+
+
+def test_before_the_first_step_there_is_nothing_to_save(tmp_path, make_model):
+    one = checkpoints(tmp_path)
+    one.save(trained(make_model), 0, [])
+    assert not one.folder.exists()
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_damaged_ones_take_no_place_of_a_whole_one(tmp_path, make_model, kept):
+    early = checkpoints(tmp_path, kept=9)
+    for done in (20, 40, 60):
+        early.save(trained(make_model), done, [{"step": done}])
+    for done in (40, 60):
+        cut(early.folder / f"step{done}" / "checkpoint.json")
+    one = checkpoints(tmp_path, kept=kept)
+    assert one.resume(trained(make_model))[0] == 20
+    one.save(trained(make_model), 30, [{"step": 30}])
+    assert names(one) == ["step20", "step30"][-kept:]
+    assert checkpoints(tmp_path).resume(trained(make_model)) == (30, [{"step": 30}])
+
+
+def test_steps_by_other_code_are_gone_on_from_and_remembered(tmp_path, make_model):
+    first = checkpoints(tmp_path)
+    first.save(trained(make_model), 1, [])
+    same, other = checkpoints(tmp_path), checkpoints(tmp_path, code="b", kept=2)
+    assert same.resume(trained(make_model))[0] == other.resume(trained(make_model))[0] == 1
+    assert same.earlier == []
+    assert other.earlier == [first.made_by]
+    other.save(trained(make_model), 2, [])
+    back = checkpoints(tmp_path)
+    assert back.resume(trained(make_model))[0] == 2
+    assert back.earlier == [other.made_by]
 
 
 def test_nothing_is_pickled_and_the_record_is_json(tmp_path, make_model):
@@ -113,7 +178,9 @@ def change_a_number(path):
         ("*.safetensors", cut, "is not as it was written"),
         ("*.safetensors", flip_a_bit, "is not as it was written"),
         ("*.safetensors", Path.unlink, "is missing"),
+        ("*.safetensors", lambda path: copy(path, path.with_name("foreign.safetensors")), "does not belong to it"),
         ("checkpoint.json", cut, "checkpoint.json cannot be read"),
+        ("checkpoint.json", Path.unlink, "checkpoint.json is missing"),
         ("checkpoint.json", change_a_number, "checkpoint.json is not as it was written"),
     ],
 )

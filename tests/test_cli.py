@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -216,6 +217,44 @@ def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, e
         assert err.splitlines()[-1].startswith("error: step 1: the loss is nan")
         assert str(failure) in err.splitlines()[-1]
     assert "Traceback" not in out + err
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("broken_step", [0, 1])
+def test_a_run_that_broke_goes_on_from_the_last_good_step(run, layout, monkeypatch, broken_step):
+    from entropy_dynamics.training.trainer import Trainer
+
+    def broken(self, number):
+        if number == broken_step:
+            self.reward = lambda grade: float("nan")
+        return Trainer.step(self, number)
+
+    settings = ["training.steps=3", "training.checkpoint_every=2"]
+    with monkeypatch.context() as patched:
+        patched.setattr("entropy_dynamics.training.run.Trainer", type("Broken", (Trainer,), {"step": broken}))
+        assert run(*TRAIN, settings=settings)[0] == 2
+    code, _, err = run(*TRAIN, settings=settings)
+    assert code == 0, err
+    assert ("goes on from the checkpoint after step 1" in err) == (broken_step == 1)
+    assert not layout.checkpoints(MODEL, "grpo", 0).exists()
+
+
+@pytest.mark.usefixtures("prepared")
+def test_checkpoints_are_there_until_the_job_is_done(run, layout, monkeypatch):
+    """Snakemake removes what a job wrote that fails at its very end, as an engine may when it shuts down."""
+    from entropy_dynamics.training.progress import Progress
+
+    def fails(self, *_):
+        raise OSError("the engine does not stop")
+
+    settings = ["training.checkpoint_every=1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Progress, "__exit__", fails)
+        assert run(*TRAIN, settings=settings)[0] == 2
+    shutil.rmtree(layout.run(MODEL, "grpo", 0))
+    code, _, err = run(*TRAIN, settings=settings)
+    assert code == 0
+    assert "goes on from the checkpoint after step 1" in err
 
 
 # ---------------------------------------------------------------- mistakes

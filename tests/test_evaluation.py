@@ -168,6 +168,27 @@ def test_an_evaluation_that_was_ended_goes_on_where_it_was(prepared, monkeypatch
     assert not list((layout.root / "shards").iterdir())
 
 
+def test_no_set_is_sampled_again_after_a_failing_cross_check(prepared, monkeypatch):
+    """One job makes all sets: what it wrote is made anew when it fails in the last of them."""
+    config, layout = prepared
+    config.evaluation.cross_checked = 2
+    asked = []
+
+    def fails(samples):
+        asked.append(list(samples))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr("entropy_dynamics.tasks.cross_check.cross_check", fails)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(config, layout, "base", 0, ["aime24", "aime25"])
+    monkeypatch.setattr(NativeSampler, "sample", None)  # nothing is left to be sampled
+    evaluate(config, layout, "base", 0, ["aime24", "aime25"])
+    assert not list((layout.root / "shards").iterdir())
+
+
 @pytest.mark.parametrize(
     ("method", "datasets", "message"),
     [

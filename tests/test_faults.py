@@ -18,6 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from entropy_dynamics.cli import main
@@ -258,6 +259,9 @@ def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how, en
         assert "interrupted; no half-written file is left" in log
         assert not list(work.results.rglob("*.partial"))
     entry["starts_refused"] = int(any(work.project.glob(".snakemake/locks/*")))
+    assert entry["exit_code"] != 0
+    if how != "SIGTERM to Snakemake":  # which lets its jobs come to their end
+        assert not work.files(f"{RUN}/metrics.parquet")
     assert work.run()
     assert differences(work.results, reference) == []
 
@@ -427,22 +431,67 @@ def test_doing_as_the_line_says_mends_it(finished, reference, step, damaged, nam
     assert differences(finished / "results/smoke", reference) == []
 
 
+@pytest.mark.long
+def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, step, entry):
+    """Every file of a finished scale but the logs, each with one bit flipped at a random place."""
+    place = random.Random(SEED)
+    results = finished / "results/smoke"
+    files = sorted(path for path in results.rglob("*") if path.is_file() and path.stat().st_size)
+    files = [path for path in files if path.relative_to(results).parts[0] != "logs"]
+    assert step("verify")[0] == 0
+    unseen = []
+    for path in files:
+        whole = path.read_bytes()
+        changed = bytearray(whole)
+        changed[place.randrange(len(whole))] ^= 1 << place.randrange(8)
+        path.write_bytes(changed)
+        code, said = step("verify")
+        path.write_bytes(whole)
+        kind = "wrong" if code else "noted"
+        entry[kind] = entry.get(kind, 0) + 1
+        if path.relative_to(results).as_posix() not in said:
+            unseen.append((path.relative_to(results).as_posix(), code, said))
+    assert unseen == []
+
+
+def killed_when_there(project: Path, command: list[str], file: str) -> list[Path]:
+    """SIGKILL to a step and all of its ranks once `file` (a glob, below the results) is there, which is returned."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "entropy_dynamics.cli", command[0], "--scale", "smoke", *command[1:]],
+        cwd=project,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    work = Workflow(project)
+    while process.poll() is None and not work.files(file):
+        time.sleep(0.002)
+    ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    kill(process)
+    psutil.wait_procs(ranks)  # each is in a group of its own, and the kernel ends it with its parent
+    return [work.results / name for name in work.files(file)]
+
+
+def test_a_run_on_two_ranks_is_killed_and_goes_on(unfinished, step):
+    """It ends with the bytes of one on two ranks that nobody killed."""
+    command = [*STEPS["train with checkpoints"], "--set", "hardware.ranks=2"]
+    run, kept = unfinished / "results/smoke" / RUN, unfinished / "results/kept"
+    code, text = step(*command)
+    assert code == 0, text
+    run.rename(kept)
+    assert killed_when_there(unfinished, command, f"checkpoints/{MODEL}/clip_b/seed0/*/step2")
+    assert not run.exists()
+    code, text = step(*command)
+    assert code == 0, text
+    assert re.search(r"goes on from the checkpoint after step [23]$", text, re.MULTILINE)
+    assert differences(run, kept) == []
+
+
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
 @pytest.mark.parametrize("file", ["*.safetensors", "*.json"])
 def test_a_damaged_checkpoint_is_passed_over(unfinished, reference, step, damage, file):
     """A run killed after three of its four steps, with the third checkpoint damaged, goes on from the second."""
     command = [*STEPS["train with checkpoints"], "--set", "training.checkpoints_kept=2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "entropy_dynamics.cli", command[0], "--scale", "smoke", *command[1:]],
-        cwd=unfinished,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    work = Workflow(unfinished)
-    while process.poll() is None and not work.files(f"checkpoints/{MODEL}/clip_b/seed0/*/step3"):
-        time.sleep(0.002)
-    kill(process)
-    (third,) = (work.results / name for name in work.files(f"checkpoints/{MODEL}/clip_b/seed0/*/step3"))
+    [third] = killed_when_there(unfinished, command, f"checkpoints/{MODEL}/clip_b/seed0/*/step3")
     damage(max(third.glob(file), key=lambda path: path.stat().st_size))
     code, text = step(*command)
     assert code == 0, text
@@ -450,5 +499,9 @@ def test_a_damaged_checkpoint_is_passed_over(unfinished, reference, step, damage
     assert len(said) == 1
     assert "damaged" in said[0]
     assert "after step 2" in text
-    made = {name for name in differences(work.results, reference) if name.startswith(("runs/", "checkpoints/"))}
+    made = {
+        name
+        for name in differences(unfinished / "results/smoke", reference)
+        if name.startswith(("runs/", "checkpoints/"))
+    }
     assert made == set()

@@ -97,7 +97,12 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one_or_two(ranks, directory):
                 assert values == resumed[part][name], name  # bitwise
             np.testing.assert_allclose(values, resumed[part][name], atol=1e-5)
     assert [row["step"] for row in resumed["rows"]] == [0, 1, 2, 3]
-    assert [row["entropy"] for row in whole["rows"]] == pytest.approx([row["entropy"] for row in resumed["rows"]])
+    for one, other in zip(whole["rows"], resumed["rows"], strict=True):
+        same = [name for name in one if not name.startswith("seconds_")]
+        exact = {name: one[name] for name in same}
+        if ranks == 1:  # sums are taken in another order
+            exact = pytest.approx(exact, rel=1e-3, abs=1e-4, nan_ok=True)
+        assert {name: other[name] for name in same} == exact
     [kept] = (directory / "checkpoints").glob("*/*")
     assert sorted({path.suffix for path in kept.iterdir()}) == [".json", ".safetensors"]  # nothing pickled
     for path in kept.glob("*.safetensors"):

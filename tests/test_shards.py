@@ -5,6 +5,7 @@ import pytest
 
 from entropy_dynamics import shards as module
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.provenance import provenance
 from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.shards import Shards
@@ -33,7 +34,7 @@ def two_at_a_time(monkeypatch):
 
 
 def shards(root, made_from=1) -> Shards:
-    return Shards(root / "evaluation", Ranks(), {"config": made_from})
+    return Shards(root / "evaluation", Ranks(), provenance([]) | {"config": made_from})
 
 
 @pytest.fixture
@@ -57,6 +58,21 @@ def test_parts_of_something_else_are_not_taken(ended):
     assert machine.asked == ["ab", "cd", "e"]
 
 
+def test_parts_that_other_code_graded_are_not_taken(ended, monkeypatch):
+    monkeypatch.setattr("entropy_dynamics.provenance._code_hash", lambda: "another grader")
+    machine = Machine()
+    shards(ended).rows(PROMPTS, machine)
+    assert machine.asked == ["ab", "cd", "e"]
+
+
+def test_parts_of_another_machine_and_commit_are_taken(ended, monkeypatch):
+    for name in ("commit_of_code", "hardware"):
+        monkeypatch.setattr(f"entropy_dynamics.provenance.{name}", lambda: "another")
+    machine = Machine()
+    shards(ended).rows(PROMPTS, machine)
+    assert machine.asked == ["e"]
+
+
 def test_parts_cut_otherwise_are_not_taken(ended, monkeypatch):
     monkeypatch.setattr(module, "PROMPTS_HELD", 3)
     machine = Machine()
@@ -71,9 +87,18 @@ def test_they_go_once_the_result_is_there(ended):
     assert list(ended.iterdir()) == []
 
 
-def test_a_damaged_part_is_one_line(ended):
+def cut(content: bytes) -> bytes:
+    return content[:50]
+
+
+def flip_a_bit_of_the_data(content: bytes) -> bytes:
+    return content[:30] + bytes([content[30] ^ 1]) + content[31:]
+
+
+@pytest.mark.parametrize("damage", [cut, flip_a_bit_of_the_data])
+def test_a_damaged_part_is_one_line(ended, damage):
     file = shards(ended).folder / "0-2.parquet"
-    file.write_bytes(file.read_bytes()[:50])
+    file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(UserError, match=r"0-2\.parquet is damaged \(.*\): delete it") as caught:
         shards(ended).rows(PROMPTS, Machine())
     assert "\n" not in str(caught.value)

@@ -127,6 +127,7 @@ assert module._works_on(cpu, torch.float32)
 right = kernels.sums_of_hidden
 for wrong, said in (
     (lambda *a: (right(*a)[0] * 1.5, right(*a)[1]), "are wrong"),
+    (lambda *a: (right(*a)[0] * float("nan"), right(*a)[1]), "are wrong"),
     (lambda *a: (right(*a)[0] * torch.tensor([1, 1, 1, 1.01, 1])[:, None], right(*a)[1]), "are wrong"),  # E[S] alone
     (lambda *a: (_ for _ in ()).throw(RuntimeError("out of resources: shared memory")), "out of resources"),
 ):

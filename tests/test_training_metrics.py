@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,6 +159,20 @@ def test_a_gradient_that_is_not_finite_ends_training_too(model, make_trainer):
     with pytest.raises(UserError, match=r"^step 0: .* gradient norm (nan|inf)"):
         trainer.step(0)
     assert torch.equal(parameters(model), before)
+
+
+def test_weights_that_are_not_finite_are_not_laid_to_the_engine(model, make_trainer):
+    trainer = make_trainer(model)
+    sample = trainer.sampler.sample
+
+    def then_broken(*arguments, **settings):
+        rollouts = sample(*arguments, **settings)
+        model.lm_head.weight.data.fill_(math.nan)
+        return [replace(one, logp=[-1.0] * len(one.token_ids)) for one in rollouts]
+
+    trainer.sampler.sample = then_broken
+    with pytest.raises(NotFiniteError, match=r"^step 0: log p of (\d+) of \1 tokens is not finite"):
+        trainer.step(0)
 
 
 @pytest.mark.parametrize("updates", [1, 2])

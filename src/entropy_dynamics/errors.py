@@ -9,7 +9,17 @@ class UserError(Exception):
 
 
 class NotFiniteError(UserError):
-    """A loss or a gradient that is not a finite number; no optimizer step was taken with it."""
+    """A loss, a gradient or a log-probability that is no finite number; no optimizer step was taken with it.
+
+    All ranks raise it together.
+    """
+
+
+class EngineMismatchError(UserError):
+    """The engine's log-probabilities are not the trainer's, so it does not hold the trainer's weights.
+
+    All ranks raise it together.
+    """
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -81,10 +81,10 @@ def evaluate(
         for dataset in datasets:
             record = {"seed": seed, "config": identity(config)}
             record |= provenance([policy / FACTS, layout.problems(dataset)])
-            made_from = {key: record[key] for key in ("config", "seed", "inputs")} | {"dataset": dataset}
-            shards = Shards(layout.shards("evaluation", model, method, f"seed{seed}", dataset), ranks, made_from)
+            root = layout.shards("evaluation", model, method, f"seed{seed}", dataset)
+            shards = Shards(root, ranks, record | {"dataset": dataset})
             found[dataset] = (shards.rows(prompts[dataset], grader_of(dataset, sampler)), record, shards)
-    for dataset, (rows, record, shards) in found.items() if ranks.is_main else ():
+    for dataset, (rows, record, _) in found.items() if ranks.is_main else ():
         answers = {problem.id: problem.answer for problem in problems[dataset]}
         file = out / f"{dataset}.parquet"
         write_parquet(file, rows.drop(columns="response"))
@@ -96,6 +96,7 @@ def evaluate(
                 for row in rows[rows["response"].notna()].itertuples()
             )
         write_json(out / f"{dataset}.provenance.json", record)
+    for _, _, shards in found.values() if ranks.is_main else ():  # one job makes all sets, and all anew if it is ended
         shards.delete()
     return [out / f"{dataset}.parquet" for dataset in datasets]
 

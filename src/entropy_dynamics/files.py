@@ -25,6 +25,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     for stale in _left_over(path):
         _remove(stale)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    _remove(temporary)  # of a process that had the same number, as in a container that was started again
     try:
         yield temporary
         for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
@@ -79,18 +80,18 @@ def write_json(path: Path | str, value: Any) -> None:
 def write_parquet(path: Path | str, frame) -> None:
     """Write a pandas DataFrame as parquet, whole or not at all."""
     with written_whole(path) as temporary:
-        frame.to_parquet(temporary, index=False)
+        frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
 
 def read_parquet(path: Path | str):
-    """A pandas DataFrame. Raises UserError for a damaged file, FileNotFoundError where there is none."""
+    """A pandas DataFrame. Raises UserError for a damaged file, OSError for one that is not there or not to be read."""
     import pandas as pd
 
     try:
-        return pd.read_parquet(path)
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        return pd.read_parquet(path, page_checksum_verification=True)
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        if isinstance(error, OSError) and error.errno:  # not there, not to be read, a disk that fails
+            raise
         what = str(error).splitlines()[0]
         raise UserError(f"{path} is damaged ({what}): delete it, and it is made anew") from error
 

@@ -35,7 +35,7 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
     count = config.pass_rates.samples
     grade = make_grader(tokenizer, problems)
     record = {"config": identity(config), **provenance([directory / FACTS, layout.problems("train")])}
-    shards = Shards(layout.shards("pass_rates"), ranks, {key: record[key] for key in ("config", "inputs")})
+    shards = Shards(layout.shards("pass_rates"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
 
         def counted(part: Sequence[Prompt]) -> pd.DataFrame:

@@ -30,11 +30,14 @@ PACKAGES = (
 def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
     """A JSON-ready record of the code, the packages, the machine and the sha256 of every input file.
 
+    `git` is None outside a checkout and blind to what was changed since the commit; `code_sha256` is not.
+
     A directory stands for the files in it. Nothing that names a user or a machine is recorded.
     """
     files = [file for path in map(Path, inputs) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     return {
-        "git": _git(),
+        "git": commit_of_code(),
+        "code_sha256": _code_hash(),
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "python": platform.python_version(),
         "hardware": hardware(),
@@ -61,7 +64,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def _git() -> dict[str, Any]:
+def commit_of_code() -> dict[str, Any]:
     """The commit of the code and whether the working tree differed from it; None outside a checkout."""
 
     def ask(*arguments: str) -> str:
@@ -74,6 +77,13 @@ def _git() -> dict[str, Any]:
         return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "changed": None}
+
+
+def _code_hash() -> str:
+    """Of the names and contents of this package's modules."""
+    root = Path(__file__).parent
+    hashes = {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*.py")}
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 
 def _version(package: str) -> str | None:

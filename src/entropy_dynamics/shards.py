@@ -16,7 +16,9 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 class Shards:
     """Parts of one result, each a file of `root`/<fingerprint of what it is made from> once it is made."""
 
-    def __init__(self, root: Path, ranks: Ranks, made_from: dict[str, Any]):
+    def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
+        """record: of the result (see `provenance`). Parts are taken only if all of it but machine and commit agrees."""
+        made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
         self.root, self.folder, self.ranks = root, root / fingerprint(made_from), ranks
         self.there = {path.stem for path in self.folder.glob("*.parquet")}
         ranks.barrier()  # all ranks have to see the same ones: they make the others together

@@ -1,12 +1,12 @@
 """Checkpoints: what a run needs to go on, written whole or not at all, readable by another number of ranks.
 
 Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), all else into one
-JSON file that is written last: a directory without it is no checkpoint. It holds the hash of every other file, so that
-a damaged checkpoint is found out and the one before it used. Nothing random has to be kept, because random numbers
-belong to the seed and the number of the step.
+JSON file that is written last. It holds the hash of every other file, so that a damaged checkpoint is found out and the
+one before it used. Nothing random has to be kept, because random numbers belong to the seed and the number of the step.
 """
 
 import json
+import re
 import shutil
 import sys
 import warnings
@@ -33,37 +33,45 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 class Checkpoints:
     """The checkpoints of one run, in the folders <what it is made from>/step<n> of `root`; n steps are done there."""
 
-    def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], kept: int):
+    def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], made_by: dict[str, Any], kept: int):
         """
         Args:
             made_from: what the run is made from (config, hashes of its inputs). Checkpoints of anything else are left
                 alone, and not gone on from.
+            made_by: which code and packages it is made by. A checkpoint of others is gone on from, and they are kept
+                as `earlier`: a run of days need not start again for a new version, but has to say so.
             kept: how many of the latest to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
-        self.ranks, self.made_from, self.kept = ranks, made_from, kept
+        self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
+        self.earlier: list[dict[str, Any]] = []  # other code and packages that steps were made by
         self.writing: tuple[Path, Any, dict[str, Any]] | None = None
+        self.latest = 0  # steps done at the latest whole checkpoint; before the first step none is needed
+        self.damaged: list[Path] = []  # passed over by `resume`; they go once there is a whole one after it
         # A save goes on while training does, so it needs a process group in which nothing else is going on.
         self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
     def save(self, trained: Trained, steps_done: int, rows: list[dict[str, float]]) -> None:
         """Start writing a checkpoint. With ranks that goes on in the background, and `finish` gives it its name.
 
-        Raises UserError if it cannot be written.
+        Nothing is to be done for the step of the latest one. Raises UserError if it cannot be written.
         """
         self.finish()
+        if steps_done == self.latest:
+            return
         temporary = self.folder / f".step{steps_done}.partial"
-        if self.ranks.is_main and temporary.exists():
-            shutil.rmtree(temporary)  # of a run that was killed; the reader would take stale parts for its own
+        if self.ranks.is_main:
+            for stale in self.folder.glob(".step*.partial"):  # of a run that was killed
+                shutil.rmtree(stale)
         self.ranks.barrier()
         tensors = _tensors(trained, _state(trained))
         writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
         record = {"steps_done": steps_done, "made_from": self.made_from, "rows": list(rows)}
+        record["made_by"] = [*self.earlier, self.made_by]
         if self.group is None:
             with _faults(temporary, removed=True):
                 dcp.save(tensors, storage_writer=writer, no_dist=True)
-            self.writing = (temporary, None, record)
-            self.finish()
+                self._name(temporary, record)
         else:
             with _faults(temporary):
                 future = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
@@ -75,22 +83,27 @@ class Checkpoints:
             return
         temporary, future, record = self.writing
         self.writing = None
-        if future is not None:
-            with _faults(temporary):
-                future.result()
-        self.ranks.barrier()
         with _faults(temporary):
-            record["files"] = self._hashes(temporary, to_disk=True)
+            future.result()
+            self.ranks.barrier()
+            self._name(temporary, record)
+        self.ranks.barrier()
+
+    def _name(self, temporary: Path, record: dict[str, Any]) -> None:
+        """Make a checkpoint of what is written whole."""
+        record["files"] = self._hashes(temporary, to_disk=True)
+        self.latest = record["steps_done"]
         if self.ranks.is_main:
             write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
-            final = self.folder / f"step{record['steps_done']}"
-            if final.exists():
+            final = self.folder / f"step{self.latest}"
+            if final.exists():  # only a damaged one can be there
                 shutil.rmtree(final)
             temporary.rename(final)
             flush(self.folder)
-            for old in self._steps()[: -self.kept]:
-                shutil.rmtree(old)
-        self.ranks.barrier()
+            whole = [path for path in self._steps() if path not in self.damaged]
+            for path in {*self.damaged, *whole[: -self.kept]}:
+                shutil.rmtree(path, ignore_errors=True)
+        self.damaged = []
 
     def resume(self, trained: Trained) -> tuple[int, list[dict[str, float]]]:
         """Load the latest undamaged checkpoint of this run into `trained`; the steps done and their metrics.
@@ -101,7 +114,10 @@ class Checkpoints:
             damage, record = self._read(path)
             if damage is None:
                 self._load(path, trained)
-                return record["steps_done"], record["rows"]
+                self.latest = record["steps_done"]
+                self.earlier = [one for one in record["made_by"] if _differ(one, self.made_by)]
+                return self.latest, record["rows"]
+            self.damaged.append(path)
             if self.ranks.is_main:
                 print(f"note: checkpoint {path} is damaged ({damage}) and is passed over", file=sys.stderr)
         return 0, []
@@ -113,6 +129,8 @@ class Checkpoints:
             if record.pop("sha256") != fingerprint(record):
                 return f"{RECORD} is not as it was written", record
             files = record["files"]
+        except FileNotFoundError:
+            return f"{RECORD} is missing", {}
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"{RECORD} cannot be read", {}
         if missing := sorted(name for name in files if not (path / name).is_file()):
@@ -120,6 +138,8 @@ class Checkpoints:
         found = self._hashes(path)
         if changed := sorted(name for name in files if files[name] != found[name]):
             return f"{changed[0]} is not as it was written", record
+        if extra := sorted(found.keys() - files.keys()):  # the reader would take it for a part
+            return f"{extra[0]} does not belong to it", record
         return None, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
@@ -127,7 +147,7 @@ class Checkpoints:
 
         to_disk: wait for each file to be on the disk, too.
         """
-        names = sorted(file.name for file in path.iterdir() if file.name != RECORD)
+        names = sorted(file.name for file in path.iterdir() if file.name != RECORD and file.is_file())
         digests = torch.zeros(len(names), 32, dtype=torch.long)
         for place in self.ranks.share(range(len(names))):
             if to_disk:
@@ -155,32 +175,39 @@ class Checkpoints:
             )
 
     def delete(self) -> None:
-        """Once the run is written, its checkpoints are of no use."""
-        self.finish()
-        self.ranks.barrier()
-        if self.ranks.is_main:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            with suppress(OSError):
-                self.root.rmdir()  # unless there are others
+        """Once the run is written, its checkpoints are of no use. For one rank to call, after `finish`."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):
+            self.root.rmdir()  # unless there are others
 
     def _steps(self) -> list[Path]:
-        found = [path for path in self.folder.glob("step*") if (path / RECORD).is_file()]
+        found = [path for path in self.folder.glob("step*") if re.fullmatch(r"step\d+", path.name)]
         return sorted(found, key=lambda path: int(path.name.removeprefix("step")))
 
 
 @contextmanager
 def _faults(path: Path, removed: bool = False):
-    """One line for what goes wrong with the files, on whatever rank it does; `removed`: and what was written, off."""
+    """One line for what goes wrong with the files, on whatever rank it does; `removed`: what was written goes.
+
+    With several ranks it stays until the next save, as others may still be writing.
+    """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # `no_dist` says so
             yield
-    except (dcp.api.CheckpointException, OSError) as error:
-        if removed:  # a full disk has no room for half a checkpoint
+    except BaseException as error:
+        if removed:  # after Ctrl-C nothing half-written is left, and a full disk has no room for it
             shutil.rmtree(path, ignore_errors=True)
+        if not isinstance(error, dcp.api.CheckpointException | OSError):
+            raise
         causes = getattr(error, "failures", {None: (error, None)})
         cause = str(next(iter(causes.values()))[0]) or type(error).__name__
         raise UserError(f"checkpoint {path}: {cause.splitlines()[0]}") from error
+
+
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether code or packages do; the commit may be another where the code is the same."""
+    return any(one.get(key) != other.get(key) for key in ("code_sha256", "packages"))
 
 
 def _state(trained: Trained) -> dict[str, dict[str, Any]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import OmegaConf
 
-from entropy_dynamics.config import Config, identity, to_yaml
-from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.config import Config, identity, read_yaml, to_yaml
+from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, UserError
 from entropy_dynamics.files import read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
@@ -116,11 +116,13 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
             layout.checkpoints(model_name, method_name, seed),
             ranks,
             made_from={"config": identity(config), "seed": seed, "inputs": record["inputs"]},
+            made_by={key: record[key] for key in ("git", "code_sha256", "packages")},
             kept=config.training.checkpoints_kept,
         )
         start, rows = checkpoints.resume(trainer.trained())
+        by_others = ", some of them by other code or packages" if checkpoints.earlier else ""
         if ranks.is_main and start:
-            print(f"note: goes on from the checkpoint after step {start}", file=sys.stderr)
+            print(f"note: goes on from the checkpoint after step {start}{by_others}", file=sys.stderr)
         elif ranks.is_main and checkpoints.others():
             print(f"note: {checkpoints.root} has checkpoints of another config or other inputs", file=sys.stderr)
         progress = stack.enter_context(
@@ -135,10 +137,13 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
                 checkpoints.finish()  # what a step before began to write
                 if every and len(rows) % every == 0 and len(rows) < config.training.steps:
                     checkpoints.save(trainer.trained(), len(rows), rows)
+        except EngineMismatchError:
+            checkpoints.finish()  # all ranks find it together, and here they can still do so
+            raise
         except NotFiniteError as error:
             if every and not trainer.changed_since_step:
                 checkpoints.save(trainer.trained(), len(rows), rows)
-                checkpoints.finish()
+            checkpoints.finish()
             failure = layout.failure(model_name, method_name, seed)
             save_failure(failure, trainer, tokenizer, ranks, len(rows), str(error))
             raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
@@ -155,16 +160,22 @@ def run_training(config: Config, layout: Layout, method_name: str, seed: int, ra
                 write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
                 write_text(directory / "config.yaml", to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
-                write_json(directory / "provenance.json", run | record | {"outputs": other_hashes(directory)})
+                more = {"outputs": other_hashes(directory)}
+                if checkpoints.earlier:
+                    more["earlier_steps_by"] = checkpoints.earlier
+                write_json(directory / "provenance.json", run | record | more)
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass
+    if ranks.is_main:  # last of all: until here the job may fail, and Snakemake then removes what it wrote
         checkpoints.delete()
     return out
 
 
 def _refuse_to_replace(run: Path, config: Config) -> None:
     """Snakemake removes a run before it makes it anew; by hand, one of another config must not be lost to a trial."""
-    made_with = run / "config.yaml"
-    if made_with.is_file() and identity(OmegaConf.load(made_with)) != identity(config):
+    if not (run / "config.yaml").is_file():
+        return
+    made_with = read_yaml(run / "config.yaml")
+    if not isinstance(made_with, dict) or identity(OmegaConf.create(made_with)) != identity(config):
         raise UserError(f"{run} holds a run of another config; give --results DIR to keep both, or delete it")

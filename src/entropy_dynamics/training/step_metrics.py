@@ -5,7 +5,7 @@ from torch import Tensor
 
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import EngineMismatchError
 
 
 def entropy_metrics(
@@ -58,13 +58,13 @@ def engine_agreement(engine_logp: Tensor, trainer_logp: Tensor, tolerance: float
     and before any of them is learned from. `engine_kl` is the mean of log p(engine) - log p(trainer) over sampled
     tokens, an estimate of KL(engine | trainer).
 
-    Raises UserError if the mean absolute difference is above `tolerance` (`engine.tolerance`): the engine does not hold
-    the trainer's weights.
+    Raises EngineMismatchError if the mean absolute difference is above `tolerance` (`engine.tolerance`): the engine
+    does not hold the trainer's weights.
     """
     difference = (engine_logp - trainer_logp).double()
     mean, largest = difference.abs().mean().item(), difference.abs().max().item()
     if not mean <= tolerance:  # nan is no agreement either
-        raise UserError(
+        raise EngineMismatchError(
             f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
             f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
             "unless engine.dtype or training.precision explain it"

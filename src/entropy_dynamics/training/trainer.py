@@ -19,7 +19,7 @@ from entropy_dynamics.config import TrainingConfig
 from entropy_dynamics.config_checks import check_dealing
 from entropy_dynamics.core.objective import loss_weights, policy_loss
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
@@ -161,7 +161,7 @@ class Trainer:
         else:
             with clock("score"):
                 stats, graphs = self.score(batch)
-                agreement = self._check_engine(batch, stats)
+                agreement = self._check(batch, stats, step)
                 mean_logp = (stats.logp * batch.mask_BT).sum(-1) / batch.response_lengths_B
                 advantages = self.estimator.estimate(
                     batch, self.method.shape_rewards(rewards, batch.groups_B, mean_logp)
@@ -316,7 +316,7 @@ class Trainer:
             (loss * self.ranks.size).backward()
             total += loss.detach()
         stats, weights = own.map(self.ranks.sum), self.ranks.sum(own_weights)
-        agreement = self._check_engine(batch, stats)
+        agreement = self._check(batch, stats, step)
         if self.method.denominator == "kept":  # how many that are is known only now
             scale = float(mask.sum() / (weights > 0).sum().clamp_min(1))
             for parameter in self.policy.parameters():
@@ -409,12 +409,21 @@ class Trainer:
             return None
         return (logp - batch.engine_logp_BT[part]).exp().clamp_max(limit)
 
-    def _check_engine(self, batch: RolloutBatch, stats: TokenStats) -> dict[str, float]:
-        """See `engine_agreement`; nothing for an engine that gives no log-probabilities."""
+    def _check(self, batch: RolloutBatch, stats: TokenStats, step: int) -> dict[str, float]:
+        """Raise for log-probabilities that are no numbers, or not the engine's: see `engine_agreement`.
+
+        Nothing of the latter for an engine that gives none.
+        """
+        mask = batch.mask_BT
+        logp = stats.logp[mask]
+        if bad := int((~logp.isfinite()).sum()):  # asked first: an engine with the same weights can only disagree
+            raise NotFiniteError(
+                f"step {step}: log p of {bad} of {len(logp)} tokens is not finite, so training stopped; "
+                "a smaller training.optimizer.learning_rate may help"
+            )
         if batch.engine_logp_BT is None:
             return {}
-        mask = batch.mask_BT
-        return engine_agreement(batch.engine_logp_BT[mask], stats.logp[mask], self.engine_tolerance)
+        return engine_agreement(batch.engine_logp_BT[mask], logp, self.engine_tolerance)
 
     def _bounds_metrics(self, stats: TokenStats, advantages: Tensor, weights: Tensor, mask: Tensor) -> dict[str, float]:
         """Keep this batch's bounds for the next step, where that is asked for, and say what those of the last changed.
