@@ -21,12 +21,17 @@ from entropy_dynamics.training.modules import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake
+from recorded_results import built, verify, whole, with_table_1  # noqa: F401
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
+    for item in items:  # with several workers: the tests of a file share what it sets up, those of the smoke scale that
+        shares_smoke = "smoke_project" in item.fixturenames
+        item.add_marker(pytest.mark.xdist_group("the smoke scale" if shares_smoke else item.path.stem))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):

@@ -152,8 +152,11 @@ def other_hashes(directory: Path) -> dict[str, str]:
 
 
 def read_facts(directory: Path) -> dict[str, Any]:
-    """What the model in `directory` says of itself."""
+    """What the model in `directory` says of itself. Raises UserError where that is no JSON object."""
     try:
-        return json.loads((directory / FACTS).read_text(encoding="utf-8"))
-    except ValueError as error:
+        facts = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+        if not isinstance(facts, dict):
+            raise ValueError("it has to hold an object of keys and values")
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{directory / FACTS} is damaged ({error}): delete it, and make it anew") from error
+    return facts

@@ -1,20 +1,20 @@
 """Reading what runs wrote, with one-line errors for what is missing or not as it should be."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from omegaconf import OmegaConf
 
-from entropy_dynamics.config import load_config, split_method
+from entropy_dynamics.config import load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.layout import Layout
-from entropy_dynamics.reporting.experiments import Experiment, Run
+from entropy_dynamics.models.loading import FACTS, read_facts
+from entropy_dynamics.reporting.experiments import Experiment, Run, check, named, number
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ class Results:
                     if column not in file.schema_arrow.names:
                         raise UserError(f"{path}: the column {column!r} is missing")
                 return file.read(columns, use_threads=False).to_pandas()
-        except (OSError, ValueError) as error:
+        except UserError:
+            raise
+        except Exception as error:  # pyarrow's, and pandas' where its own notes in the file are damaged
             raise UserError(
                 f"{path}: not a readable parquet file ({' '.join(str(error).split())}); delete it and make it again "
                 f"with: {self._made_by(path)}"
@@ -151,16 +153,16 @@ class Results:
         return self._parquet(Layout(self.root).logit_steps, ("theorem", "step_size", "predicted", "realised"))
 
     def model(self, name: str) -> Model:
-        path = Layout(self.root).model(name) / "model.json"
-        try:
-            facts = json.loads(self._found(path).read_text(encoding="utf-8"))
-            return Model(facts["label"], facts["stand_in"], facts["parameters"], facts.get("pretrained"))
-        except ValueError as error:
-            raise UserError(
-                f"{path}: not readable as JSON: {error}; delete it and make it again with: {self._made_by(path)}"
-            ) from None
-        except KeyError as error:
-            raise UserError(f"{path}: the key {error} is missing") from None
+        directory = Layout(self.root).model(name)
+        path = self._found(directory / FACTS)
+        facts = read_facts(directory)
+        for key, kind in (("label", str), ("stand_in", bool), ("parameters", int)):
+            if not isinstance(facts.get(key), kind):
+                raise UserError(
+                    f"{path}: {key} is {facts.get(key)!r}; delete the file and make it again with: "
+                    f"{self._made_by(path)}"
+                )
+        return Model(facts["label"], facts["stand_in"], facts["parameters"], facts.get("pretrained"))
 
     def provenance(self, experiment: Experiment) -> list[str]:
         """What ran, at which scale and with how many seeds, for the small print of a figure."""
@@ -178,7 +180,11 @@ class Results:
         path = self.configs / "method" / f"{name}.yaml"
         if not path.is_file():
             raise UserError(f"{path}: no such file, so the method {name!r} has no label")
-        label = OmegaConf.select(OmegaConf.load(path), "method.label") or name
+        content = read_yaml(path)
+        section = content.get("method") if isinstance(content, dict) else None
+        if not isinstance(section, dict) or not isinstance(section.get("label", ""), str):
+            raise UserError(f"{path}: method.label has to be a text, as tables and figures write the method")
+        label = section.get("label") or name
         return f"{label} ({', '.join(parameters).replace('=', ' ')})" if parameters else label
 
     @cached_property
@@ -193,7 +199,15 @@ class Results:
     @cached_property
     def paper(self) -> dict:
         """experiments/paper_values.yaml."""
-        return OmegaConf.to_container(OmegaConf.load(self.experiments / "paper_values.yaml"))
+        path = self.experiments / "paper_values.yaml"
+        content = read_yaml(path)
+        mapping = (lambda value: named(dict, value), "map names to mappings")
+        check(content, {"scores", "levels"}, set(), str(path), dict.fromkeys(("scores", "levels"), mapping))
+        _check_numbers(content["scores"], 4, f"{path}: scores")  # model, method, data set, metric
+        for name, level in content["levels"].items():
+            right = {"value": (number, "be a number")}
+            check(level, {"place", "value"}, set(), f"{path}: levels.{name}", right)
+        return content
 
     def paper_score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
         """The paper's score in per cent, or None where it reports none."""
@@ -207,3 +221,15 @@ class Results:
         """Whether generated sums go under this data set's name."""
         source = self.config.data.evaluation[dataset].source
         return "arithmetic" in (source, self.config.data.train.source if source == "split" else None)
+
+
+def _check_numbers(content: Any, depth: int, where: str) -> None:
+    """Raise UserError unless these are mappings of so many levels with numbers below, a `place` beside them or not."""
+    if depth == 0:
+        if not isinstance(content, int | float):
+            raise UserError(f"{where} is {content!r}; it has to be a number")
+        return
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: {content!r} has to be a mapping of keys to values")
+    for key in content.keys() - {"place"}:
+        _check_numbers(content[key], depth - 1, f"{where}.{key}")

@@ -24,8 +24,8 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
     found = Findings(layout.root)
-    Chain(layout, config, overrides, found).check()
-    Drawings(layout.root, config, found).check()
+    Chain(layout, scale, config, overrides, found).check()
+    Drawings(layout.root, scale, config, found).check()
     if not found.files:
         raise UserError(f"{layout.root} holds no results; make them with: snakemake --config scale={scale}")
     return found.verification()

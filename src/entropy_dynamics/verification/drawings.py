@@ -3,19 +3,20 @@
 import csv
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from io import BytesIO
 from itertools import zip_longest
 from math import comb
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
 
 import pandas as pd
 
 from entropy_dynamics.config import Config
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import input_files, write_claims
 from entropy_dynamics.reporting.experiments import Experiment, Run, load_experiment
-from entropy_dynamics.verification.findings import Findings, line_of
+from entropy_dynamics.verification.findings import Findings, guarded, line_of
 
 SOURCES = ("data", "models", "runs", "evaluations", "theory")  # folders that everything is drawn from
 DRAWN = {".csv", ".md", ".tex", ".html", ".png", ".svg"}
@@ -27,8 +28,9 @@ PRINTED = 1e-4  # the last digit of a score in a table's csv
 class Drawings:
     """Tables, figures and claims, drawn once more from what is there."""
 
-    def __init__(self, root: Path, config: Config, found: Findings):
-        self.root, self.scale, self.seeds, self.found = root, config.scale, dict(config.seeds), found
+    def __init__(self, root: Path, scale: str, config: Config, found: Findings):
+        self.root, self.scale, self.seeds, self.found = root, scale, dict(config.seeds), found
+        self.as_drawn: dict[str, Path] = {}  # ending: a picture whose bytes are those drawn here
         self.pictures: list[Path] = []  # with other bytes, and the same numbers
 
     def check(self) -> None:
@@ -43,31 +45,40 @@ class Drawings:
                     self.found.checked[kind] += 1
                     self._drawing(self.root / kind / f"{name}.csv", again)
             if any((self.root / name).is_file() for name in CLAIMS):
-                inputs = input_files(self.root, self.scale, self.seeds)
                 self.found.checked["files of claims"] += len(CLAIMS)
-                self._compare(lambda: write_claims(again, self.scale, self.seeds), self.root / CLAIMS[0], inputs, again)
-        fact = "its numbers are right, its bytes are not what is drawn here: edited, or drawn with another matplotlib"
-        self.found.note("not checked", self.pictures, fact)
+                self._claims(self.root / CLAIMS[0], again)
+        self._judge_pictures()
 
+    @guarded
     def _drawing(self, file: Path, again: Path) -> None:
         """A table or figure; `file` is its csv."""
         name = file.stem
         try:
             experiment = load_experiment(name, self.scale, self.seeds)
-        except UserError as error:
-            self.found.add("another config", file, str(error))
+        except Exception as error:  # a YAML file can hold anything too
+            self.found.add("another config", file, line_of(error))
             return
         inputs = experiment.input_files(self.root)
         gone = [path for path in inputs if not path.is_file()]
         for path in gone:
             self.found.add("missing", path, f"{self.found.short(file)} was made from it")
         if not gone:
-            self._compare(lambda: render(name, again, self.scale, self.seeds), file, inputs, again, experiment)
+            self._compare(file, lambda: render(name, again, self.scale, self.seeds), inputs, again, experiment)
 
+    @guarded
+    def _claims(self, file: Path, again: Path) -> None:
+        try:
+            inputs = input_files(self.root, self.scale, self.seeds)
+        except Exception as error:
+            self.found.add("another config", file, f"the claims of today cannot be read: {line_of(error)}")
+            return
+        self._compare(file, lambda: write_claims(again, self.scale, self.seeds), inputs, again)
+
+    @guarded
     def _compare(
         self,
-        draw: Callable[[], list[Path]],
         file: Path,
+        draw: Callable[[], list[Path]],
         inputs: Iterable[Path],
         again: Path,
         experiment: Experiment | None = None,
@@ -90,24 +101,43 @@ class Drawings:
             now = new.read_bytes().replace(str(again).encode(), str(self.root).encode())  # paths in messages
             if old.suffix == ".csv":
                 self.found.checked["cells drawn anew"] += sum(map(len, csv.reader(now.decode().splitlines())))
+            differ = _picture_differences if old.suffix in PICTURES else _text_differences
             if own != now:
-                other[old] = [] if old.suffix in PICTURES else _text_differences(own, now, old.suffix == ".csv")
+                other[old] = differ(own, now, old.suffix)
+            elif old.suffix in PICTURES:
+                self.as_drawn.setdefault(old.suffix, old)
         if file not in other:  # else the comparison says it: this is about the code of the tables
             self.found.add("stale", file, *scores)
         written = [path for path in other if path.suffix not in PICTURES]
-        if not written:
-            self.pictures += other
         seeds = [fact for fact in other.get(file, []) if ": seeds is" in fact]
         if seeds and 2 * len(other) > len(pairs):
             what = "another config"
             fact = f"{seeds[0]}: say so with --set seeds.tables=... or seeds.extras=..."
             other |= {path: [fact] for path in written}
-        elif any({path, path.parent} & self.found.suspect for path in inputs) or 2 * len(other) > len(pairs):
+        elif written and (
+            any({path, path.parent} & self.found.suspect for path in inputs) or 2 * len(other) > len(pairs)
+        ):
             what = "stale"  # other inputs, or other code, change all files of it; a hand, one or two
         else:
             what = "changed by hand"
         for path in written:
             self.found.add(what, path, *other[path])
+        if what == "changed by hand":  # of what is out of date, pictures are other pictures
+            for path in other.keys() - set(written):
+                self.found.add(what, path, *other[path])
+                self.pictures += [] if other[path] else [path]
+
+    def _judge_pictures(self) -> None:
+        """Other fonts or another matplotlib change the bytes of all pictures of an ending; a hand changes some."""
+        unsure = []
+        for path in sorted(self.pictures):
+            if (same := self.as_drawn.get(path.suffix)) is None:
+                unsure.append(path)
+            else:
+                fact = f"its bytes are not what is drawn here, where {self.found.short(same)} is: draw it anew"
+                self.found.add("changed by hand", path, fact)
+        fact = "its numbers are right, its bytes are not what is drawn here: edited, or drawn with another matplotlib"
+        self.found.note("not checked", unsure, fact)
 
     def _scores(self, file: Path, experiment: Experiment) -> list[str]:
         """What a table's csv has otherwise than the samples do, worked out here and not by the code of the tables."""
@@ -156,8 +186,28 @@ class Drawings:
         return pd.DataFrame(seeds).mean().to_dict() | {"seeds": len(seeds)}
 
 
-def _text_differences(own: bytes, now: bytes, is_csv: bool) -> list[str]:
+def _picture_differences(own: bytes, now: bytes, suffix: str) -> list[str]:
+    """What no font and no other matplotlib explains: no picture, or one of another size. Empty where they may."""
+    try:
+        size, right = (_size(picture, suffix) for picture in (own, now))
+    except Exception as error:  # of the readers, which have many
+        return [f"not readable as a picture: {line_of(error)}"]
+    return [f"its size is {size}, drawn here it is {right}"] if size != right else []
+
+
+def _size(picture: bytes, suffix: str) -> tuple:
+    """Of a picture that is whole."""
+    if suffix == ".png":
+        from matplotlib.image import imread
+
+        return imread(BytesIO(picture), format="png").shape[:2]
+    root = ElementTree.fromstring(picture)
+    return root.tag.rpartition("}")[2], *(root.get(key) for key in ("width", "height", "viewBox"))
+
+
+def _text_differences(own: bytes, now: bytes, suffix: str) -> list[str]:
     """Cell by cell where both are tables of the same cells, else line by line."""
+    is_csv = suffix == ".csv"
     texts = [one.decode("utf-8", "replace").splitlines() for one in (own, now)]
     facts = []
     with suppress(csv.Error):

@@ -1,9 +1,11 @@
 """What a verification finds, and what it looked at."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from entropy_dynamics.errors import UserError
 
@@ -21,7 +23,8 @@ class Finding:
     def __str__(self) -> str:
         more = f"; and {len(self.facts) - SHOWN:,} more" if len(self.facts) > SHOWN else ""
         line = f"{self.what}: {self.where}: {'; '.join(self.facts[:SHOWN])}{more}"
-        return " ".join(line.splitlines())  # it may quote what someone has changed
+        # It may quote what someone has changed: lines, escape codes of a terminal, half a surrogate pair.
+        return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in " ".join(line.splitlines()))
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,23 @@ class Findings:
         findings = [Finding(*key, tuple(facts)) for key, facts in self.facts.items()]
         findings.sort(key=lambda finding: (order.index(finding.what), finding.where))
         return Verification(findings, Counter(files=len(self.files)) + self.checked)
+
+
+def guarded(check: Callable) -> Callable:
+    """A check of one file or record, its first argument: one that someone has changed can hold anything.
+
+    What the check raises is a finding of that file, so it takes neither the other findings with it nor the command.
+    """
+
+    @wraps(check)
+    def guarded_check(self: Any, path: Path, *rest: Any) -> Any:
+        try:
+            return check(self, path, *rest)
+        except Exception as error:
+            self.found.add("changed by hand", path, f"it cannot be checked: {line_of(error)}")
+            return None
+
+    return guarded_check
 
 
 def line_of(error: Exception) -> str:

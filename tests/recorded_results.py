@@ -1,0 +1,196 @@
+"""Made-up results with right records, as steps write them: what `verify` is tried on."""
+
+import json
+import shutil
+from contextlib import chdir
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import identity, load_config, to_yaml
+from entropy_dynamics.files import sha256, write_json, write_parquet, write_text
+from entropy_dynamics.layout import Layout
+from entropy_dynamics.pass_rates import filter_by_rate
+from entropy_dynamics.provenance import provenance
+from entropy_dynamics.reporting.experiments import Run, load_experiment
+from entropy_dynamics.tasks.problem_sets import build_problem_sets
+from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.verification import records
+from made_up import MODEL, ROOT, write_logit_steps, write_metrics
+
+SCALE = "smoke"
+RESULTS = Path("results") / SCALE
+LAYOUT = Layout(RESULTS)
+GIT = {"commit": "1234567890" * 4, "changed": False}
+TABLE = [f"tables/table1.{ending}" for ending in ("csv", "html", "md", "tex")]
+CLIP_B = LAYOUT.run(MODEL, "clip_b", 0)
+AIME24 = LAYOUT.evaluation(MODEL, "clip_b", 0) / "aime24.parquet"
+
+
+def record(inputs: list[Path], outputs: list[Path], folder: Path, **more) -> dict:
+    """As steps write it, but made from one commit, whatever this checkout's state is."""
+    hashes = {path.relative_to(folder).as_posix(): sha256(path) for path in outputs}
+    return more | provenance(inputs) | {"git": GIT, "outputs": hashes}
+
+
+def write_weights(folder: Path, facts: dict) -> None:
+    """Nothing loads them, so any bytes will do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").write_bytes(np.random.default_rng([*str(folder).encode()]).bytes(500))
+    facts["weights_sha256"] = {"model.safetensors": sha256(folder / "model.safetensors")}
+    write_json(folder / "model.json", facts)
+
+
+def write_run(run: Run) -> None:
+    folder = LAYOUT.run(run.model, run.method, run.seed)
+    base = json.loads((LAYOUT.model(run.model) / "model.json").read_text())
+    write_weights(folder / "policy", base | {"method": run.method, "seed": run.seed})
+    write_metrics(RESULTS, run, steps=4)
+    write_text(folder / "config.yaml", to_yaml(load_config(SCALE, run.model, run.method)))
+    inputs = [LAYOUT.model(run.model) / "model.json", LAYOUT.pass_rates]
+    inputs += [LAYOUT.problems("train"), LAYOUT.problems("dapo500")]
+    outputs = [folder / name for name in ("metrics.parquet", "config.yaml", "policy/model.json")]
+    own = {"model": run.model, "method": run.method, "seed": run.seed}
+    write_json(folder / "provenance.json", record(inputs, outputs, folder, **own))
+
+
+def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None:
+    """Half of the answers are right, one in ten is not there as its response was cut off."""
+    problems = load_problems(LAYOUT.problems(dataset))
+    rng = np.random.default_rng([*f"{run}{dataset}".encode()])
+    right = np.repeat([problem.answer for problem in problems], k)
+    answer = pd.Series(right + rng.integers(0, 2, len(right)), dtype="Int64").mask(rng.random(len(right)) < 0.1)
+    frame = pd.DataFrame(
+        {
+            "problem_id": np.repeat([problem.id for problem in problems], k),
+            "sample": np.tile(np.arange(k), len(problems)),
+            "correct": (answer == right).fillna(False).astype(bool),
+            "formatted": answer.notna(),
+            "answer": answer,
+            "finish_reason": np.where(answer.isna(), "length", "stop"),
+            "tokens": np.where(answer.isna(), 64, 30),
+        }
+    )
+    file = run.evaluation_file(RESULTS, dataset)
+    write_parquet(file, frame)
+    inputs = [LAYOUT.policy(run.model, run.method, run.seed) / "model.json", LAYOUT.problems(dataset)]
+    own = {"evaluation": {"samples": k, "temperature": temperature}, "seed": run.seed}
+    own["config"] = identity(load_config(SCALE, run.model, run.method))
+    write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent, **own))
+
+
+def write_theory() -> None:
+    write_logit_steps(RESULTS)
+    file, inputs = LAYOUT.logit_steps, [LAYOUT.model(MODEL) / "model.json", LAYOUT.problems("train")]
+    write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent))
+
+
+def write_results() -> None:
+    """All that Table 1, Figure 5 and the filter's histogram are made from, and these; the claims make do with it."""
+    config = load_config(SCALE)
+    build_problem_sets(config.data, LAYOUT.data)
+    facts = {"name": MODEL, "label": "Qwen2.5-7B-Instruct", "stand_in": True, "parameters": 110_000}
+    write_weights(LAYOUT.model(MODEL), facts | {"spec": OmegaConf.to_container(config.stand_ins[MODEL])})
+    ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
+    correct = pd.Series(np.random.default_rng(0).binomial(8, 0.3, len(ids)), index=ids)
+    write_parquet(LAYOUT.pass_rates, filter_by_rate(correct, 8, 0.0, 1.0))
+    inputs = [LAYOUT.model(MODEL) / "model.json", LAYOUT.problems("train")]
+    own = {"config": identity(load_config(SCALE, MODEL))}
+    write_json(LAYOUT.data / "pass_rates.provenance.json", record(inputs, [LAYOUT.pass_rates], LAYOUT.data, **own))
+    for run in load_experiment("table1", SCALE, config.seeds).runs:
+        if run.method != "base":
+            write_run(run)
+        for dataset, k in config.evaluation.samples.items():
+            write_evaluation(run, dataset, k, config.evaluation.temperature)
+    assert main(["report", "table1", "figure5", "pass_rates", "--scale", SCALE]) == 0
+    assert main(["claims", "--scale", SCALE]) == 0
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> Path:
+    """A project with results, its Table 1 of one model; read-only for the tests."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("configs", "experiments"):
+        shutil.copytree(ROOT / name, folder / name)
+    edit(folder / "experiments/table1.yaml", f"[{MODEL}, qwen3-4b-base]", f"[{MODEL}]")
+    with chdir(folder):
+        write_results()
+    return folder
+
+
+@pytest.fixture
+def whole(built, tmp_path, monkeypatch) -> None:
+    """We are in a copy of it."""
+    shutil.copytree(built, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+
+
+@pytest.fixture(name="project")
+def with_table_1(whole) -> None:
+    """With Table 1 alone, for the sake of time."""
+    shutil.rmtree(RESULTS / "figures")
+    for path in RESULTS.glob("claims.*"):
+        path.unlink()
+
+
+@pytest.fixture
+def verify(capsys, monkeypatch):
+    """`verify(...)`: the exit code, {(what, where): facts}, and the summary."""
+    monkeypatch.setattr(records, "commit_of_code", lambda: GIT)
+
+    def call(*arguments: str):
+        capsys.readouterr()
+        code = main(["verify", *(arguments or ["results/smoke"])])
+        out, err = capsys.readouterr()
+        assert err == ""
+        *lines, summary = out.splitlines()
+        assert summary.startswith("checked ")
+        findings = {tuple(line.split(": ", 2)[:2]): line.split(": ", 2)[2] for line in lines}
+        assert len(findings) == len(lines)
+        return code, findings, summary
+
+    return call
+
+
+def short(path: Path) -> str:
+    return path.relative_to(RESULTS).as_posix()
+
+
+def hashes() -> dict[Path, str]:
+    return {path: sha256(path) for path in Path().rglob("*") if path.is_file()}
+
+
+def edit_rows(path: Path, change, rehash: bool = False) -> None:
+    """`rehash`: whoever does it mends the hash too."""
+    write_parquet(path, change(pd.read_parquet(path)))
+    if rehash:
+        beside = path.with_suffix(".provenance.json")
+        write_json(beside, json.loads(beside.read_text()) | {"outputs": {path.name: sha256(path)}})
+
+
+def flip(column: str, row: int = 0):
+    """Turn one boolean over."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame.loc[row, column] = not frame.loc[row, column]
+        return frame
+
+    return change
+
+
+def set_cell(column: str, value, row: int = 0):
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame.loc[row, column] = value
+        return frame
+
+    return change
