@@ -1,7 +1,8 @@
-# Everything sets itself up in .venv, with nothing but Python 3.11+ and pip there before.
+# Everything sets itself up in .venv, with nothing but Python 3.11+ and pip there before: the locked packages, and torch.
 PYTHON ?= python3
 BIN := .venv/bin
 SCALE ?= laptop
+WORKERS ?= 2
 PYTEST ?= $(BIN)/python -m pytest
 
 .PHONY: reproduce smoke rehearsal report test test-vllm test-long lock audit lint clean
@@ -21,7 +22,7 @@ report: .venv/ready  ## only the page with all tables and figures, from results 
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
 
 test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
-	$(PYTEST)
+	$(PYTEST) --numprocesses $(WORKERS) --dist loadgroup
 
 test-long: .venv/ready  ## what takes minutes to an hour each: runs killed at 50 moments, long fuzzing (docs/reliability.md)
 	$(PYTEST) -m long -rs
@@ -51,8 +52,9 @@ lint: .venv/ready
 clean:  ## removes results and caches; the environment stays
 	rm -rf results/smoke results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .hypothesis
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	@touch $@
 
