@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
-from entropy_dynamics.files import sha256, write_json, write_parquet, written_whole
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.files import read_parquet, sha256, write_json, write_parquet, written_whole
 
 
 def everything(folder):
@@ -121,3 +123,46 @@ def test_what_a_killed_process_left_goes_with_the_next_writing(tmp_path):
         one.write_text("someone is still at it, or it is of another file")
     write_json(tmp_path / "a.json", 1)
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *others])
+
+
+def flip_a_bit_of_the_data(path):
+    content = bytearray(path.read_bytes())
+    content[30] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_the_notes_of_pandas(path):
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"pandas": b"[]"}), path)
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit_of_the_data, cut, damage_the_notes_of_pandas])
+def test_a_damaged_parquet_file_is_one_line(tmp_path, damage):
+    path = tmp_path / "a.parquet"
+    write_parquet(path, pd.DataFrame({"a": range(100)}))
+    pd.testing.assert_frame_equal(read_parquet(path), pd.DataFrame({"a": range(100)}))
+    damage(path)
+    with pytest.raises(UserError, match=r"a\.parquet is damaged \(.+\): delete it, and it is made anew$") as caught:
+        read_parquet(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parquet_file_that_cannot_be_read_is_not_called_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_parquet(tmp_path / "a.parquet")
+    (tmp_path / "folder.parquet").symlink_to("folder.parquet")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_parquet(tmp_path / "folder.parquet")
+
+
+def test_the_left_over_of_a_process_with_the_same_number_does_not_get_into_the_result(tmp_path):
+    stale = tmp_path / f".policy.{os.getpid()}.partial"
+    stale.mkdir()
+    (stale / "model-00002-of-00002.safetensors").write_text("of an earlier process")
+    with written_whole(tmp_path / "policy") as temporary:
+        temporary.mkdir()
+        (temporary / "model.safetensors").write_text("new")
+    assert everything(tmp_path) == ["policy/model.safetensors"]

@@ -88,11 +88,12 @@ def read_parquet(path: Path | str):
     import pandas as pd
 
     try:
-        return pd.read_parquet(path, page_checksum_verification=True)
-    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        with open(path, "rb") as file:
+            return pd.read_parquet(file, page_checksum_verification=True)
+    except Exception as error:  # pyarrow's, and pandas' where its own notes in the file are damaged
         if isinstance(error, OSError) and error.errno:  # not there, not to be read, a disk that fails
             raise
-        what = str(error).splitlines()[0]
+        what = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged ({what}): delete it, and it is made anew") from error
 
 
