@@ -1,6 +1,8 @@
 """Tiny models, their tokenizer and problems, shared by all tests."""
 
 import copy
+import fcntl
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,11 +29,7 @@ from reference import even_sum, training_config
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    for item in items:  # with several workers: the tests of a file share what it sets up, those of the smoke scale that
-        shares_smoke = "smoke_project" in item.fixturenames
-        item.add_marker(pytest.mark.xdist_group("the smoke scale" if shares_smoke else item.path.stem))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):
@@ -43,11 +41,18 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def smoke_project(tmp_path_factory) -> Path:
-    """A copy of the project with the whole smoke scale built in it. Tests leave it as it is, or work in a copy."""
-    project = copy_project(tmp_path_factory.mktemp("smoke"))
-    run = snakemake(project)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return project
+    """A copy of the project with the whole smoke scale built in it, by one worker for all. Tests leave it as it is."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with open(shared / "smoke.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "smoke").is_dir():
+            (shared / "unfinished").mkdir()
+            project = copy_project(shared / "unfinished")
+            run = snakemake(project)
+            assert run.returncode == 0, run.stdout + run.stderr
+            project.rename(shared / "smoke")
+    return shared / "smoke"
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def planned(project: Path, *arguments: str) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def project(smoke_project) -> Path:
-    return smoke_project
+def project(tmp_path_factory, smoke_project) -> Path:
+    return shutil.copytree(smoke_project, tmp_path_factory.mktemp("workflow") / "project")
 
 
 @pytest.fixture(scope="module")
