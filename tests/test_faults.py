@@ -451,8 +451,10 @@ def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, step, entry):
         path.write_bytes(whole)
         kind = "wrong" if code else "noted"
         entry[kind] = entry.get(kind, 0) + 1
-        if path.relative_to(results).as_posix() not in said:
-            unseen.append((path.relative_to(results).as_posix(), code, said))
+        name, folder = path.relative_to(results).as_posix(), path.parent.relative_to(results).as_posix()
+        told = name in said or f"{folder}: " in said  # a run whose record has another hash of an input is stale
+        if not told and not (code == 0 and name.endswith("provenance.json")):  # the hardware in it has no hash
+            unseen.append((name, code, said))
     assert unseen == []
 
 
