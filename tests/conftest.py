@@ -23,10 +23,10 @@ from entropy_dynamics.training.modules import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake
-from recorded_results import built, verify, whole, with_table_1  # noqa: F401
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
+pytest_plugins = ["recorded_results"]  # results to try `verify` on
 
 
 def pytest_collection_modifyitems(items):

@@ -135,8 +135,8 @@ def whole(built, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path / "project")
 
 
-@pytest.fixture(name="project")
-def with_table_1(whole) -> None:
+@pytest.fixture
+def project(whole) -> None:
     """With Table 1 alone, for the sake of time."""
     shutil.rmtree(RESULTS / "figures")
     for path in RESULTS.glob("claims.*"):

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def commit_of_code() -> dict[str, Any]:
         return {"commit": None, "changed": None}
 
 
+@cache  # the code that runs is that of the start, whatever is edited meanwhile
 def _code_hash() -> str:
     """Of the names and contents of this package's modules."""
     root = Path(__file__).parent
