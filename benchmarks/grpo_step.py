@@ -21,10 +21,10 @@ from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallba
 from trl import GRPOConfig, GRPOTrainer
 
 from entropy_dynamics.config import Config, load_config
-from entropy_dynamics.files import write_json
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.provenance import hardware
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.training.trainer import Trainer
 from training_step import make_trainer

@@ -18,9 +18,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.files import write_json
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.provenance import hardware
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.tasks.grading import grade
 from entropy_dynamics.training import policy as policy_module

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import made_up  # noqa: E402
-from entropy_dynamics.files import write_json  # noqa: E402
-from entropy_dynamics.provenance import hardware  # noqa: E402
+from entropy_dynamics.analysis.experiments import BASE, Run, known_experiments, load_experiment  # noqa: E402
 from entropy_dynamics.reporting.claims import load_claims  # noqa: E402
-from entropy_dynamics.reporting.experiments import BASE, Run, known_experiments, load_experiment  # noqa: E402
+from entropy_dynamics.results.files import write_json  # noqa: E402
+from entropy_dynamics.results.provenance import hardware  # noqa: E402
 
 SCALE = made_up.SCALE
 SAMPLES = {"aime24": 30 * 32, "aime25": 30 * 32, "dapo500": 60 * 8}  # of one policy, as made_up writes them

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.files import write_json
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.provenance import hardware
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import hardware
 
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
 DRAWN = ("tables", "figures", "claims")

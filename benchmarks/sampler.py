@@ -16,13 +16,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.files import write_json
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.provenance import hardware
-from entropy_dynamics.responses import make_prompts
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
+from entropy_dynamics.sampling.responses import make_prompts
 from entropy_dynamics.tasks.problems import load_problems
 
 RESULT = Path(__file__).parent / "results" / "sampler.json"

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
-from entropy_dynamics.files import write_json
-from entropy_dynamics.provenance import hardware
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.provenance import hardware
 
 VOCABULARY, DEPTH = 151_936, 3_584
 RESULT = Path(__file__).parent / "results" / "token_stats.json"

@@ -18,13 +18,13 @@ import pandas as pd
 import torch
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.files import write_json
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.provenance import hardware
-from entropy_dynamics.responses import make_grader, make_prompts
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling.native import NativeSampler
+from entropy_dynamics.sampling.responses import make_grader, make_prompts
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from entropy_dynamics.config import HabitsConfig, StandInConfig, WarmStartConfig
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.models.stand_ins import build_stand_in
-from entropy_dynamics.models.tokenizer import build_tokenizer
-from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.models.toy import build_stand_in
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.arithmetic import generate_problems
 from entropy_dynamics.tasks.prompts import encode_prompt
-from entropy_dynamics.training.modules import load_critic
+from entropy_dynamics.training.loading import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from entropy_dynamics.config import load_config
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.tasks.grading import grade
-from entropy_dynamics.training.modules import load_trained_policy
+from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 
 CASE = ("gpu", "qwen2.5-7b-instruct", "clip_b")  # scale, model, method

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.files import write_json, write_parquet
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.reporting.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.results.files import write_json, write_parquet
+from entropy_dynamics.results.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"

@@ -15,15 +15,15 @@ import torch
 from omegaconf import OmegaConf
 
 from entropy_dynamics.config import CriticConfig, HardwareConfig
+from entropy_dynamics.distributed.ranks import Ranks, SharedSampler
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_model, load_tokenizer
-from entropy_dynamics.ranks import Ranks, SharedSampler
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.tasks.arithmetic import generate_problems
 from entropy_dynamics.tasks.prompts import encode_prompt
 from entropy_dynamics.training.checkpoints import Checkpoints
-from entropy_dynamics.training.modules import load_critic, load_trained_policy
+from entropy_dynamics.training.loading import load_critic, load_trained_policy
 from entropy_dynamics.training.policy import whole
 from entropy_dynamics.training.trainer import Trainer
 from reference import even_sum, training_config

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import identity, load_config, to_yaml
-from entropy_dynamics.files import sha256, write_json, write_parquet, write_text
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.pass_rates import filter_by_rate
-from entropy_dynamics.provenance import provenance
-from entropy_dynamics.reporting.experiments import Run, load_experiment
-from entropy_dynamics.tasks.problem_sets import build_problem_sets
+from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.stages.pass_rates import filter_by_rate
+from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.verification import records
 from made_up import MODEL, ROOT, write_logit_steps, write_metrics

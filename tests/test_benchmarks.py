@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.files import write_json, write_parquet
+from entropy_dynamics.results.files import write_json, write_parquet
 
 START = 1_700_000_000
 JOBS = {  # record: (start, end)

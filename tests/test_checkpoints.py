@@ -9,8 +9,8 @@ from shutil import copy
 import pytest
 import torch
 
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.training.checkpoints import Checkpoints
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_json, write_parquet
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.reporting.claims import (
     VERDICTS,
     claim_runs,
@@ -24,8 +24,8 @@ from entropy_dynamics.reporting.claims import (
     write_claims,
 )
 from entropy_dynamics.reporting.claims_figure import distance
-from entropy_dynamics.reporting.experiments import Run
-from entropy_dynamics.reporting.paper_gains import sampling_errors
+from entropy_dynamics.results.files import write_json, write_parquet
+from entropy_dynamics.results.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"

@@ -14,9 +14,9 @@ import yaml
 
 from conftest import ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.files import sha256
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks.problems import Problem, load_problems, write_problems
 
 MODEL = "qwen2.5-7b-instruct"
@@ -155,7 +155,7 @@ def prepared(run, layout):
 @pytest.mark.usefixtures("prepared")
 def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, layout, monkeypatch):
     """A validation problem may have the id of a training problem, since sets can come from different files."""
-    from entropy_dynamics.training import run as run_module
+    from entropy_dynamics.stages import train as run_module
 
     kept = keep(layout, 5)
     trained = {problem.id: problem.answer for problem in load_problems(layout.problems("train")) if problem.id in kept}
@@ -231,7 +231,7 @@ def test_a_run_that_broke_goes_on_from_the_last_good_step(run, layout, monkeypat
 
     settings = ["training.steps=3", "training.checkpoint_every=2"]
     with monkeypatch.context() as patched:
-        patched.setattr("entropy_dynamics.training.run.Trainer", type("Broken", (Trainer,), {"step": broken}))
+        patched.setattr("entropy_dynamics.stages.train.Trainer", type("Broken", (Trainer,), {"step": broken}))
         assert run(*TRAIN, settings=settings)[0] == 2
     code, _, err = run(*TRAIN, settings=settings)
     assert code == 0, err

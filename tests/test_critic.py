@@ -8,8 +8,8 @@ import torch
 from entropy_dynamics.config import CriticConfig
 from entropy_dynamics.core.advantages import whiten
 from entropy_dynamics.core.objective import loss_weights, value_loss
-from entropy_dynamics.training.advantage_estimators import Critic, CriticGAE
 from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.estimators import Critic, CriticGAE
 from reference import training_config
 
 

@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics import responses
 from entropy_dynamics.config import load_config
-from entropy_dynamics.evaluation import evaluate, some_samples
-from entropy_dynamics.files import write_json
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import save_policy
-from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.sampling import Rollout, responses
+from entropy_dynamics.stages.evaluate import evaluate, some_samples
 from entropy_dynamics.tasks import cross_check as module
 from entropy_dynamics.tasks.cross_check import MathVerify, cross_check
 from entropy_dynamics.tasks.grading import grade

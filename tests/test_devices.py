@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from entropy_dynamics.devices import claim_devices, visible_devices
+from entropy_dynamics.distributed.devices import claim_devices, visible_devices
 from entropy_dynamics.errors import UserError
 
 WAIT = 120  # seconds after which a test gives up
@@ -26,7 +26,7 @@ def claimant(body: str, count: int, known: list[str], **options) -> subprocess.P
     """A process that claims `count` of `known` and then runs `body` with what it got in `held`."""
     code = f"""
     import os, sys, time
-    from entropy_dynamics.devices import claim_devices
+    from entropy_dynamics.distributed.devices import claim_devices
     with claim_devices("cuda", {count}, {known!r}, pause=0.02) as held:
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(held)
     """

@@ -9,16 +9,15 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics import responses, shards
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.evaluation import avg_at_k, evaluate, pass_at_k, sample_rows
-from entropy_dynamics.files import sha256, write_json
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy, save_policy
-from entropy_dynamics.responses import make_grader, make_prompts
-from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.results.files import sha256, write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.sampling import Rollout, responses, shards
 from entropy_dynamics.sampling.native import NativeSampler
+from entropy_dynamics.sampling.responses import make_grader, make_prompts
+from entropy_dynamics.stages.evaluate import avg_at_k, evaluate, pass_at_k, sample_rows
 from entropy_dynamics.tasks.grading import grade
 from entropy_dynamics.tasks.problems import Problem, write_problems
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.experiments import known_experiments, load_experiment
-from entropy_dynamics.reporting.results import Results
 
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"
@@ -52,7 +52,7 @@ def test_more_seeds_only_add_runs():
 
 def test_snakemake_can_ask_for_inputs_without_heavy_imports():
     code = (
-        "import sys; from entropy_dynamics.reporting.experiments import load_experiment; "
+        "import sys; from entropy_dynamics.analysis.experiments import load_experiment; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'numpy') if m in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

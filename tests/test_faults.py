@@ -23,8 +23,8 @@ import pytest
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_json
 from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.results.files import write_json
 from fault_harness import LOCKED, STAGES, Workflow, differences, kill, members
 from project_copy import SNAKEMAKE, copy_project, snakemake
 

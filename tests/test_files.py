@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import read_parquet, sha256, write_json, write_parquet, written_whole
+from entropy_dynamics.results.files import read_parquet, sha256, write_json, write_parquet, written_whole
 
 
 def everything(folder):

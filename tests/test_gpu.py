@@ -11,10 +11,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import token_stats
-from entropy_dynamics.footprint import training_memory
-from entropy_dynamics.launch import start_ranks
+from entropy_dynamics.distributed.launch import start_ranks
 from entropy_dynamics.models.loading import save_policy
-from entropy_dynamics.models.tokenizer import build_tokenizer
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
+from entropy_dynamics.planning.footprint import training_memory
 from gpu_memory_program import CASE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]

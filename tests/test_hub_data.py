@@ -14,8 +14,8 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import DataConfig, ProblemSetConfig, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256
-from entropy_dynamics.tasks.problem_sets import build_problem_sets
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.problems import (
     CONFLICT,
     DUPLICATE,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from entropy_dynamics.launch import launched
+from entropy_dynamics.distributed.launch import launched
 
 ROOT = Path(__file__).parents[1]
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
@@ -26,7 +26,7 @@ def start(tmp_path: Path, rank: str, count: int = 2) -> subprocess.Popen:
         textwrap.dedent(f"""
         import sys
         from entropy_dynamics.errors import UserError
-        from entropy_dynamics.launch import start_ranks
+        from entropy_dynamics.distributed.launch import start_ranks
         try:
             start_ranks({count}, [sys.executable, {str(tmp_path / "rank.py")!r}])
         except UserError as error:
@@ -72,7 +72,7 @@ JOINS = """
 import torch
 from omegaconf import OmegaConf
 from entropy_dynamics.config import HardwareConfig
-from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.distributed.ranks import Ranks
 ranks = Ranks.join(OmegaConf.structured(HardwareConfig(device="cpu", ranks=2)))
 """
 LOOPBACK = ("0100007F", "00000000000000000000000001000000")  # 127.0.0.1 and ::1 as /proc writes them
@@ -164,7 +164,9 @@ def test_a_signal_to_the_parent_ends_the_ranks(tmp_path, sent, code):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal to children of a dead process is Linux's own")
 def test_killing_the_parent_leaves_no_rank_behind(tmp_path):
-    parent = start(tmp_path, "from entropy_dynamics.launch import end_with_parent; end_with_parent()" + SLEEPS)
+    parent = start(
+        tmp_path, "from entropy_dynamics.distributed.launch import end_with_parent; end_with_parent()" + SLEEPS
+    )
     ranks = pids_in(parent)
     parent.kill()
     parent.wait()

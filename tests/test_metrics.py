@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from entropy_dynamics.metrics import avg_at_k, pass_at_k, pass_curve, problem_pass_at_k, problem_pass_rates
+from entropy_dynamics.evaluation import avg_at_k, pass_at_k, pass_curve, problem_pass_at_k, problem_pass_rates
 
 
 def right(n: int, c: int) -> np.ndarray:

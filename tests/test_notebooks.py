@@ -9,11 +9,11 @@ from nbclient import NotebookClient
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
-from entropy_dynamics.files import write_json
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages.train import run_training
 from entropy_dynamics.tasks.problems import write_problems
-from entropy_dynamics.training.run import run_training
 
 MODEL = "qwen2.5-7b-instruct"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -7,13 +7,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from conftest import ROOT
-from entropy_dynamics import pass_rates
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import save_policy
-from entropy_dynamics.pass_rates import filter_by_rate, measure_pass_rates
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.stages import pass_rates
+from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
 from entropy_dynamics.tasks.problems import write_problems
 
 

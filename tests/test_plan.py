@@ -12,7 +12,7 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import ShapeConfig, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.footprint import (
+from entropy_dynamics.planning.footprint import (
     GIB,
     block_activation_bytes,
     critic_parameters,
@@ -23,7 +23,7 @@ from entropy_dynamics.footprint import (
     shard_bytes,
     training_memory,
 )
-from entropy_dynamics.plan import make_plan, resources, sampling_seconds, training_seconds, write_plan
+from entropy_dynamics.planning.plan import make_plan, resources, sampling_seconds, training_seconds, write_plan
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
 FAMILIES = {"qwen2": (Qwen2Config, Qwen2Model), "qwen3": (Qwen3Config, Qwen3Model), "llama": (LlamaConfig, LlamaModel)}
@@ -340,5 +340,5 @@ def test_resources_on_a_cpu():
 
 
 def test_no_torch_is_imported():
-    code = "import sys, entropy_dynamics.plan; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    code = "import sys, entropy_dynamics.planning.plan; print('torch' in sys.modules, 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"

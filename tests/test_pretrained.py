@@ -12,14 +12,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.models.pretrained import prepare_pretrained
-from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.results.layout import Layout
 
 MODEL = "qwen2.5-7b-instruct"
 REVISION = "0123456789abcdef0123456789abcdef01234567"

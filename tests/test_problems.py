@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from entropy_dynamics.config import DataConfig, ProblemSetConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256
-from entropy_dynamics.tasks import problem_sets
-from entropy_dynamics.tasks.problem_sets import build_problem_sets, split_problems
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.stages import problems as problem_sets
+from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks.problems import (
     CONFLICT,
     DUPLICATE,

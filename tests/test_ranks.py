@@ -11,12 +11,12 @@ from safetensors import safe_open
 
 from batches import skewed_batch
 from conftest import ROOT
+from entropy_dynamics.distributed.launch import start_ranks
+from entropy_dynamics.distributed.ranks import Ranks, SharedSampler
+from entropy_dynamics.distributed.sharding import empty_model, fill
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.launch import start_ranks
 from entropy_dynamics.models.loading import load_model, save_policy, save_weights
-from entropy_dynamics.ranks import Ranks, SharedSampler
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.training.sharding import empty_model, fill
 from rank_program import CASES, STEPS, make_trainer, recorded
 
 ALL = {  # what each number of ranks runs, in one start of them

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import paired_difference
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_parquet
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.experiments import Run, known_experiments, load_experiment
-from entropy_dynamics.reporting.results import Results
 from entropy_dynamics.reporting.theory import slope_and_correlation
-from entropy_dynamics.statistics import paired_difference
+from entropy_dynamics.results.files import write_parquet
+from entropy_dynamics.results.layout import Layout
 from made_up import (
     MODEL,
     ROOT,

@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
-from entropy_dynamics import shards as module
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.provenance import provenance
-from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
-from entropy_dynamics.shards import Shards
+from entropy_dynamics.sampling import shards as module
+from entropy_dynamics.sampling.shards import Shards
 
 PROMPTS = [Prompt(name, []) for name in "abcde"]
 
@@ -59,7 +59,7 @@ def test_parts_of_something_else_are_not_taken(ended):
 
 
 def test_parts_that_other_code_graded_are_not_taken(ended, monkeypatch):
-    monkeypatch.setattr("entropy_dynamics.provenance._code_hash", lambda: "another grader")
+    monkeypatch.setattr("entropy_dynamics.results.provenance._code_hash", lambda: "another grader")
     machine = Machine()
     shards(ended).rows(PROMPTS, machine)
     assert machine.asked == ["ab", "cd", "e"]
@@ -67,7 +67,7 @@ def test_parts_that_other_code_graded_are_not_taken(ended, monkeypatch):
 
 def test_parts_of_another_machine_and_commit_are_taken(ended, monkeypatch):
     for name in ("commit_of_code", "hardware"):
-        monkeypatch.setattr(f"entropy_dynamics.provenance.{name}", lambda: "another")
+        monkeypatch.setattr(f"entropy_dynamics.results.provenance.{name}", lambda: "another")
     machine = Machine()
     shards(ended).rows(PROMPTS, machine)
     assert machine.asked == ["e"]

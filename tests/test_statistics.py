@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from entropy_dynamics.statistics import Interval, bootstrap_interval, curve_over_seeds, paired_difference
+from entropy_dynamics.analysis.statistics import Interval, bootstrap_interval, curve_over_seeds, paired_difference
 
 
 def width(interval: Interval) -> float:

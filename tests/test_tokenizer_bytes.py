@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from entropy_dynamics.config import HabitsConfig, StandInConfig, WarmStartConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy, save_policy
-from entropy_dynamics.models.stand_ins import build_stand_in
-from entropy_dynamics.models.tokenizer import build_tokenizer
+from entropy_dynamics.models.toy import build_stand_in
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import IGNORED, POOL, solution_batches, warm_start
 from entropy_dynamics.tasks.grading import grade
 from entropy_dynamics.tasks.prompts import SYSTEM, encode_prompt

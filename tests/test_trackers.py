@@ -8,7 +8,7 @@ import pytest
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.trackers import Trackers
 
 MODEL = "qwen2.5-7b-instruct"

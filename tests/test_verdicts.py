@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.files import write_parquet
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.verdicts import T_95, Group, judge, student_interval
 from entropy_dynamics.reporting.claims import load_claims
-from entropy_dynamics.reporting.experiments import Run
-from entropy_dynamics.reporting.results import Results
-from entropy_dynamics.reporting.verdicts import T_95, Group, judge, student_interval
+from entropy_dynamics.results.files import write_parquet
+from entropy_dynamics.results.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"

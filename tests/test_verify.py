@@ -10,11 +10,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from entropy_dynamics.analysis.experiments import load_experiment
+from entropy_dynamics.analysis.results import Samples
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.files import write_json
-from entropy_dynamics.reporting.experiments import load_experiment
-from entropy_dynamics.reporting.results import Samples
+from entropy_dynamics.results.files import write_json
 from made_up import MODEL
 from recorded_results import (
     AIME24,

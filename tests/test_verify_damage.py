@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.files import sha256, write_json, write_parquet
+from entropy_dynamics.results.files import sha256, write_json, write_parquet
 from entropy_dynamics.verification import records
 from made_up import MODEL
 from recorded_results import (

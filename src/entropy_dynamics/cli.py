@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, DataConfig, ProblemSetConfig, load_config
-from entropy_dynamics.devices import claim_devices
+from entropy_dynamics.distributed.devices import claim_devices
+from entropy_dynamics.distributed.launch import end_with_parent, launched, run_on_ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.launch import end_with_parent, launched, run_on_ranks
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks.grading import MAX_DIGITS
 
 if TYPE_CHECKING:
-    from entropy_dynamics.ranks import Ranks
+    from entropy_dynamics.distributed.ranks import Ranks
 
 # What a step needs is imported when it runs: torch and transformers take seconds, and tables and figures need neither.
 
@@ -162,7 +162,7 @@ def _left_to_ranks(config: Config, options: argparse.Namespace) -> bool:
 @contextmanager
 def _ranks(config: Config) -> Iterator["Ranks"]:
     """This process among those that share the step."""
-    from entropy_dynamics.ranks import Ranks
+    from entropy_dynamics.distributed.ranks import Ranks
 
     ranks = Ranks.join(config.hardware)
     try:
@@ -172,7 +172,7 @@ def _ranks(config: Config) -> Iterator["Ranks"]:
 
 
 def _data(options: argparse.Namespace) -> None:
-    from entropy_dynamics.tasks.problem_sets import build_problem_sets
+    from entropy_dynamics.stages.problems import build_problem_sets
     from entropy_dynamics.tasks.prompts import write_prompts
 
     config, layout = _load(options, options.prompts)
@@ -237,7 +237,7 @@ def _prompt(options: argparse.Namespace) -> None:
 def _model(options: argparse.Namespace) -> None:
     config, layout = _load(options, options.model)
     _load_torch(config)
-    from entropy_dynamics.models.preparation import prepare_model
+    from entropy_dynamics.stages.model import prepare_model
 
     prepare_model(config, layout)
 
@@ -248,7 +248,7 @@ def _pass_rates(options: argparse.Namespace) -> None:
     if _left_to_ranks(config, options):
         return
     _load_torch(config)
-    from entropy_dynamics.pass_rates import measure_pass_rates
+    from entropy_dynamics.stages.pass_rates import measure_pass_rates
 
     with _ranks(config) as ranks:
         frame = measure_pass_rates(config, layout, ranks)
@@ -261,7 +261,7 @@ def _train(options: argparse.Namespace) -> None:
     if _left_to_ranks(config, options):
         return
     _load_torch(config)
-    from entropy_dynamics.training.run import run_training
+    from entropy_dynamics.stages.train import run_training
 
     with _ranks(config) as ranks:
         run_training(config, layout, options.method, options.seed, ranks)
@@ -272,7 +272,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     if _left_to_ranks(config, options):
         return
     _load_torch(config)
-    from entropy_dynamics.evaluation import evaluate
+    from entropy_dynamics.stages.evaluate import evaluate
 
     datasets = options.datasets or list(config.data.evaluation)
     with _ranks(config) as ranks:
@@ -283,7 +283,7 @@ def _theory(options: argparse.Namespace) -> None:
     config, layout = _load(options, options.model)
     options.until_done.enter_context(claim_devices(config.hardware.device, 1))
     _load_torch(config)
-    from entropy_dynamics.theory_check import check_logit_steps
+    from entropy_dynamics.stages.theory import check_logit_steps
 
     print(check_logit_steps(config, layout))
 
@@ -319,7 +319,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from entropy_dynamics.plan import check_fits, make_plan, write_plan
+    from entropy_dynamics.planning.plan import check_fits, make_plan, write_plan
 
     plan = make_plan(options.scale, options.set)
     print(write_plan(plan, options.markdown))

@@ -1,125 +1,53 @@
-"""Evaluation: K samples of every problem, one row a sample; Avg@K and Pass@K follow from these rows alone."""
+"""Avg@K and Pass@K (Section 5.1). NumPy only, so the reports can use it.
 
-import hashlib
-from collections.abc import Callable, Sequence
-from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING
+`correct` is always boolean, [problems, n]: which of the n samples of each problem were right. Pass@k for k < n is the
+unbiased estimator of Chen et al. 2021 (arXiv 2107.03374): the chance that k of the n samples, drawn without
+replacement, hold a right one. For k = n that is "any of them", which is what the paper reports.
+"""
 
-import pandas as pd
-
-from entropy_dynamics.config import Config, identity
-from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.files import sha256, write_json, write_parquet
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.metrics import avg_at_k, pass_at_k
-from entropy_dynamics.provenance import provenance
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler
-from entropy_dynamics.tasks.grading import Grade
-
-if TYPE_CHECKING:
-    from entropy_dynamics.ranks import Ranks
-
-__all__ = ["avg_at_k", "evaluate", "pass_at_k", "sample_rows"]
+import numpy as np
 
 
-def evaluate(
-    config: Config, layout: Layout, method: str, seed: int, datasets: Sequence[str], ranks: "Ranks | None" = None
-) -> list[Path]:
-    """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet for each.
-
-    Beside it a record of what it was made from and, of `evaluation.cross_checked` responses, how often Math-Verify
-    agrees with our grades. What was sampled before an earlier call was ended is not sampled again.
-
-    Raises UserError for a data set without a number of samples in the config, and for a file that is not there.
-    """
-    from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
-    from entropy_dynamics.ranks import Ranks
-    from entropy_dynamics.responses import make_grader, make_prompts, open_sampler
-    from entropy_dynamics.shards import Shards
-    from entropy_dynamics.tasks.cross_check import cross_check
-    from entropy_dynamics.tasks.problems import load_problems
-
-    ranks = ranks or Ranks()
-    for dataset in datasets:
-        if dataset not in config.evaluation.samples:
-            raise UserError(f"evaluation.samples has no {dataset!r}{nearest(dataset, config.evaluation.samples)}")
-    model = config.model.name
-    policy = check_model_directory(layout.policy(model, method, seed))
-    tokenizer = load_tokenizer(policy)
-    out = layout.evaluation(model, method, seed)
-    problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
-    prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}
-
-    def grader_of(dataset: str, sampler: Sampler) -> Callable[[Sequence[Prompt]], pd.DataFrame]:
-        samples = config.evaluation.samples[dataset]
-        grade = make_grader(tokenizer, problems[dataset])
-        ids = [problem.id for problem in problems[dataset]]
-        checked = some_samples(ids, samples, config.evaluation.cross_checked, seed)
-
-        def graded(part: Sequence[Prompt]) -> pd.DataFrame:
-            rollouts = sampler.sample(
-                part,
-                samples=samples,
-                temperature=config.evaluation.temperature,
-                max_new_tokens=config.sampling.max_new_tokens,
-                stream=f"evaluation/{dataset}/seed{seed}",
-            )
-            rows = sample_rows(rollouts, [grade(rollout) for rollout in rollouts])
-            rows["response"] = [
-                tokenizer.decode(one.token_ids, skip_special_tokens=True)
-                if (one.problem_id, one.sample) in checked
-                else None
-                for one in rollouts
-            ]
-            return rows
-
-        return graded
-
-    found = {}
-    with open_sampler(config, policy, tokenizer, ranks) as sampler:
-        for dataset in datasets:
-            record = {"seed": seed, "config": identity(config)}
-            record |= provenance([policy / FACTS, layout.problems(dataset)])
-            root = layout.shards("evaluation", model, method, f"seed{seed}", dataset)
-            shards = Shards(root, ranks, record | {"dataset": dataset})
-            found[dataset] = (shards.rows(prompts[dataset], grader_of(dataset, sampler)), record, shards)
-    for dataset, (rows, record, _) in found.items() if ranks.is_main else ():
-        answers = {problem.id: problem.answer for problem in problems[dataset]}
-        file = out / f"{dataset}.parquet"
-        write_parquet(file, rows.drop(columns="response"))
-        settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
-        record = {"evaluation": settings, **record, "outputs": {file.name: sha256(file)}}
-        if config.evaluation.cross_checked:
-            record["math_verify"] = cross_check(
-                (row.response, answers[row.problem_id], row.correct)
-                for row in rows[rows["response"].notna()].itertuples()
-            )
-        write_json(out / f"{dataset}.provenance.json", record)
-    for _, _, shards in found.values() if ranks.is_main else ():  # one job makes all sets, and all anew if it is ended
-        shards.delete()
-    return [out / f"{dataset}.parquet" for dataset in datasets]
+def problem_pass_rates(correct: np.ndarray) -> np.ndarray:
+    """[problems, n] -> [problems]: each problem's share of right samples, c/n."""
+    return _checked(correct).mean(axis=1)
 
 
-def some_samples(problem_ids: Sequence[str], samples: int, number: int, seed: int) -> set[tuple[str, int]]:
-    """`number` of the (problem, sample) pairs: the first by a hash of seed, problem and sample."""
+def problem_pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
+    """[problems, n] -> [problems]: 1 - C(n-c, k) / C(n, k), for 1 <= k <= n. Raises ValueError for another k."""
+    correct = _checked(correct)
+    if not 1 <= k <= correct.shape[1]:
+        raise ValueError(f"k is {k}; it has to be from 1 to the number of samples, {correct.shape[1]}")
+    return _problem_pass_curves(correct, k)[:, -1]
 
-    def chance(pair: tuple[str, int]) -> bytes:
-        return hashlib.sha256(f"{seed}/{pair[0]}/{pair[1]}".encode()).digest()
 
-    return set(sorted(product(problem_ids, range(samples)), key=chance)[:number]) if number else set()
+def avg_at_k(correct: np.ndarray) -> float:
+    """Mean over the problems of their share of right samples, in [0, 1]."""
+    return float(problem_pass_rates(correct).mean())
 
 
-def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.DataFrame:
-    """One row a sample: problem_id, sample, correct, formatted, answer (null if unreadable), finish_reason, tokens."""
-    return pd.DataFrame(
-        {
-            "problem_id": [rollout.problem_id for rollout in rollouts],
-            "sample": [rollout.sample for rollout in rollouts],
-            "correct": [grade.correct for grade in grades],
-            "formatted": [grade.formatted for grade in grades],
-            "answer": pd.array([grade.answer for grade in grades], dtype="Int64"),
-            "finish_reason": [rollout.finish_reason for rollout in rollouts],
-            "tokens": [len(rollout.token_ids) for rollout in rollouts],
-        }
-    )
+def pass_at_k(correct: np.ndarray, k: int) -> float:
+    """Mean over the problems of the unbiased pass@k, in [0, 1]. Raises ValueError unless 1 <= k <= n."""
+    return float(problem_pass_at_k(correct, k).mean())
+
+
+def pass_curve(correct: np.ndarray) -> np.ndarray:
+    """[problems, n] -> [n]: pass@k for k = 1 ... n; it starts at Avg@n and never falls."""
+    correct = _checked(correct)
+    return _problem_pass_curves(correct, correct.shape[1]).mean(axis=0)
+
+
+def _problem_pass_curves(correct: np.ndarray, k: int) -> np.ndarray:
+    # C(n-c, k) / C(n, k) = prod_{j<k} (n-c-j) / (n-j): no binomial, so nothing overflows, and exactly 0 once n-c < k.
+    n = correct.shape[1]
+    wrong = n - correct.sum(axis=1)
+    drawn = np.arange(k)
+    all_wrong = np.cumprod(np.maximum(wrong[:, None] - drawn, 0) / (n - drawn), axis=1)
+    return 1.0 - all_wrong
+
+
+def _checked(correct: np.ndarray) -> np.ndarray:
+    correct = np.asarray(correct)
+    if correct.dtype != bool or correct.ndim != 2 or correct.size == 0:
+        raise ValueError(f"correct has to be a boolean [problems, samples], not {correct.dtype} {list(correct.shape)}")
+    return correct

@@ -13,10 +13,10 @@ from entropy_dynamics.config import (
     scale_files,
     split_method,
 )
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.plan import resources
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.reporting import claims
-from entropy_dynamics.reporting.experiments import known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 
 validate(config, "../schemas/selection.schema.yaml")
 SCALE = config.get("scale", "laptop")

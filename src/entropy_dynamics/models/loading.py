@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256, write_json
+from entropy_dynamics.results.files import sha256, write_json
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.config import Config, ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_json, written_whole
 from entropy_dynamics.models.internlm3 import (
     PROBES,
     check_tokenizer,
@@ -20,6 +19,7 @@ from entropy_dynamics.models.internlm3 import (
     turn_end,
 )
 from entropy_dynamics.models.loading import FACTS, load_tokenizer, other_hashes, weight_hashes
+from entropy_dynamics.results.files import write_json, written_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

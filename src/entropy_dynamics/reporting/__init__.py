@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, load_experiment
 from entropy_dynamics.config import CONFIGS
-from entropy_dynamics.reporting.experiments import EXPERIMENTS, load_experiment
 
 
 def render(

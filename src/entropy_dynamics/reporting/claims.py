@@ -9,11 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import CONFIGS, load_config, read_yaml
-from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.files import write_json, write_text
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.reporting.experiments import (
+from entropy_dynamics.analysis.experiments import (
     COLUMN_NAMES,
     EXPERIMENTS,
     TEXTS,
@@ -23,6 +19,10 @@ from entropy_dynamics.reporting.experiments import (
     named,
     number,
 )
+from entropy_dynamics.config import CONFIGS, load_config, read_yaml
+from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.results.files import write_json, write_text
+from entropy_dynamics.results.layout import Layout
 
 VERDICTS = ("holds", "does not hold", "cannot tell")
 WINDOWS = ("all", "second_half", "last_tenth")
@@ -224,10 +224,10 @@ def write_claims(
     Raises:
         UserError: claims.yaml or paper_values.yaml is not as it should be.
     """
+    from entropy_dynamics.analysis.paper_gains import judge_paper
+    from entropy_dynamics.analysis.results import Results
+    from entropy_dynamics.analysis.verdicts import judge
     from entropy_dynamics.reporting.claims_figure import write_picture
-    from entropy_dynamics.reporting.paper_gains import judge_paper
-    from entropy_dynamics.reporting.results import Results
-    from entropy_dynamics.reporting.verdicts import judge
 
     results = Path(results)
     source = Results(results, scale, Path(configs), Path(experiments))

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from entropy_dynamics.files import written_whole
+from entropy_dynamics.analysis.verdicts import Finding
 from entropy_dynamics.reporting.claims import Claim
 from entropy_dynamics.reporting.style import DPI, RC, WIDTH, add_footer
-from entropy_dynamics.reporting.verdicts import Finding
+from entropy_dynamics.results.files import written_whole
 
 FARTHEST = 4.5  # half-widths; what lies farther is drawn there, as an arrow
 TINY = 1e-9  # an interval may have no width after rounding

@@ -10,10 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from entropy_dynamics.reporting.experiments import Experiment, Panel, Run
-from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.analysis.experiments import Experiment, Panel, Run
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import Curve, curve_over_seeds
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, add_footer, column, line_styles, pretty
-from entropy_dynamics.statistics import Curve, curve_over_seeds
 
 MARKERS = 6  # on a line
 

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.files import write_text, written_whole
+from entropy_dynamics.analysis.experiments import Experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import LEVEL, bootstrap_interval
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.experiments import Experiment
 from entropy_dynamics.reporting.lens import draw_lens
-from entropy_dynamics.reporting.results import Results
 from entropy_dynamics.reporting.style import BARS, DPI, RC, WIDTH, add_footer, pretty
 from entropy_dynamics.reporting.theory import draw_theory
-from entropy_dynamics.statistics import LEVEL, bootstrap_interval
+from entropy_dynamics.results.files import write_text, written_whole
 
 
 def write_figure(experiment: Experiment, results: Path, scale: str, configs: Path, experiments: Path) -> list[Path]:

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from entropy_dynamics.reporting.experiments import Experiment, Run
-from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.analysis.experiments import Experiment, Run
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
 PARTS = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.files import write_text
-from entropy_dynamics.reporting.experiments import METRICS, Experiment
-from entropy_dynamics.reporting.results import Results, Samples
-from entropy_dynamics.statistics import DRAWS, LEVEL, Interval, bootstrap_interval, paired_difference
+from entropy_dynamics.analysis.experiments import METRICS, Experiment
+from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.statistics import DRAWS, LEVEL, Interval, bootstrap_interval, paired_difference
+from entropy_dynamics.results.files import write_text
 
 STYLE = """\
 body { font: 14px/1.4 system-ui, sans-serif; color: #111; max-width: 60rem; margin: 1rem auto; padding: 0 1rem; }

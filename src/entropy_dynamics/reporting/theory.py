@@ -10,8 +10,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from entropy_dynamics.reporting.experiments import Experiment
-from entropy_dynamics.reporting.results import Results
+from entropy_dynamics.analysis.experiments import Experiment
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import BLACK, CYCLE, WIDTH, add_footer
 
 BINS = 60  # to a side of a theorem's panel

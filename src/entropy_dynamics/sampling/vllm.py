@@ -4,7 +4,7 @@ Three things go wrong silently with vLLM 0.32: a push without the output head le
 reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
 default are not those of the distribution that it samples from. The first two are shut off in `VLLMSampler.push`, the
 third in how the engine is started; whatever else may leave engine and trainer apart is found when the trainer scores
-the rollouts (`engine_agreement` in training/step_metrics.py).
+the rollouts (`engine_agreement` in training/metrics.py).
 """
 
 import logging

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_parquet
+from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.tasks.grading import MAX_DIGITS, parse_integer
 
 NO_TEXT = "no problem text"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import write_text
+from entropy_dynamics.results.files import write_text
 from entropy_dynamics.tasks.problems import Problem, load_problems
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import flush, sha256, write_json
-from entropy_dynamics.provenance import fingerprint
-from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.results.files import flush, sha256, write_json
+from entropy_dynamics.results.provenance import fingerprint
 
 RECORD = "checkpoint.json"
 Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]

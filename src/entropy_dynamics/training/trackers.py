@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config, identity
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.results.layout import Layout
 
 PROJECT = "entropy-dynamics"  # in Weights & Biases
 

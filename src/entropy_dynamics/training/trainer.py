@@ -19,17 +19,17 @@ from entropy_dynamics.config import TrainingConfig
 from entropy_dynamics.config_checks import check_dealing
 from entropy_dynamics.core.objective import loss_weights, policy_loss
 from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.sharding import release, sync_gradients
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.methods import Method
-from entropy_dynamics.ranks import Ranks
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks.grading import REWARDS, Grade
-from entropy_dynamics.training.advantage_estimators import AdvantageEstimator, GroupNormalised
 from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.estimators import AdvantageEstimator, GroupNormalised
+from entropy_dynamics.training.metrics import engine_agreement, entropy_metrics, zero_variance_groups
 from entropy_dynamics.training.optimisation import clip_and_step
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.sharding import release, sync_gradients
-from entropy_dynamics.training.step_metrics import engine_agreement, entropy_metrics, zero_variance_groups
 
 
 @dataclass(frozen=True)

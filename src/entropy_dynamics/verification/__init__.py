@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.chain import Chain
 from entropy_dynamics.verification.drawings import Drawings
 from entropy_dynamics.verification.findings import Findings, Verification

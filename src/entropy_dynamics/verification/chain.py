@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config, ProblemSetConfig, identity, read_yaml
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import FACTS
-from entropy_dynamics.tasks.problem_sets import REPORT, TRAIN, build_problem_sets, ids_sha256
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages.problems import REPORT, TRAIN, build_problem_sets, ids_sha256
 from entropy_dynamics.verification.findings import Findings, guarded
 from entropy_dynamics.verification.records import Records, differences, mapping
 

@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pandas as pd
 
+from entropy_dynamics.analysis.experiments import Experiment, Run, load_experiment
 from entropy_dynamics.config import Config
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import input_files, write_claims
-from entropy_dynamics.reporting.experiments import Experiment, Run, load_experiment
 from entropy_dynamics.verification.findings import Findings, guarded, line_of
 
 SOURCES = ("data", "models", "runs", "evaluations", "theory")  # folders that everything is drawn from

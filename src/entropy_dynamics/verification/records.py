@@ -10,9 +10,9 @@ import pandas as pd
 
 from entropy_dynamics.config import Config, identity, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256
-from entropy_dynamics.layout import Layout
-from entropy_dynamics.provenance import commit_of_code
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.verification.findings import Findings, guarded, line_of
 
 NOT_OF_A_RUN = ("seeds.", "experiments")  # config keys that say how many runs there are, and change none

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import pandas as pd
 
 from entropy_dynamics.config import Config, identity
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256, write_json, write_parquet
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
-from entropy_dynamics.provenance import provenance
-from entropy_dynamics.ranks import Ranks
-from entropy_dynamics.responses import make_grader, make_training_prompts, open_sampler
+from entropy_dynamics.results.files import sha256, write_json, write_parquet
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
-from entropy_dynamics.shards import Shards
+from entropy_dynamics.sampling.responses import make_grader, make_training_prompts, open_sampler
+from entropy_dynamics.sampling.shards import Shards
 from entropy_dynamics.tasks.problems import load_problems
 
 

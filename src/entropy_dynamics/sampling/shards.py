@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from entropy_dynamics.files import read_parquet, write_parquet
-from entropy_dynamics.provenance import fingerprint
-from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.results.files import read_parquet, write_parquet
+from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 

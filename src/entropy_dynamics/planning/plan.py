@@ -12,9 +12,10 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from entropy_dynamics.analysis.experiments import BASE, EXPERIMENTS, Run, known_experiments, load_experiment
 from entropy_dynamics.config import CONFIGS, Config, ShapeConfig, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.footprint import (
+from entropy_dynamics.planning.footprint import (
     BYTES,
     GIB,
     checkpoint_bytes,
@@ -26,7 +27,6 @@ from entropy_dynamics.footprint import (
     training_memory,
 )
 from entropy_dynamics.reporting.claims import load_claims
-from entropy_dynamics.reporting.experiments import BASE, EXPERIMENTS, Run, known_experiments, load_experiment
 from entropy_dynamics.sampling import PROMPTS_HELD
 
 HELD_TOKEN = 70  # bytes of a sampled token and its log p as Python objects in a rollout

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.statistics import DRAWS, LEVEL, ROUNDING
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.reporting.claims import Claim
-from entropy_dynamics.reporting.experiments import Run
-from entropy_dynamics.reporting.results import Results, Samples
-from entropy_dynamics.statistics import DRAWS, LEVEL, ROUNDING
+from entropy_dynamics.results.layout import Layout
 
 MIN_STEPS = 8  # fewer make neither a correlation nor a block bootstrap
 SPARSE = {"entropy_change", "validation_accuracy"}  # columns that are NaN by design on the steps between

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.files import sha256
+from entropy_dynamics.results.files import sha256
 
 PACKAGES = (
     "entropy-dynamics",
@@ -83,7 +83,7 @@ def commit_of_code() -> dict[str, Any]:
 @cache  # the code that runs is that of the start, whatever is edited meanwhile
 def _code_hash() -> str:
     """Of the names and contents of this package's modules."""
-    root = Path(__file__).parent
+    root = Path(__file__).parents[1]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*.py")}
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from entropy_dynamics.analysis.verdicts import verdict_of
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.reporting.verdicts import verdict_of
 
 NORMAL_95 = 1.96
 

@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.ranks import Ranks
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.config import HardwareConfig
+from entropy_dynamics.distributed.launch import MEETING
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.launch import MEETING
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# A rank that dies ends the others within seconds (launch.py). This bound is for one that hangs, and has to be longer
-# than the time by which one rank may finish its sampling before another.
+# A rank that dies ends the others within seconds (launch.py). This bound is for one that hangs; it must exceed the time
+# by which one rank may finish its sampling before another.
 TIMEOUT = timedelta(hours=1)
 CPU = torch.device("cpu")
 Item = TypeVar("Item")

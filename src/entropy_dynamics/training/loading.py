@@ -6,11 +6,11 @@ from pathlib import Path
 from torch import nn
 
 from entropy_dynamics.config import TrainingConfig
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.sharding import empty_model, fill, shard
 from entropy_dynamics.models.loading import check_model_directory, load_model
-from entropy_dynamics.ranks import Ranks
-from entropy_dynamics.training.advantage_estimators import Critic, CriticGAE
+from entropy_dynamics.training.estimators import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.sharding import empty_model, fill, shard
 
 
 def load_trained_policy(directory: Path, config: TrainingConfig, ranks: Ranks) -> Policy:

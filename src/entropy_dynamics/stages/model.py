@@ -7,13 +7,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config
-from entropy_dynamics.files import write_json, written_whole
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import FACTS, other_hashes, save_policy, weight_hashes
 from entropy_dynamics.models.pretrained import prepare_pretrained
-from entropy_dynamics.models.stand_ins import build_stand_in
-from entropy_dynamics.models.tokenizer import build_tokenizer
+from entropy_dynamics.models.toy import build_stand_in
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import warm_start
+from entropy_dynamics.results.files import write_json, written_whole
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.training.progress import Progress
 

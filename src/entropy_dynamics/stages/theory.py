@@ -13,13 +13,13 @@ from torch import Tensor
 
 from entropy_dynamics.config import Config
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
-from entropy_dynamics.files import sha256, write_json, write_parquet
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import FACTS, load_policy
-from entropy_dynamics.provenance import provenance
-from entropy_dynamics.ranks import device_of
-from entropy_dynamics.responses import make_training_prompts, pad_token
+from entropy_dynamics.results.files import sha256, write_json, write_parquet
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.native import NativeSampler
+from entropy_dynamics.sampling.responses import make_training_prompts, pad_token
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config
+from entropy_dynamics.distributed.ranks import Ranks, SharedSampler
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_model
-from entropy_dynamics.ranks import Ranks, SharedSampler
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.sampling.native import NativeSampler, ReplicaSampler
 from entropy_dynamics.tasks.grading import Grade, grade

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from entropy_dynamics.config import TrainingConfig
 from entropy_dynamics.core.advantages import gae, group_advantages, whiten
 from entropy_dynamics.core.objective import loss_weights, value_loss
-from entropy_dynamics.ranks import Ranks
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.sharding import release, sync_gradients
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.optimisation import clip_and_step
-from entropy_dynamics.training.sharding import release, sync_gradients
 
 
 class AdvantageEstimator(Protocol):

@@ -23,7 +23,7 @@ from typing import Any
 
 from entropy_dynamics.config import read_yaml
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.layout import Layout
+from entropy_dynamics.results.layout import Layout
 
 EXPERIMENTS = Path("experiments")
 BASE = "base"  # the untrained model: evaluated, never trained

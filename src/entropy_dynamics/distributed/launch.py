@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config
-from entropy_dynamics.devices import claim_devices
+from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:

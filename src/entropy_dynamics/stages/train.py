@@ -8,9 +8,9 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from entropy_dynamics.config import Config, identity, read_yaml, to_yaml
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, UserError
-from entropy_dynamics.files import read_parquet, write_json, write_parquet, write_text, written_whole
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import (
     FACTS,
@@ -22,16 +22,22 @@ from entropy_dynamics.models.loading import (
     save_policy,
     weight_hashes,
 )
-from entropy_dynamics.provenance import provenance
-from entropy_dynamics.ranks import Ranks
-from entropy_dynamics.responses import make_grader, make_prompts, make_training_prompts, open_sampler, pad_token
+from entropy_dynamics.results.files import read_parquet, write_json, write_parquet, write_text, written_whole
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.sampling.responses import (
+    make_grader,
+    make_prompts,
+    make_training_prompts,
+    open_sampler,
+    pad_token,
+)
 from entropy_dynamics.tasks.problems import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
-from entropy_dynamics.training.modules import load_critic, load_trained_policy
+from entropy_dynamics.training.loading import load_critic, load_trained_policy
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
-from entropy_dynamics.training.sharding import PRECISIONS
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import Trainer
 

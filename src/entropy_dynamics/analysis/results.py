@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from entropy_dynamics.analysis.experiments import Experiment, Run, check, named, number
 from entropy_dynamics.config import load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.layout import Layout
 from entropy_dynamics.models.loading import FACTS, read_facts
-from entropy_dynamics.reporting.experiments import Experiment, Run, check, named, number
+from entropy_dynamics.results.layout import Layout
 
 
 @dataclass(frozen=True)

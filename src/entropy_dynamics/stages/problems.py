@@ -12,7 +12,7 @@ from typing import Any
 from entropy_dynamics.config import DataConfig, ProblemSetConfig
 from entropy_dynamics.config_checks import check_set_name
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.files import sha256, write_json, written_whole
+from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.tasks.problems import (
     Problem,
     RawProblem,

@@ -1,0 +1,1 @@
+"""From result files to numbers: experiments, scores, curves, intervals, verdicts. No torch, no drawing."""

@@ -1,0 +1,1 @@
+"""Ranks of one run: joining, launching, claiming devices, sharding parameters."""

@@ -1,0 +1,1 @@
+"""Memory, time and disk that a scale needs, computed from its config."""

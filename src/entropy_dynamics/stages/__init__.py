@@ -1,0 +1,1 @@
+"""One module per stage of the workflow: a rule of the Snakefile, and a command of the same name."""
