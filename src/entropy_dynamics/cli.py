@@ -1,8 +1,9 @@
-"""The command line: `entropy-dynamics <step> --help`. The rules of the workflow run exactly these commands."""
+"""The command line: `entropy-dynamics <stage> --help`. The rules of the workflow run exactly these commands."""
 
 import argparse
 import atexit
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,23 +11,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import Config, DataConfig, ProblemSetConfig, load_config
+from entropy_dynamics.config import RunConfig, StageConfig, file_schema, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import end_with_parent, launched, run_on_ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.tasks.grading import MAX_DIGITS
 
 if TYPE_CHECKING:
     from entropy_dynamics.distributed.ranks import Ranks
 
-# What a step needs is imported when it runs: torch and transformers take seconds, and tables and figures need neither.
+# What a stage needs is imported when it runs: torch and transformers take seconds, and tables and figures need neither.
 
 
 def program() -> None:
-    """The command itself: `main`, then out at once, as taking an interpreter with torch in it apart takes 0.6 s.
+    """The command itself: `main`, then exit at once, since tearing down an interpreter with torch in it takes 0.6 s.
 
-    What libraries do at exit is still done, and an exception that `main` lets through ends the process as ever.
+    Handlers that libraries registered with atexit still run, and an exception that `main` raises ends the process.
     """
     codes: list[int] = []
     atexit.register(_leave, codes)  # registered first, so it runs last
@@ -42,14 +42,14 @@ def _leave(codes: list[int]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one step. Returns 0, 1 if `verify` found something, 2 for what the user can mend, 130 after Ctrl-C."""
+    """Run one stage. Returns 0, 1 if `verify` found something, 2 for the user's mistakes, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
         end_with_parent()
     try:
         with ExitStack() as options.until_done:
-            code = options.run(options)
+            return options.run(options) or 0
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
         return 2
@@ -62,25 +62,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    except OSError as error:  # a full disk, a folder that may not be written
+    except OSError as error:  # a full disk, a read-only folder
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        if not launched():  # whoever started the ranks says it
+        if not launched():  # the process that started the ranks says it
             print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
-    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
-    steps = parser.add_subparsers(title="steps", required=True, metavar="STEP")
+    stages = parser.add_subparsers(title="stages", required=True, metavar="STAGE")
 
-    def step(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
-        sub = steps.add_parser(name, help=about, description=about)
+    def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=about)
         sub.set_defaults(run=run)
         sub.add_argument("--scale", default="laptop", help="a file of configs/scale (default: laptop)")
-        sub.add_argument("--results", default="results", help="where results stand (default: results)")
+        sub.add_argument("--results", default="results", help="the results folder (default: results)")
         sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config value")
         if "model" in needs:
             sub.add_argument("--model", required=True, help="a file of configs/model")
@@ -89,67 +88,74 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--seed", type=_seed, required=True, help="0 or more")
         return sub
 
-    data = step("data", _data, "Build or read, check and split the problem sets.")
-    data.add_argument("--train", metavar="FILE", help="training problems, JSONL or parquet, instead of the scale's")
-    data.add_argument("--evaluation", action="append", default=[], metavar="NAME=FILE", help="an evaluation set")
-    data.add_argument(
+    problems = stage("problems", _problems, "Generate or read, clean and split the problem sets.")
+    problems.add_argument("--train", metavar="FILE", help="training problems, JSONL or parquet, instead of the scale's")
+    problems.add_argument("--evaluation", action="append", default=[], metavar="NAME=FILE", help="an evaluation set")
+    problems.add_argument(
         "--split", action="append", default=[], metavar="NAME=SIZE", help="a set split off the training set"
     )
-    data.add_argument("--out", metavar="DIR", help="where to write (default: <results>/<scale>/data)")
-    data.add_argument("--prompts", metavar="MODEL", help="also write the prompts that the real MODEL would get")
-    prompt = step("prompt", _prompt, "Print one problem as the model gets it, and its number of tokens.", "model")
-    prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
-    step("model", _model, "Make a base model ready: build and warm-start its stand-in.", "model")
-    step("pass-rates", _pass_rates, "Measure pass rates and filter the training problems.")
-    step("train", _train, "Train one model with one method and one seed.", "model", "method")
-    evaluate = step("evaluate", _evaluate, "Sample the evaluation sets from a policy.", "model", "method")
+    problems.add_argument("--task", default="math", help="the task that grades problems from files (default: math)")
+    problems.add_argument("--out", metavar="DIR", help="output folder (default: <results>/<scale>/data)")
+    problems.add_argument("--prompts", metavar="MODEL", help="also write the prompts that the real MODEL would get")
+    stage("model", _model, "Prepare a base model: download it, or build and warm-start a toy model.", "model")
+    stage("pass_rates", _pass_rates, "Measure pass rates and filter the training problems.")
+    stage("train", _train, "Train one model with one method and one seed.", "model", "method")
+    evaluate = stage("evaluate", _evaluate, "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
-    step("theory", _theory, "Theorems 1 and 2 on the base model: predicted against realised entropy change.", "model")
-    report = step("report", _report, "Draw tables and figures.")
+    stage("theory", _theory, "Theorems 1 and 2 on the base model: predicted and realised entropy change.", "model")
+    report = stage("report", _report, "Write tables and figures.")
     report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., pass_rates")
-    step("claims", _claims, "Judge the paper's claims by the results that are there.")
-    check = step("verify", _verify, "Check results against their hashes, their samples and the configs.")
-    check.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, in place of both options")
-    plan = step("plan", _plan, "Say what a scale needs before anything is started: memory, tokens, hours, disk.")
+    stage("claims", _claims, "Judge the paper's claims by the results so far.")
+
+    prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
+    prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
+    verify = stage("verify", _verify, "Check results against their hashes, their samples and the configs.")
+    verify.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options")
+    plan = stage("plan", _plan, "Memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
-    show = step("config", _config, "Print the resolved config of a run.", "model")
-    show.add_argument("--method", required=True)
+    config = stage("config", _config, "Print the resolved config of a run.")
+    config.add_argument("--model", help="a file of configs/model")
+    config.add_argument("--method", help="a file of configs/method, or name@parameter=value,...")
+    config.add_argument("--schema", action="store_true", help="print the JSON schema of the config files instead")
     return parser
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or len(text) > MAX_DIGITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most {MAX_DIGITS} digits")
+    if not text.isdecimal() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
 
 
-def _load(options: argparse.Namespace, model: str | None = None, method: str | None = None) -> tuple[Config, Layout]:
-    config = load_config(options.scale, model, method, options.set)
-    return config, Layout.of(options.scale, options.results)
+def _layout(options: argparse.Namespace) -> Layout:
+    return Layout.of(options.scale, options.results)
 
 
-def _quieten(config: Config) -> None:
-    """Before transformers is imported: the configured number of threads, and nothing of what it has to say."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
+def _run_config(options: argparse.Namespace) -> RunConfig:
+    return load_config(options.scale, options.model, options.method, options.set)
+
+
+def _quieten(threads: int) -> None:
+    """Before transformers is imported: the number of threads, and none of its messages."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def _load_torch(config: Config) -> None:
-    """Import torch and what all of transformers' models need."""
-    _quieten(config)
-    gc.disable()  # it would go through all that these modules define again and again: a quarter of their time
+def _load_torch(threads: int) -> None:
+    """Import torch, and what all of transformers' models need."""
+    _quieten(threads)
+    gc.disable()  # collecting what these modules define, again and again, is a quarter of their import time
     try:
         import torch
-        from transformers.modeling_utils import logging  # from there, as the module is what takes long
+        from transformers.modeling_utils import logging  # from there, as that module is what takes long
     finally:
         gc.enable()
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(threads)
     logging.disable_progress_bar()
 
 
-def _left_to_ranks(config: Config, options: argparse.Namespace) -> bool:
-    """True where ranks did this step, started here and waited for; else this process is to do it."""
+def _done_by_ranks(config: StageConfig, options: argparse.Namespace) -> bool:
+    """Run this stage on ranks and wait for them, if the config says so; else this process has to run it."""
     if launched():
         return False
     if config.hardware.ranks is None:
@@ -160,8 +166,9 @@ def _left_to_ranks(config: Config, options: argparse.Namespace) -> bool:
 
 
 @contextmanager
-def _ranks(config: Config) -> Iterator["Ranks"]:
-    """This process among those that share the step."""
+def _ranks(config: StageConfig) -> Iterator["Ranks"]:
+    """This process as one of the ranks that share the stage."""
+    _load_torch(config.threads)
     from entropy_dynamics.distributed.ranks import Ranks
 
     ranks = Ranks.join(config.hardware)
@@ -171,140 +178,114 @@ def _ranks(config: Config) -> Iterator["Ranks"]:
         ranks.close()
 
 
-def _data(options: argparse.Namespace) -> None:
-    from entropy_dynamics.stages.problems import build_problem_sets
+def _problems(options: argparse.Namespace) -> None:
+    from entropy_dynamics.stages.problems import build_problem_sets, sources_from_files
     from entropy_dynamics.tasks.prompts import write_prompts
 
-    config, layout = _load(options, options.prompts)
-    out = Path(options.out) if options.out else layout.data
+    data = load_config(options.scale, overrides=options.set).data
+    out = Path(options.out) if options.out else _layout(options).data
     if options.train and not options.out:
-        raise UserError(f"--train goes with --out DIR: {out} is for the scale's own problems")
-    report = build_problem_sets(_problem_sources(config.data, options), out)
+        raise UserError(f"--train needs --out DIR: {out} is for the scale's own problems")
+    prompt_format = load_config(options.scale, options.prompts).model.prompt_format if options.prompts else None
+    if options.train or options.evaluation or options.split:
+        data = sources_from_files(data.seed, options.task, options.train, options.evaluation, options.split)
+    report = build_problem_sets(data, out)
     for name, entry in report["sets"].items():
         print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
-    if options.prompts:
-        write_prompts(out, list(report["sets"]), config.model.prompt_format)
-
-
-def _problem_sources(data: DataConfig, options: argparse.Namespace) -> DataConfig:
-    """The scale's problem sets, or those named on the command line when any is."""
-    if not (options.train or options.evaluation or options.split):
-        return data
-    if not options.train:
-        raise UserError("--evaluation and --split go with --train FILE")
-    evaluation = {}
-    for entry in options.evaluation:
-        name, path = _name_and_value("--evaluation", entry)
-        evaluation[name] = ProblemSetConfig(source="file", path=path)
-    for entry in options.split:
-        name, size = _name_and_value("--split", entry)
-        if not size.isdecimal() or len(size) > MAX_DIGITS:
-            raise UserError(f"--split {entry}: {size!r} is not a number of problems")
-        evaluation[name] = ProblemSetConfig(source="split", size=int(size))
-    train = ProblemSetConfig(source="file", path=options.train)
-    return DataConfig(seed=data.seed, folder=None, train=train, evaluation=evaluation)
-
-
-def _name_and_value(option: str, entry: str) -> tuple[str, str]:
-    name, equals, value = entry.partition("=")
-    if not (name.isidentifier() and equals and value):
-        raise UserError(f"{option} {entry!r} is not of the form NAME=VALUE")
-    return name, value
-
-
-def _prompt(options: argparse.Namespace) -> None:
-    """The prompt goes to stdout, all else to stderr, so that a file or a pipe gets the prompt alone."""
-    from entropy_dynamics.tasks.prompts import find_problem, preview_messages, prompt_tokens, render_prompt
-
-    config, layout = _load(options, options.model)
-    name, problem = find_problem(layout.data, ["train", *config.data.evaluation], options.problem)
-    directory, prompt_format = layout.model(options.model), config.model.prompt_format
-    if (directory / "tokenizer_config.json").is_file():
-        _quieten(config)
-        from entropy_dynamics.models.loading import load_tokenizer
-
-        tokenizer = load_tokenizer(directory)
-        text = render_prompt(tokenizer, problem.problem, prompt_format)
-        count = len(prompt_tokens(tokenizer, problem.problem, prompt_format))
-        about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
-    else:
-        text = preview_messages(problem.problem, prompt_format)
-        about = f"a preview, since there is no tokenizer in {directory}"
-    print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
-    print(text, end="" if text.endswith("\n") else "\n")
+    if prompt_format is not None:
+        write_prompts(out, list(report["sets"]), prompt_format)
 
 
 def _model(options: argparse.Namespace) -> None:
-    config, layout = _load(options, options.model)
-    _load_torch(config)
+    config = load_config(options.scale, options.model, overrides=options.set)
+    _load_torch(config.threads)
     from entropy_dynamics.stages.model import prepare_model
 
-    prepare_model(config, layout)
+    prepare_model(config, _layout(options))
 
 
 def _pass_rates(options: argparse.Namespace) -> None:
     model = load_config(options.scale, overrides=options.set).pass_rates.model
-    config, layout = _load(options, model)
-    if _left_to_ranks(config, options):
+    config = load_config(options.scale, model, overrides=options.set)
+    if _done_by_ranks(config, options):
         return
-    _load_torch(config)
-    from entropy_dynamics.stages.pass_rates import measure_pass_rates
-
     with _ranks(config) as ranks:
-        frame = measure_pass_rates(config, layout, ranks)
+        from entropy_dynamics.stages.pass_rates import measure_pass_rates
+
+        frame = measure_pass_rates(config, _layout(options), ranks)
     if ranks.is_main:
         print(f"{frame['kept'].sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
 
 
 def _train(options: argparse.Namespace) -> None:
-    config, layout = _load(options, options.model, options.method)
-    if _left_to_ranks(config, options):
+    config = _run_config(options)
+    if _done_by_ranks(config, options):
         return
-    _load_torch(config)
-    from entropy_dynamics.stages.train import run_training
-
     with _ranks(config) as ranks:
-        run_training(config, layout, options.method, options.seed, ranks)
+        from entropy_dynamics.stages.train import train
+
+        train(config, _layout(options), options.method, options.seed, ranks)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    config, layout = _load(options, options.model, options.method)
-    if _left_to_ranks(config, options):
+    config = _run_config(options)
+    if _done_by_ranks(config, options):
         return
-    _load_torch(config)
-    from entropy_dynamics.stages.evaluate import evaluate
-
     datasets = options.datasets or list(config.data.evaluation)
     with _ranks(config) as ranks:
-        evaluate(config, layout, options.method, options.seed, datasets, ranks)
+        from entropy_dynamics.stages.evaluate import evaluate
+
+        evaluate(config, _layout(options), options.method, options.seed, datasets, ranks)
 
 
 def _theory(options: argparse.Namespace) -> None:
-    config, layout = _load(options, options.model)
+    config = load_config(options.scale, options.model, overrides=options.set)
     options.until_done.enter_context(claim_devices(config.hardware.device, 1))
-    _load_torch(config)
+    _load_torch(config.threads)
     from entropy_dynamics.stages.theory import check_logit_steps
 
-    print(check_logit_steps(config, layout))
+    print(check_logit_steps(config, _layout(options)))
 
 
 def _report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
-    config, layout = _load(options)
+    config = load_config(options.scale, overrides=options.set)
     for name in options.names:
-        for path in render(name, layout.root, options.scale, dict(config.seeds)):
+        for path in render(name, _layout(options).root, options.scale, dict(config.seeds)):
             print(path)
 
 
 def _claims(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.claims import write_claims
 
-    config, layout = _load(options)
-    if not layout.root.is_dir():  # files that are missing are part of a verdict, a folder that is missing is a mistake
-        raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={options.scale}")
-    for path in write_claims(layout.root, options.scale, dict(config.seeds)):
+    config, root = load_config(options.scale, overrides=options.set), _layout(options).root
+    if not root.is_dir():  # missing files are part of a verdict, a missing folder is a mistake
+        raise UserError(f"no folder {root}; make it with: snakemake --config scale={options.scale}")
+    for path in write_claims(root, options.scale, dict(config.seeds)):
         print(path)
+
+
+def _prompt(options: argparse.Namespace) -> None:
+    """The prompt goes to stdout, all else to stderr, so that a file or a pipe gets the prompt alone."""
+    from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
+
+    config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
+    name, problem = find_problem(layout.data, list(config.data.sets), options.problem)
+    directory, prompt_format = layout.model(options.model), config.model.prompt_format
+    if (directory / "tokenizer_config.json").is_file():
+        _quieten(config.threads)
+        from entropy_dynamics.models.loading import load_tokenizer
+
+        tokenizer = load_tokenizer(directory)
+        text = render_prompt(tokenizer, problem, prompt_format)
+        count = len(prompt_tokens(tokenizer, problem, prompt_format))
+        about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
+    else:
+        text = preview_prompt(problem, prompt_format)
+        about = f"a preview, since there is no tokenizer in {directory}"
+    print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
+    print(text, end="" if text.endswith("\n") else "\n")
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -312,7 +293,7 @@ def _verify(options: argparse.Namespace) -> int:
 
     if options.folder:
         options.results, options.scale = Path(options.folder).parent, Path(options.folder).name
-    verification = verify(Layout.of(options.scale, options.results), options.scale, options.set)
+    verification = verify(_layout(options), options.scale, options.set)
     for line in (*verification.findings, verification.summary):
         print(line)
     return 0 if verification.sound else 1
@@ -327,9 +308,12 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _config(options: argparse.Namespace) -> None:
-    from entropy_dynamics.config import to_yaml
-
-    print(to_yaml(_load(options, options.model, options.method)[0]), end="")
+    if options.schema:
+        print(json.dumps(file_schema(), indent=2, ensure_ascii=False))
+    elif options.method and not options.model:
+        raise UserError("--method needs --model: a run has both")
+    else:
+        print(to_yaml(load_config(options.scale, options.model, options.method, options.set)), end="")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ ROOT = LAYOUT.root.as_posix()
 THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
 ONE_GPU = int(SCALE_CONFIG.hardware.device == "cuda")  # of a step without ranks
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
-REAL_MODELS = not SCALE_CONFIG.stand_ins  # downloaded, where stand-ins are trained
+REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, where stand-ins are trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 EXPERIMENTS = {
@@ -82,7 +82,7 @@ def policy_facts(wildcards):
 def job_needs(step, model, method):
     on_cpu = SCALE_CONFIG.hardware.device == "cpu"  # where all jobs are alike
     return resources(
-        SCALE_CONFIG if on_cpu else load_config(SCALE, model, method), step
+        SCALE_CONFIG if on_cpu else load_config(SCALE, model, method) if method else load_config(SCALE, model), step
     )
 
 
@@ -104,7 +104,7 @@ def problem_files(wildcards):
     """The files that problems are read from: those that sets name, and those of a folder that replaces sources."""
     data = SCALE_CONFIG.data
     sets = {"train": data.train, **data.evaluation}
-    files = [one.path for one in sets.values() if one.path is not None]
+    files = [one.path for one in sets.values() if one.source == "file"]
     if data.folder is not None:
         names = [f"{name}{end}" for name in sets for end in (".jsonl", ".parquet")]
         files += [path for name in names if (path := Path(data.folder, name)).is_file()]

@@ -18,10 +18,10 @@ rule problems:
     params:
         scale=SCALE,
     shell:
-        "entropy-dynamics data --scale {params.scale} > {log} 2>&1"
+        "entropy-dynamics problems --scale {params.scale} > {log} 2>&1"
 
 
-rule base_model:
+rule model:
     input:
         configs(),
         model_config,
@@ -45,7 +45,7 @@ rule base_model:
         "entropy-dynamics model --scale {params.scale} --model {wildcards.model:q} > {log} 2>&1"
 
 
-rule measure_pass_rates:
+rule pass_rates:
     input:
         configs(f"model/{PASS_RATE_MODEL}"),
         f"{ROOT}/data/train.parquet",
@@ -65,4 +65,4 @@ rule measure_pass_rates:
     params:
         scale=SCALE,
     shell:
-        "entropy-dynamics pass-rates --scale {params.scale} > {log} 2>&1"
+        "entropy-dynamics pass_rates --scale {params.scale} > {log} 2>&1"

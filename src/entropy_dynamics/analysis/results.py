@@ -15,6 +15,8 @@ from entropy_dynamics.config import load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import FACTS, read_facts
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.tasks import GeneratedSet
+from entropy_dynamics.tasks.sources import SplitSet
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,13 @@ class Model:
     """What ran under a model's name."""
 
     label: str  # the real model's name, as the paper writes it
-    stand_in: bool
+    substitute: bool
     parameters: int
     pretrained: str | None = None  # id on the Hugging Face Hub of what ran; None: a model built here
 
     @property
     def ran(self) -> str:
-        if not self.stand_in:
+        if not self.substitute:
             return self.label
         return f"stand-in of {self.label}" + (f" ({self.pretrained})" if self.pretrained else "")
 
@@ -156,13 +158,13 @@ class Results:
         directory = Layout(self.root).model(name)
         path = self._found(directory / FACTS)
         facts = read_facts(directory)
-        for key, kind in (("label", str), ("stand_in", bool), ("parameters", int)):
+        for key, kind in (("label", str), ("substitute", bool), ("parameters", int)):
             if not isinstance(facts.get(key), kind):
                 raise UserError(
                     f"{path}: {key} is {facts.get(key)!r}; delete the file and make it again with: "
                     f"{self._made_by(path)}"
                 )
-        return Model(facts["label"], facts["stand_in"], facts["parameters"], facts.get("pretrained"))
+        return Model(facts["label"], facts["substitute"], facts["parameters"], facts.get("pretrained"))
 
     def provenance(self, experiment: Experiment) -> list[str]:
         """What ran, at which scale and with how many seeds, for the small print of a figure."""
@@ -218,9 +220,9 @@ class Results:
         return load_config(self.scale, configs=self.configs)
 
     def stand_in_problems(self, dataset: str) -> bool:
-        """Whether generated sums go under this data set's name."""
-        source = self.config.data.evaluation[dataset].source
-        return "arithmetic" in (source, self.config.data.train.source if source == "split" else None)
+        """Whether generated problems go under this data set's name."""
+        source = self.config.data.evaluation[dataset]
+        return isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
 
 
 def _check_numbers(content: Any, depth: int, where: str) -> None:

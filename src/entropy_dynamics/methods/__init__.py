@@ -1,169 +1,163 @@
-"""Entropy-control methods: each turns per-token scalars of a batch into per-token weights of the loss.
+"""Entropy-control methods: per-token scalars of a batch in, per-token weights, loss and advantages out.
 
-A method is a frozen dataclass whose fields are its hyper-parameters and whose `token_weights` is a pure function.
-`@method("name")` above the class is all that makes it known; every module of this package is imported when a
-method is first asked for, so a new method is one new file here (and its YAML under `configs/method/`).
+A method is a subclass of `Method` whose fields are its hyper-parameters; `@method("name")` registers it, and its module
+is imported when a method is first needed. So a new method is one file here, one YAML in configs/method and one test.
 
-The statistics that decide a mask are those of the whole batch of an optimizer step: `token_weights` gets the tokens of
-all its micro-batches at once, so a mask never depends on how the batch was cut.
+Importing this module does not import torch, since configs name methods; importing a method does.
 """
 
-import dataclasses
+from __future__ import annotations
+
 import importlib
-import math
 import pkgutil
-from collections.abc import Callable
-from functools import partial
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.validation import Section, parse
 
-# Below this a batch has no spread to speak of and nothing is an outlier (the released code's value).
-SIGMA_FLOOR = 1e-12
+if TYPE_CHECKING:
+    import torch
 
-_METHODS: dict[str, Callable[..., "Method"]] = {}
+    from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+    from entropy_dynamics.core.token_stats import TokenStats
+
+M = TypeVar("M", bound="type[Method]")
+
+_METHODS: dict[str, type[Method]] = {}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Method:
-    """Base of all methods; on its own it changes nothing, which is plain GRPO.
-
-    denominator: which tokens the token mean divides by: `all` response tokens, or only those `kept` (weight > 0).
-    """
+class Method(Section):
+    """Base of all methods. On its own it is GRPO: every response token counts alike in PPO's clipped objective."""
 
     denominator: Literal["kept", "all"] = "all"
+    """What a token mean divides by: all response tokens, or only those with a weight above 0."""
+    loss_scope: Literal["global_token", "per_group", "per_sequence"] = "global_token"
+    """A mean over all tokens of the update, or a mean over groups or sequences of the token mean in each."""
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """PPO clips the importance ratio at 1 - clip_low ..."""
+    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.2
+    """... and at 1 + clip_high."""
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 3.0
+    """Bounds the loss of a token with A < 0 at -A * dual_clip."""
 
-    def __post_init__(self):
-        if self.denominator not in ("kept", "all"):
-            raise UserError(f"denominator is {self.denominator!r}; it can be 'kept' or 'all'")
-
-    # True: with several updates a batch, weigh anew before each, on its own tokens under the current policy.
-    every_update: ClassVar[bool] = False
-    # False: what a token weighs depends on its own statistics and advantage alone, and rewards are not reshaped. The
-    # trainer then needs no scores of the whole batch before it begins to update.
+    per_update: ClassVar[bool] = False
+    """With several updates per batch, compute weights before each, on its own tokens under the current policy."""
     needs_batch: ClassVar[bool] = True
-    # True: all that it needs of the batch is two bounds, which `training.bounds_from` may take from the step before.
-    has_bounds: ClassVar[bool] = False
+    """False: a token's weight depends on its own statistics and advantage only, and rewards are not reshaped."""
+    entropy_in_loss: ClassVar[bool] = False
+    """True: `token_loss` gets the entropy with its gradient."""
 
-    def shape_rewards(self, rewards: Tensor, groups: Tensor, mean_logp: Tensor) -> Tensor:
-        """Rewards [B] as they enter the group normalisation.
+    def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
+        """Rewards as they enter the advantages.
 
         Args:
-            rewards: [B].
-            groups: integers [B], rollouts of one prompt share a number.
-            mean_logp: [B], mean log-probability of each response's tokens under the policy that sampled it, nats.
+            rewards: of every rollout.
+            groups: rollouts of one prompt share a number.
+            mean_logp: mean log-probability of each response's tokens under the policy that sampled it, nats.
         """
         return rewards
 
+    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
+        """Advantage of every rollout; group-normalised rewards by default. PPO's critic replaces it."""
+        from entropy_dynamics.core.advantages import group_advantages
+
+        return group_advantages(rewards, groups)
+
     def token_weights(
-        self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+    ) -> PerToken:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 
+        Statistics that decide a weight are those of the whole batch of an update, across micro-batches and ranks, so a
+        mask never depends on how the batch was cut.
+
         Args:
-            stats: TokenStats of the whole batch, each [B, T], under the policy that is about to be updated.
-            advantages: [B, T].
-            mask: [B, T], 1 on response tokens, 0 on padding; values under a 0 are arbitrary.
+            stats: of the whole batch, each [batch, token], under the policy that is about to be updated.
+            advantages: of every token.
+            mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
 
         Returns:
-            [B, T] fp32, 0 wherever the mask is.
+            fp32, 0 wherever the mask is.
         """
         return mask.float()
 
-    def bounds(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> tuple[float, float]:
-        """The lowest and the highest score that is kept of a whole batch [B, T]; for methods that have bounds."""
-        raise NotImplementedError
-
-    def weights_within(
-        self, bounds: tuple[float, float], stats: TokenStats, advantages: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Like `token_weights`, with these bounds, for any part of a batch."""
-        raise NotImplementedError
-
-    def drift_penalty(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> Tensor | None:
-        """Coefficient [B, T] of |log p - log p_old| in every token's loss; None = no such term. Arguments as above."""
+    def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken | None:
+        """Per-token coefficients that `token_loss` needs and that depend on the whole batch. Arguments as above."""
         return None
 
-    def entropy_bonus(self) -> float:
-        """Coefficient c of -c H in every token's loss; its gradient goes through the entropy H."""
-        return 0.0
+    def token_loss(
+        self,
+        logp: PerToken,
+        logp_old: PerToken,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        entropy: PerToken | None = None,
+        coefficients: PerToken | None = None,
+    ) -> PerToken:
+        """Loss of every token before weighting and averaging; PPO's clipped objective by default.
 
-    def notes(self, updates_per_batch: int) -> str | None:
-        """What a reader of a run in this mode has to know, in one line; None = nothing."""
+        Args:
+            logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
+            logp_old: the same under the policy that sampled them, detached. Strictly on-policy the two are equal.
+            advantages: of every token.
+            mask: non-zero on response tokens; what the result holds elsewhere is never used.
+            entropy: of the policy being trained, with its gradient, if `entropy_in_loss`.
+            coefficients: what `loss_coefficients` returned for these rows.
+        """
+        from entropy_dynamics.core.objective import clipped_loss
+
+        return clipped_loss(
+            logp, logp_old, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high, dual_clip=self.dual_clip
+        )
+
+    def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
+        """Further columns of metrics.parquet; arguments as above, with the weights that were used."""
+        return {}
+
+    def observe(self, metrics: Mapping[str, float]) -> None:
+        """Update the method's state, if it keeps any, from the metrics of the step that just ended."""
+
+    def state_dict(self) -> dict[str, float]:
+        """The state that `observe` updates; checkpoints hold it."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Restore what `state_dict` returned."""
+
+    def note(self, updates_per_batch: int) -> str | None:
+        """What a reader of a run in this mode should know, in one line."""
         return None
 
 
-def method(name: str, **fixed) -> Callable[[type[Method]], type[Method]]:
-    """Class decorator: make `load_method(name)` build this class, with `fixed` fields already set."""
+def method(name: str) -> Callable[[M], M]:
+    """Class decorator: register a method under `name`."""
 
-    def register(cls: type[Method]) -> type[Method]:
-        _METHODS[name] = partial(cls, **fixed) if fixed else cls
-        return cls
+    def register(kind: M) -> M:
+        _METHODS[name] = kind
+        return kind
 
     return register
 
 
-def load_method(name: str, /, **params) -> Method:
+def method_types() -> Mapping[str, type[Method]]:
+    """Every method by name. Imports them all, and so torch."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return _METHODS
+
+
+def load_method(name: str, /, **params: Any) -> Method:
     """Build the method `name` with its hyper-parameters.
 
     Raises:
-        UserError: unknown name or parameter (the nearest known one is named), or a value out of range.
+        UserError: an unknown name or parameter (the nearest known one is named), or a value out of bounds.
     """
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    if name not in _METHODS:
-        raise UserError(f"unknown method {name!r}{nearest(name, _METHODS)}")
-    build = _METHODS[name]
-    cls = build.func if isinstance(build, partial) else build
-    known = {field.name for field in dataclasses.fields(cls)} - set(getattr(build, "keywords", ()))
-    for key in params:
-        if key not in known:
-            raise UserError(f"method {name} has no parameter {key!r}{nearest(key, known)}")
-    return build(**params)
-
-
-def check_number(name: str, value, test: Callable[[float], bool], right: str) -> None:
-    """Raise UserError unless `value` is a number that passes `test`; `right` says in words which ones do."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and test(value)):  # NaN compares false, so a comparison catches it too
-        raise UserError(f"{name} is {value!r}; it has to be {right}")
-
-
-def check_clipping(mu: float, mu_plus: float | None, apply_to: str) -> None:
-    """Raise UserError unless mu and mu_plus (if given) are at least 0 and `chosen_samples` knows apply_to.
-
-    Without a bound, mu would make the method GRPO under another name; an infinite mu_plus makes it one-sided.
-    """
-    check_number("mu", mu, lambda mu: 0 <= mu < math.inf, "a finite number of standard deviations, 0 or more")
-    if mu_plus is not None:
-        check_number("mu_plus", mu_plus, lambda mu: mu >= 0, "a number of standard deviations, 0 or more")
-    if apply_to not in ("negative", "positive", "both"):
-        raise UserError(f"apply_to is {apply_to!r}; it can be 'negative', 'positive' or 'both'")
-
-
-def chosen_samples(advantages: Tensor, apply_to: str) -> Tensor:
-    """Bool, shape of `advantages`: the tokens of negative (A < 0), positive (A > 0) or both kinds of samples."""
-    match apply_to:
-        case "negative":
-            return advantages < 0
-        case "positive":
-            return advantages > 0
-        case _:
-            return advantages != 0
-
-
-def batch_mean_and_std(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of `values` [B, T] over all tokens with mask 1, in float64.
-
-    float64 so that the thresholds, and with them the masks, do not depend on the order of the sum.
-    """
-    chosen = values[mask.bool()].double()
-    if chosen.numel() == 0:
-        zero = torch.zeros((), dtype=torch.float64, device=values.device)
-        return zero, zero
-    return chosen.mean(), chosen.std(correction=0)
+    kinds = method_types()
+    if name not in kinds:
+        raise UserError(f"unknown method {name!r}{nearest(name, kinds)}")
+    return parse(kinds[name], params, f"method {name}")

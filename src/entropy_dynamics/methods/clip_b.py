@@ -1,43 +1,42 @@
 """Clip_B: batch-normalised entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
 
-A token is an outlier when its S* lies too many standard deviations from the mean S* of the batch. Mean and
-standard deviation are over all response tokens of the batch, whatever their advantage.
+A token is an outlier when its S* lies too many standard deviations from the mean S* of the batch. Mean and standard
+deviation are over all response tokens of the batch, whatever their advantage.
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal
 
 import torch
-from torch import Tensor
 
+from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import SIGMA_FLOOR, Method, batch_mean_and_std, check_clipping, chosen_samples, method
+from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import (
+    SIGMA_FLOOR,
+    Deviations,
+    Samples,
+    UpperDeviations,
+    batch_mean_and_std,
+    chosen_samples,
+)
 
 
 @method("clip_b")
-@dataclass(frozen=True, kw_only=True)
 class ClipB(Method):
-    """As released with Trinity-RFT: one-sided, on negative samples; clipped tokens leave the denominator too.
+    """As released with Trinity-RFT: one-sided, on negative samples; dropped tokens leave the denominator too."""
 
-    mu: drop tokens with S* - mean(S*) < -mu sigma.
-    mu_plus: also drop those above +mu_plus sigma; infinite = one-sided, None = the same as mu.
-    apply_to: samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both.
-    """
-
-    mu: float = 2.5
-    mu_plus: float | None = math.inf
-    apply_to: str = "negative"
-    denominator: str = "kept"
-    has_bounds: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_clipping(self.mu, self.mu_plus, self.apply_to)
+    mu: Deviations = 2.5
+    """Drop tokens with S* - mean(S*) < -mu sigma."""
+    mu_plus: UpperDeviations | None = math.inf
+    """Also drop those above +mu_plus sigma; infinite: one-sided; null: the same as mu."""
+    apply_to: Samples = "negative"
+    """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
+    denominator: Literal["kept", "all"] = "kept"
 
     def token_weights(
-        self, stats: TokenStats, advantages: Tensor, mask: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+    ) -> PerToken:
         mean, sigma = batch_mean_and_std(stats.s_star, mask)
         if sigma < SIGMA_FLOOR:
             return mask.float()
@@ -46,23 +45,10 @@ class ClipB(Method):
         outlier = (deviation < -self.mu) | (deviation > upper)
         return torch.where(outlier & chosen_samples(advantages, self.apply_to), 0.0, mask.float())
 
-    def bounds(self, stats: TokenStats, advantages: Tensor, mask: Tensor) -> tuple[float, float]:
-        mean, sigma = (float(one) for one in batch_mean_and_std(stats.s_star, mask))
-        if sigma < SIGMA_FLOOR:
-            return -math.inf, math.inf
-        return mean - self.mu * sigma, mean + (self.mu if self.mu_plus is None else self.mu_plus) * sigma
-
-    def weights_within(
-        self, bounds: tuple[float, float], stats: TokenStats, advantages: Tensor, mask: Tensor
-    ) -> Tensor:
-        outlier = (stats.s_star < bounds[0]) | (stats.s_star > bounds[1])
-        return torch.where(outlier & chosen_samples(advantages, self.apply_to), 0.0, mask.float())
-
 
 @method("clip_b_paper")
-@dataclass(frozen=True, kw_only=True)
 class ClipBPaper(ClipB):
-    """As eq. 15 has it: two-sided, the gradient alone is masked; on negative samples (Section 5.3)."""
+    """As eq. 15 states it: two-sided, only the gradient is masked; on negative samples (Section 5.3)."""
 
-    mu_plus: float | None = None
-    denominator: str = "all"
+    mu_plus: UpperDeviations | None = None
+    denominator: Literal["kept", "all"] = "all"

@@ -1,13 +1,11 @@
 """GRPO (paper, Section 2, eq. 1): every response token counts alike."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from entropy_dynamics.methods import Method, method
 
 
 @method("grpo")
-@dataclass(frozen=True, kw_only=True)
 class GRPO(Method):
     """The baseline of every comparison; `Method` already is it."""
 

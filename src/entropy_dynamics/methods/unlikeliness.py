@@ -1,4 +1,4 @@
-"""Rewarding the unlikely: among right answers the less likely ones earn more (He et al. 2025).
+"""Rewarding the unlikely: among correct answers the less likely ones earn more (He et al. 2025).
 
     R' = R (1 - beta rank / G),   rank 0 for the least likely of a group's G responses, G - 1 for the most likely,
 
@@ -6,35 +6,28 @@ by the mean log-probability of a response's tokens. Advantages are then those of
 and the group's mean and standard deviation.
 """
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from jaxtyping import Int
+from pydantic import Field
 from torch import Tensor
 
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import Method, check_number, method
+from entropy_dynamics.core.shapes import Groups, PerRollout
+from entropy_dynamics.methods import Method, method
 
 
 @method("unlikeliness")
-@dataclass(frozen=True, kw_only=True)
 class Unlikeliness(Method):
-    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favour the likely wrong answers.
+    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favour the likely wrong answers."""
 
-    beta: the share of the reward that the most likely response loses, but for 1/G of it.
-    shape_constant_groups: also scale the rewards of a group in which all are equal. A group that is all right then has
-        advantages by rank alone; the official recipe drops it, which `false` comes to.
-    """
-
-    beta: float = 0.25
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """The share of the reward that the most likely response loses, but for 1/G of it."""
     shape_constant_groups: bool = False
+    """Also scale the rewards of a group in which all are equal. A group that is all correct then has advantages by rank
+    alone; the official recipe drops such groups, which `false` amounts to."""
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("beta", self.beta, lambda v: 0 <= v <= 1, "a share of the reward, in [0, 1]")
-        if not isinstance(self.shape_constant_groups, bool):
-            raise UserError(f"shape_constant_groups is {self.shape_constant_groups!r}; it is true or false")
-
-    def shape_rewards(self, rewards: Tensor, groups: Tensor, mean_logp: Tensor) -> Tensor:
+    def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         ranks, sizes = ranks_in_groups(mean_logp, groups)
         shaped = torch.where(rewards > 0, rewards * (1 - self.beta * ranks.to(rewards) / sizes), rewards)
         if self.shape_constant_groups:
@@ -47,15 +40,10 @@ class Unlikeliness(Method):
         return torch.where((low == high)[group_of], rewards, shaped)
 
 
-def ranks_in_groups(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Rank of each value in its group, 0 = smallest, of equal values the first is smaller; and the group's size.
+def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
+    """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size.
 
-    Args:
-        values: [B].
-        groups: integers [B]; any order, any sizes.
-
-    Returns:
-        (ranks, sizes), each int64 [B].
+    Groups may stand in any order and have any sizes.
     """
     _, group_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
     order = values.argsort(stable=True)

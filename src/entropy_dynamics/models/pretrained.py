@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.config import Config, ModelConfig, ShapeConfig
+from entropy_dynamics.config import StageConfig
+from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import (
     PROBES,
@@ -51,7 +52,7 @@ SHAPE = {  # the name in model.shape -> the name in config.json
 }
 
 
-def prepare_pretrained(config: Config, out: Path, texts: Iterable[str]) -> None:
+def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
     """Write the model that `config.model` names into `out`, whole or not at all, with its `model.json`.
 
     It comes from `model.path` or, at `model.revision`, from the Hugging Face Hub; files that a broken download got are
@@ -124,7 +125,8 @@ def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str])
         facts: dict[str, Any] = {
             "name": model.name,
             "label": model.label,
-            "stand_in": model.stand_in,
+            "toy": False,
+            "substitute": model.substitute,
             "pretrained": model.pretrained,
             "revision": model.revision if model.path is None else None,  # nobody knows a directory's revision
             "architecture": configuration.model_type,
@@ -163,7 +165,11 @@ def _check_shape(configuration: "PreTrainedConfig", shape: ShapeConfig, source: 
     found = {name: getattr(configuration, key, None) for name, key in SHAPE.items()}
     if found["head_size"] is None:
         found["head_size"] = configuration.hidden_size // configuration.num_attention_heads
-    wrong = [f"{name} is {value}, not {shape[name]}" for name, value in found.items() if value != shape[name]]
+    wrong = [
+        f"{name} is {value}, not {getattr(shape, name)}"
+        for name, value in found.items()
+        if value != getattr(shape, name)
+    ]
     if wrong:
         raise UserError(f"{source / 'config.json'} is not of the shape that model.shape says: {'; '.join(wrong)}")
 

@@ -1,8 +1,6 @@
-"""The stand-ins' tokenizers, in transformers' own format: one token a character of sums, or one a byte of any text."""
+"""Tokenizers of toy models, in transformers' own format: one token per character of a toy task, or per byte."""
 
 from typing import TYPE_CHECKING
-
-from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -12,7 +10,7 @@ SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 BOX = "\\boxed{"  # one token, so that the box costs three tokens and not nine
 CHARACTERS = "0123456789+-*/()=}., \n"
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
-SYSTEM_TURN = {  # a stand-in that knows nothing but sums gets no instruction; real problems go the whole real way
+SYSTEM_TURN = {  # a model that knows one toy task gets no instruction
     "characters": "",
     "bytes": "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}",
 }
@@ -25,15 +23,13 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
-    """The tokenizer that all stand-ins of one `kind` share; its ids are fixed.
+    """The tokenizer that all toy models of one `kind` share; its ids are fixed.
 
-    "characters" has those of sums, and any other becomes `unk_token_id`; "bytes" has a token for every byte, so any
-    text comes back as it was. Raises UserError for another kind.
+    "characters" has those of toy tasks, and any other becomes `unk_token_id`; "bytes" has a token for every byte, so
+    any text comes back unchanged.
     """
     from transformers import PreTrainedTokenizerFast
 
-    if kind not in MAX_LENGTH:
-        raise UserError(f"stand_ins: tokenizer is {kind!r}; it must be one of {', '.join(MAX_LENGTH)}")
     return PreTrainedTokenizerFast(
         tokenizer_object=_characters() if kind == "characters" else _bytes(),
         pad_token="<pad>",

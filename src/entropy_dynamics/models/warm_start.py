@@ -1,14 +1,14 @@
-"""The warm start: supervised learning on solutions of mixed habits, so that RL has something to choose from."""
+"""The SFT warm start: supervised fine-tuning on solutions that a task writes, which RL can then choose among."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from entropy_dynamics.config import WarmStartConfig
+from entropy_dynamics.config.schema import WarmStartConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks.arithmetic import problem_stream, write_solution
+from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.prompts import render_prompt
 
 if TYPE_CHECKING:
@@ -28,15 +28,23 @@ def warm_start(
     config: WarmStartConfig,
     *,
     seed: int,
-    exclude: set[str],
+    exclude: Collection[str],
     max_new_tokens: int,
     progress: Callable[[int, float], None] | None = None,
 ) -> list[float]:
-    """Train `model` in place by cross-entropy on the response tokens of freshly written solutions.
+    """Train `model` in place by cross-entropy on the response tokens of solutions, each used once.
 
-    No problem of `exclude` (texts) is used, whatever the order of its numbers. AdamW, linear warm-up, cosine
-    decay. The same seed gives the same weights on the same machine and number of threads. `progress(step, loss)` is
-    called after every step. Returns the loss of every step in nats a token. Raises UserError if it is not finite.
+    AdamW, linear warm-up, cosine decay. The same seed gives the same weights on the same machine and number of threads.
+
+    Args:
+        exclude: texts of problems that must not be used.
+        progress: called after every step with its number and loss.
+
+    Returns:
+        The loss of every step, nats per token.
+
+    Raises:
+        UserError: the loss is not finite.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -51,13 +59,11 @@ def warm_start(
     losses = []
     model.train()
     for step in range(config.steps):
-        tokens_BT, labels_BT, response_tokens = next(batches)
-        # Padding stands on the right and attention looks to the left, so no attention mask is needed.
-        logits_BTV = model(tokens_BT[:, :-1], use_cache=False).logits
-        loss = cross_entropy(
-            logits_BTV.flatten(0, 1), labels_BT[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-        )
-        # Every token weighs the same: a mean over each batch would favour the short solutions.
+        tokens, labels, response_tokens = next(batches)
+        # Padding is on the right, where causal attention never looks, so no attention mask is needed.
+        logits = model(tokens[:, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")
+        # Every token counts alike: a mean over each batch would favour short solutions.
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):
             raise UserError(f"warm start: the loss is {loss.item()} at step {step}; lower its learning_rate")
@@ -78,7 +84,7 @@ def solution_batches(
     config: WarmStartConfig,
     *,
     seed: int,
-    exclude: set[str],
+    exclude: Collection[str],
     max_new_tokens: int,
 ) -> Iterator[tuple["torch.Tensor", "torch.Tensor", float]]:
     """Endless batches (tokens [B, T], labels [B, T], response tokens of an average batch), padded on the right.
@@ -87,17 +93,18 @@ def solution_batches(
     """
     import torch
 
-    problems = problem_stream(terms=tuple(config.terms), seed=seed, exclude=exclude)
+    solutions = config.solutions
+    problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
-    # What a prompt has around its problem is the same for all of them.
-    before, after = render_prompt(tokenizer, "<problem>", "chat").split("<problem>")
+    template = Problem("", "<problem>", "", solutions.task)  # all prompts are alike but for the problem
+    before, after = render_prompt(tokenizer, template, "chat").split(template.text)
     while True:
         # Rows of similar length share a batch: half of a batch cut at random would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
-        solutions = [write_solution(problem, config.habits, rng) for problem in drawn]
+        written = [solutions.solve(problem, rng) for problem in drawn]
         texts = [f"{before}{problem}{after}" for problem in drawn]
         prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        responses = tokenizer([text + tokenizer.eos_token * ends for text, ends in solutions], add_special_tokens=False)
+        responses = tokenizer([text + tokenizer.eos_token * ends for text, ends in written], add_special_tokens=False)
         rows = [
             (len(prompt), prompt + response[:max_new_tokens])
             for prompt, response in zip(prompts, responses["input_ids"], strict=True)

@@ -5,7 +5,8 @@ and KV cache; while the trainer computes, the engine sleeps and its weights lie 
 level 1). Sizes are in bytes. No torch here: Snakemake asks `plan.resources`, which asks this module.
 """
 
-from entropy_dynamics.config import Config, ShapeConfig
+from entropy_dynamics.config import Config, StageConfig
+from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.errors import UserError
 
 GIB = 2**30
@@ -59,7 +60,7 @@ def critic_parameters(shape: ShapeConfig) -> int:
     return parameters(shape) - head + shape.hidden_size + 1
 
 
-def shard_bytes(config: Config, a_parameter: int) -> float:
+def shard_bytes(config: StageConfig, a_parameter: int) -> float:
     """Bytes on each GPU of what the trainer holds of the policy and of a critic, at so many bytes a parameter."""
     count = parameters(config.model.shape)
     if config.training.advantage == "gae":
@@ -67,7 +68,7 @@ def shard_bytes(config: Config, a_parameter: int) -> float:
     return a_parameter * count / ranks_of(config)
 
 
-def sampling_memory(config: Config, trains: bool) -> dict[str, float]:
+def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     """Bytes on each GPU while the engine samples, by part."""
     plan, shape, engine = config.plan, config.model.shape, config.engine
     weights = parameters(shape) * BYTES[engine.dtype]
@@ -78,12 +79,12 @@ def sampling_memory(config: Config, trains: bool) -> dict[str, float]:
     elif engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
     else:
-        cache = max(0.0, engine.memory_share * plan.gpu_memory_gib * GIB - weights - own)
+        cache = max(0.0, engine.gpu_memory_utilization * plan.gpu_memory_gib * GIB - weights - own)
     shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # the gradient is dropped before
     return {"engine weights": weights, "KV cache": cache, "engine": own, **shards, "process": plan.process_gib * GIB}
 
 
-def training_memory(config: Config) -> dict[str, float]:
+def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes on each GPU at the peak of an update, the engine asleep, by part."""
     shape, training = config.model.shape, config.training
     longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
@@ -120,12 +121,12 @@ def training_memory(config: Config) -> dict[str, float]:
     }
 
 
-def checkpoint_bytes(config: Config) -> float:
+def checkpoint_bytes(config: StageConfig) -> float:
     """Bytes of a checkpoint."""
     return shard_bytes(config, STATES) * ranks_of(config)
 
 
-def misfit(config: Config, step: str) -> str | None:
+def misfit(config: StageConfig, step: str) -> str | None:
     """What does not fit on a GPU, if anything."""
     there = config.plan.gpu_memory_gib
     phases = [("sampling", sampling_memory(config, step == "train"))]

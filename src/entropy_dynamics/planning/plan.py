@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from entropy_dynamics.analysis.experiments import BASE, EXPERIMENTS, Run, known_experiments, load_experiment
-from entropy_dynamics.config import CONFIGS, Config, ShapeConfig, load_config
+from entropy_dynamics.config import CONFIGS, Config, StageConfig, load_config
+from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.footprint import (
     BYTES,
@@ -199,8 +198,8 @@ def sampling_seconds(config: Config, responses: int, trains: bool) -> float:
         # On average a running sequence is at the middle of its response.
         read = parameters(shape) * BYTES[engine.dtype]
         read += sequences * (plan.prompt_tokens + mean / 2) * kv_bytes(shape, engine.dtype)
-        memory = read / (plan.bandwidth_gb_s * 1e9 * plan.bandwidth_share)
-        compute = 2 * sequences * _multiplied(shape) / (plan.tflops * 1e12 * plan.training_share)
+        memory = read / (plan.bandwidth_gb_s * 1e9 * plan.decoding_mbu)
+        compute = 2 * sequences * _multiplied(shape) / (plan.tflops * 1e12 * plan.training_mfu)
         return plan.decode_step_ms / 1e3 + max(memory, compute)
 
     alone = config.sampling.max_new_tokens - mean
@@ -226,7 +225,7 @@ def training_seconds(config: Config) -> float:
         return tokens / ranks_of(config) / measured.trained * passes / grpo
     attention = 2 * shape.layers * shape.heads * shape.head_size * length  # causal: half of the square
     forward = 2 * _multiplied(shape) + attention
-    return tokens * passes * forward / (plan.tflops * 1e12 * plan.training_share * ranks_of(config))
+    return tokens * passes * forward / (plan.tflops * 1e12 * plan.training_mfu * ranks_of(config))
 
 
 def _multiplied(shape: ShapeConfig) -> int:
@@ -242,8 +241,8 @@ def _validations(config: Config) -> int:
 def _job(step: str, config: Config, family: str, example: str, count: int) -> Job:
     training, plan = config.training, config.plan
     for key in ("gpu_memory_gib", "tflops", "bandwidth_gb_s"):
-        if plan[key] <= 0:
-            raise UserError(f"plan.{key} is {plan[key]:g}: say in the scale's config what its GPUs have")
+        if getattr(plan, key) <= 0:
+            raise UserError(f"plan.{key} is {getattr(plan, key):g}: say in the scale's config what its GPUs have")
     mean = min(plan.response_tokens, config.sampling.max_new_tokens)
     trains = step == "train"
     calls = _calls(config, step)
@@ -254,7 +253,7 @@ def _job(step: str, config: Config, family: str, example: str, count: int) -> Jo
     return Job(
         step,
         config.model.name,
-        config.model.pretrained.rpartition("/")[2] if config.model.stand_in else "",
+        config.model.pretrained.rpartition("/")[2] if config.model.substitute else "",
         family,
         example,
         count,
@@ -298,7 +297,8 @@ def _disk(
 def check_fits(plan: Plan, scale: str, overrides: Sequence[str] = (), configs: Path = CONFIGS) -> None:
     """Raise UserError for the first kind of job that needs more memory than a GPU has, with the knobs to turn."""
     for job in plan.jobs:
-        config = load_config(scale, job.model, job.example or None, overrides, configs)
+        run = (job.model, job.example) if job.example else (job.model,)
+        config = load_config(scale, *run, overrides=overrides, configs=configs)
         problem = misfit(config, job.step)
         if problem is None:
             continue
@@ -306,7 +306,7 @@ def check_fits(plan: Plan, scale: str, overrides: Sequence[str] = (), configs: P
         for verb, key, values in _remedies(config):
             value = next((one for one in values if misfit(_with(config, key, one), job.step) is None), None)
             if value is not None:
-                advice.append(f"{verb} {key} to {value}")
+                advice.append(f"{verb} {key} to {str(value).lower()}")
         method = f" with {job.example}" if job.example else ""
         raise UserError(
             f"{job.label}{method} {problem}: {' or '.join(advice) or 'no one setting mends that; take larger GPUs'}"
@@ -319,17 +319,19 @@ def _remedies(config: Config) -> list[tuple[str, str, list]]:
     tokens = [2**k for k in range(20, 9, -1) if longest <= 2**k < config.training.tokens_per_micro_batch]
     cache = config.engine.kv_cache_gib
     return [
-        ("set", "training.activation_checkpointing", [] if config.training.activation_checkpointing else ["true"]),
-        ("set", "training.reduce_every_micro_batch", [] if config.training.reduce_every_micro_batch else ["true"]),
+        ("set", "training.activation_checkpointing", [] if config.training.activation_checkpointing else [True]),
+        ("set", "training.reduce_every_micro_batch", [] if config.training.reduce_every_micro_batch else [True]),
         ("lower", "training.tokens_per_micro_batch", tokens),
-        ("set", "engine.memory_share", [] if cache else [share / 100 for share in range(95, 5, -5)]),
+        ("set", "engine.gpu_memory_utilization", [] if cache else [share / 100 for share in range(95, 5, -5)]),
         ("set", "engine.kv_cache_gib", [2**k for k in range(6, -1, -1)] if cache else []),
         ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # of one machine
     ]
 
 
-def _with(config: Config, key: str, value: float | str) -> Config:
-    return OmegaConf.merge(config, OmegaConf.from_dotlist([f"{key}={value}"]))
+def _with(config: StageConfig, key: str, value: float | str) -> StageConfig:
+    section, name = key.split(".")
+    own = getattr(config, section).model_copy(update={name: value})
+    return config.model_copy(update={section: own})
 
 
 # For Snakemake
@@ -402,8 +404,8 @@ def write_plan(plan: Plan, markdown: bool = False) -> str:
         _memory_table([(job, job.sampling) for job in plan.jobs if job.step != "evaluate"], markdown),
         "Memory of a GPU at the peak of an update, the engine asleep, in GiB:",
         _memory_table([(job, job.training) for job in trained], markdown),
-        f"Reckoned with {stated.tflops:g} TFLOPS, of which training reaches {stated.training_share:.0%}, "
-        f"{stated.bandwidth_gb_s:g} GB/s, of which decoding reaches {stated.bandwidth_share:.0%}, "
+        f"Reckoned with {stated.tflops:g} TFLOPS, of which training reaches {stated.training_mfu:.0%}, "
+        f"{stated.bandwidth_gb_s:g} GB/s, of which decoding reaches {stated.decoding_mbu:.0%}, "
         f"{stated.decode_step_ms:g} ms a decoding step beside that, and responses of "
         f"{stated.response_tokens:g} tokens where a model's config says no other number{measured}.",
     ]

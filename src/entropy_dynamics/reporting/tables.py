@@ -178,7 +178,7 @@ def caption_of(experiment: Experiment, source: Results, rows: list[Row]) -> str:
         "on the same problems, bold where that interval excludes zero (one in ten to twenty would by chance alone); "
         f"the paper's score with its difference to the paper's {baseline}.",
     ]
-    if any(source.model(model).stand_in for model in experiment.models):
+    if any(source.model(model).substitute for model in experiment.models):
         lines.append("A stand-in shows directions, not levels: its scores are not comparable with the paper's.")
     return " ".join(lines)
 

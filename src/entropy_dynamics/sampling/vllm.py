@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import EngineConfig
+from entropy_dynamics.config.schema import EngineConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory
 from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
@@ -39,12 +39,12 @@ FAULTS = (  # what vLLM, torch or the driver say, in lower case, and what the us
     ),
     (
         ("cache blocks", "kv cache is needed"),
-        "its KV cache is too small for one sequence: raise engine.kv_cache_gib or engine.memory_share, or lower "
+        "its KV cache is too small for one sequence: raise engine.kv_cache_gib or engine.gpu_memory_utilization, or lower "
         "sampling.max_prompt_tokens or sampling.max_new_tokens",
     ),
     (
         ("out of memory", "available memory", "free memory", "allocate memory"),
-        "out of memory: set or lower engine.kv_cache_gib, or lower engine.memory_share or sampling.batch_size",
+        "out of memory: set or lower engine.kv_cache_gib, or lower engine.gpu_memory_utilization or sampling.batch_size",
     ),
 )
 
@@ -110,7 +110,7 @@ class VLLMSampler:
                         max_num_seqs=batch_size,
                         # A prompt read in pieces takes a seeded generator back, which those of a CPU cannot do.
                         enable_chunked_prefill=None if torch.cuda.is_available() else False,
-                        gpu_memory_utilization=config.memory_share,
+                        gpu_memory_utilization=config.gpu_memory_utilization,
                         kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
                         enable_sleep_mode=self.sleeps,
                         logprobs_mode="processed_logprobs",  # after division by the temperature, as the trainer's are

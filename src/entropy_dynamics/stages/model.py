@@ -1,44 +1,39 @@
-"""The step that makes a base model ready: a pretrained one, or a stand-in built and warm-started from nothing."""
+"""The base model: a pretrained one, or a toy model that is built and warm-started from random weights."""
 
-import re
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from entropy_dynamics.config import Config
+from entropy_dynamics.config import StageConfig
 from entropy_dynamics.models.loading import FACTS, other_hashes, save_policy, weight_hashes
 from entropy_dynamics.models.pretrained import prepare_pretrained
-from entropy_dynamics.models.toy import build_stand_in
+from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import warm_start
 from entropy_dynamics.results.files import write_json, written_whole
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.progress import Progress
 
 
-def prepare_model(config: Config, layout: Layout) -> Path:
+def prepare_model(config: StageConfig, layout: Layout) -> Path:
     """Write the base model `config.model.name` into `layout.model(...)`, with `model.json` saying what it is.
 
-    A model that the scale has in `stand_ins` is built; any other is a pretrained one (see `prepare_pretrained`).
+    A model that the scale lists in `toy_models` is built; any other is pretrained (see `prepare_pretrained`).
     """
     out = layout.model(config.model.name)
-    sets = ["train", *config.data.evaluation]
-    texts = {problem.problem for one in sets for problem in load_problems(layout.problems(one))}
-    if config.model.name in config.stand_ins:
-        _build(config, out, texts)
+    problems = {one.text for name in config.data.sets for one in load_problems(layout.problems(name))}
+    if config.model.name in config.toy_models:
+        _build(config, out, exclude=problems)
     else:
-        prepare_pretrained(config, out, sorted(texts))
+        prepare_pretrained(config, out, sorted(problems))
     return out
 
 
-def _build(config: Config, out: Path, texts: set[str]) -> None:
+def _build(config: StageConfig, out: Path, exclude: set[str]) -> None:
     name = config.model.name
-    spec = config.stand_ins[name]
-    exclude = {text for text in texts if re.fullmatch(r"\d+(\+\d+)+", text)}  # problems from a file may be no sums
+    spec = config.toy_models[name]
     tokenizer = build_tokenizer(spec.tokenizer)
-    model = build_stand_in(spec, tokenizer)
+    model = build_toy_model(spec, tokenizer)
     with Progress(f"warm start {name}", spec.warm_start.steps) as progress:
         losses = warm_start(
             model,
@@ -54,13 +49,14 @@ def _build(config: Config, out: Path, texts: set[str]) -> None:
         facts: dict[str, Any] = {
             "name": name,
             "label": config.model.label,
-            "stand_in": True,
+            "toy": True,
+            "substitute": True,
             "pretrained": None,
             "revision": None,
             "architecture": spec.architecture,
             "parameters": model.num_parameters(),
             "warm_start_loss": losses[-1],
-            "spec": OmegaConf.to_container(spec),
+            "spec": spec.model_dump(),
             "weights_sha256": weight_hashes(directory),
             "outputs": other_hashes(directory),
         }

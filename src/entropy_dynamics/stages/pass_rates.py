@@ -1,10 +1,10 @@
-"""The pass-rate filter (paper, Section 5.1): drop what the base model nearly always or nearly never gets right."""
+"""The pass-rate filter (paper, Section 5.1): drop problems that the base model nearly always or never solves."""
 
 from collections.abc import Sequence
 
 import pandas as pd
 
-from entropy_dynamics.config import Config, identity
+from entropy_dynamics.config import StageConfig, identity
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
@@ -12,20 +12,21 @@ from entropy_dynamics.results.files import sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
-from entropy_dynamics.sampling.responses import make_grader, make_training_prompts, open_sampler
+from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.sampling.shards import Shards
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.stages.common import make_grader, make_training_prompts
+from entropy_dynamics.tasks.files import load_problems
 
 
-def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = None) -> pd.DataFrame:
-    """Sample every training problem, write `pass_rates.parquet`: a row a problem with its rate and why it was dropped.
+def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None = None) -> pd.DataFrame:
+    """Sample every training problem and write `pass_rates.parquet`: one row per problem, and why it was dropped.
 
-    Columns: problem_id, correct, samples, rate, kept, reason (empty where kept). A problem whose prompt is too long is
-    not sampled: 0 samples, and its rate is NaN. Beside the file stands a record of what it was made from. What was
-    sampled before an earlier call was ended is not sampled again.
+    Columns: problem_id, correct, samples, rate, kept, reason (empty if kept). A problem whose prompt is too long is not
+    sampled: 0 samples, and its rate is NaN. Beside the file is its provenance. What an interrupted call had sampled is
+    not sampled again.
 
     Raises:
-        UserError: if no problem is left.
+        UserError: no problem is left.
     """
     problems = load_problems(layout.problems("train"))
     ranks = ranks or Ranks()
@@ -74,7 +75,7 @@ def measure_pass_rates(config: Config, layout: Layout, ranks: Ranks | None = Non
 
 
 def filter_by_rate(correct: pd.Series, samples: int, low: float | None, high: float | None) -> pd.DataFrame:
-    """Keep low < correct / samples < high, None being no bound. `correct` is indexed by problem id."""
+    """Keep low < correct / samples < high; None is no bound. `correct` is indexed by problem id."""
     rate = correct / samples
     reason = pd.Series("", index=correct.index)
     if low is not None:
@@ -94,7 +95,7 @@ def filter_by_rate(correct: pd.Series, samples: int, low: float | None, high: fl
 
 
 def _with_unsampled(sampled: pd.DataFrame, ids: list[str], reason: str) -> pd.DataFrame:
-    """`sampled` with a row, dropped for `reason`, for each other of `ids`; in the order of `ids`."""
+    """`sampled`, and a row dropped for `reason` for each of the other `ids`; in the order of `ids`."""
     others = {
         "problem_id": sorted(set(ids) - set(sampled["problem_id"])),
         "correct": 0,

@@ -1,8 +1,8 @@
 """Theorems 1 and 2 on a real policy: predicted against realised entropy change of exact steps on the logits.
 
 Positions come from the base model's own rollouts, so the distributions are those that training meets. At each of them
-the sampled token gets a step on the logits, dz = epsilon e_k (Theorem 1) and dz = alpha (e_k - p) (Theorem 2), and the
-entropy is computed anew in float64.
+the logits take a step for the sampled token k, dz = epsilon e_k (Theorem 1) and dz = alpha (e_k - p) (Theorem 2), and
+the entropy is recomputed in float64.
 """
 
 from pathlib import Path
@@ -11,28 +11,29 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from entropy_dynamics.config import Config
+from entropy_dynamics.config import StageConfig
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import FACTS, load_policy
 from entropy_dynamics.results.files import sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.sampling.engines import pad_token
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.sampling.responses import make_training_prompts, pad_token
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.stages.common import make_training_prompts
+from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 
 PROMPTS = 64
 SAMPLES = 8
 AT_A_TIME = 64  # sequences
-LONGEST = 256  # tokens of a response: the theorems ask for no whole solutions
+LONGEST = 256  # tokens of a response: the theorems need no whole solutions
 ELEMENTS = 1 << 26  # positions x vocabulary: half a GiB in float64
 STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are of first order, the largest shows their limit
 
 
-def check_logit_steps(config: Config, layout: Layout) -> Path:
-    """Write `theory/logit_steps.parquet`: a row a token, theorem and step size.
+def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
+    """Write `theory/logit_steps.parquet`: one row per token, theorem and step size.
 
     Columns: theorem (1 or 2), step_size, predicted, realised (nats), probability of the token, entropy before.
     """
@@ -62,16 +63,14 @@ def check_logit_steps(config: Config, layout: Layout) -> Path:
 
 @torch.no_grad()
 def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] in float64 before response tokens, and the tokens [N]; of a large vocabulary a seeded choice."""
-    row, place = batch.mask_BT.nonzero(as_tuple=True)
+    """Logits [N, V] before response tokens, float64, and the tokens [N]; with a large vocabulary of a seeded choice."""
+    row, place = batch.mask.nonzero(as_tuple=True)
     chosen = torch.randperm(len(row), generator=torch.Generator().manual_seed(0))[: ELEMENTS // model.config.vocab_size]
     row, place = (index[chosen.sort().values.to(index.device)] for index in (row, place))
-    position = batch.prompt_lengths_B[row] + place
-    hidden = [
-        model.model(input_ids=ids, use_cache=False).last_hidden_state for ids in batch.sequences_BL.split(AT_A_TIME)
-    ]
+    position = batch.prompt_lengths[row] + place
+    hidden = [model.model(input_ids=ids, use_cache=False).last_hidden_state for ids in batch.sequences.split(AT_A_TIME)]
     logits = model.lm_head(torch.cat(hidden)[row, position - 1])
-    return logits.double() / temperature, batch.sequences_BL[row, position]
+    return logits.double() / temperature, batch.sequences[row, position]
 
 
 def _steps(logits: Tensor, tokens: Tensor, theorem: int, size: float) -> pd.DataFrame:

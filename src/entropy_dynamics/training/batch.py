@@ -1,28 +1,33 @@
-"""A step's rollouts as tensors, and how they are cut into micro-batches."""
+"""The rollouts of one step as tensors, and how they are cut into mini-batches and micro-batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
+from entropy_dynamics.core.shapes import Groups, PerToken, Rows
 from entropy_dynamics.sampling import Prompt, Rollout
 
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """B rollouts. Response tensors are [B, T], T the longest response; sequences are prompt, then response."""
+    """Rollouts, right-padded: a sequence is a prompt followed by its response; `token` counts response tokens."""
 
-    sequences_BL: Tensor  # int64, right-padded
-    prompt_lengths_B: Tensor
-    response_lengths_B: Tensor
-    groups_B: Tensor  # rollouts of one prompt share a number
-    mask_BT: Tensor  # bool, true on response tokens
-    engine_logp_BT: Tensor | None = None  # log p of the response tokens as the engine computed them, where it does
+    sequences: Int[Tensor, "batch length"]
+    prompt_lengths: Int[Tensor, " batch"]
+    response_lengths: Int[Tensor, " batch"]
+    groups: Groups
+    """Rollouts of one prompt share a number."""
+    mask: Bool[Tensor, "batch token"]
+    """True on response tokens."""
+    engine_logp: PerToken | None = None
+    """log p of the response tokens as the engine computed them, if it does."""
 
     @classmethod
     def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], pad_token: int) -> "RolloutBatch":
-        """Put the rollouts of `prompts` (each known by its problem id) side by side."""
+        """Pad and stack the rollouts of `prompts`, which are matched by problem id."""
         number = {prompt.problem_id: group for group, prompt in enumerate(prompts)}
         groups = [number[rollout.problem_id] for rollout in rollouts]
         rows = [
@@ -36,12 +41,12 @@ class RolloutBatch:
                 [torch.tensor(rollout.logp, dtype=torch.float32) for rollout in rollouts], batch_first=True
             )
         return cls(
-            sequences_BL=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token),
-            prompt_lengths_B=torch.tensor([len(prompts[group].token_ids) for group in groups]),
-            response_lengths_B=response_lengths,
-            groups_B=torch.tensor(groups),
-            mask_BT=torch.arange(int(response_lengths.max())) < response_lengths[:, None],
-            engine_logp_BT=engine_logp,
+            sequences=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token),
+            prompt_lengths=torch.tensor([len(prompts[group].token_ids) for group in groups]),
+            response_lengths=response_lengths,
+            groups=torch.tensor(groups),
+            mask=torch.arange(int(response_lengths.max())) < response_lengths[:, None],
+            engine_logp=engine_logp,
         )
 
     def to(self, device: torch.device) -> "RolloutBatch":
@@ -49,26 +54,32 @@ class RolloutBatch:
         return RolloutBatch(*(None if column is None else column.to(device) for column in columns))
 
     def __len__(self) -> int:
-        return len(self.sequences_BL)
+        return len(self.sequences)
 
     @property
-    def lengths_B(self) -> Tensor:
+    def lengths(self) -> Int[Tensor, " batch"]:
         """Tokens of every row without its padding."""
-        return self.prompt_lengths_B + self.response_lengths_B
+        return self.prompt_lengths + self.response_lengths
 
-    def micro_batches(self, tokens: int, rows: Tensor | None = None, ranks: int = 1) -> list[Tensor]:
-        """Cut `rows` (all by default) into micro-batches of at most `tokens` tokens, padding counted.
+    def mini_batches(self, count: int) -> list[Rows]:
+        """The rows of `count` updates, which share the prompts evenly."""
+        groups = self.groups.unique().tensor_split(count)
+        return [torch.isin(self.groups, chosen).nonzero().squeeze(-1) for chosen in groups]
+
+    def micro_batches(self, tokens: int, rows: Rows | None = None, ranks: int = 1) -> list[Int[Tensor, " part"]]:
+        """Cut `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
         Rows are sorted by length, so a micro-batch holds little padding; a single longer row is one by itself. The
-        number of micro-batches is a multiple of `ranks`, and `ranks` that follow each other cost about the same: dealt
-        out in turn, every rank makes as many forward passes as any other, of like sizes.
+        number of micro-batches is a multiple of `ranks`, and any `ranks` consecutive ones cost about the same: dealt
+        out in turn, every rank makes as many forward passes as any other, of similar sizes.
 
-        Raises ValueError if the number of rows is not a multiple of `ranks`.
+        Raises:
+            ValueError: the number of rows is not a multiple of `ranks`.
         """
-        rows = torch.arange(len(self)) if rows is None else rows
+        rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         if len(rows) % ranks:
             raise ValueError(f"{len(rows)} rows cannot be dealt to {ranks} ranks evenly")
-        lengths = self.lengths_B.cpu()[rows]
+        lengths = self.lengths[rows].cpu()
         order = lengths.argsort(descending=True, stable=True)
         cuts, start = [], 0
         while start < len(rows):
@@ -84,4 +95,4 @@ class RolloutBatch:
             cuts[largest : largest + 1] = cuts[largest].tensor_split(2)
         if ranks > 1:
             cuts.sort(key=padded, reverse=True)
-        return [rows[cut] for cut in cuts]
+        return [rows[cut.to(rows.device)] for cut in cuts]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -24,9 +24,10 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.provenance import fingerprint
+from entropy_dynamics.training.critic import Trained
+from entropy_dynamics.training.trainer import Trainer
 
 RECORD = "checkpoint.json"
-Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -51,12 +52,13 @@ class Checkpoints:
         # A save goes on while training does, so it needs a process group in which nothing else is going on.
         self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
-    def save(self, trained: Trained, steps_done: int, rows: list[dict[str, float]]) -> None:
+    def save(self, trainer: Trainer, rows: list[dict[str, float]]) -> None:
         """Start writing a checkpoint. With ranks that goes on in the background, and `finish` gives it its name.
 
         Nothing is to be done for the step of the latest one. Raises UserError if it cannot be written.
         """
         self.finish()
+        steps_done = len(rows)
         if steps_done == self.latest:
             return
         temporary = self.folder / f".step{steps_done}.partial"
@@ -64,9 +66,11 @@ class Checkpoints:
             for stale in self.folder.glob(".step*.partial"):  # of a run that was killed
                 shutil.rmtree(stale)
         self.ranks.barrier()
+        trained = trainer.trained()
         tensors = _tensors(trained, _state(trained))
         writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
         record = {"steps_done": steps_done, "made_from": self.made_from, "rows": list(rows)}
+        record["method"] = trainer.method.state_dict()
         record["made_by"] = [*self.earlier, self.made_by]
         if self.group is None:
             with _faults(temporary, removed=True):
@@ -105,15 +109,16 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
         self.damaged = []
 
-    def resume(self, trained: Trained) -> tuple[int, list[dict[str, float]]]:
-        """Load the latest undamaged checkpoint of this run into `trained`; the steps done and their metrics.
+    def resume(self, trainer: Trainer) -> tuple[int, list[dict[str, float]]]:
+        """Load the latest undamaged checkpoint of this run into `trainer`. Returns the steps done and their metrics.
 
         (0, []) where there is none. A damaged one is passed over with a line that says so.
         """
         for path in reversed(self._steps()):
             damage, record = self._read(path)
             if damage is None:
-                self._load(path, trained)
+                self._load(path, trainer.trained())
+                trainer.method.load_state_dict(record["method"])
                 self.latest = record["steps_done"]
                 self.earlier = [one for one in record["made_by"] if _differ(one, self.made_by)]
                 return self.latest, record["rows"]
@@ -155,6 +160,10 @@ class Checkpoints:
             digests[place] = torch.tensor(list(bytes.fromhex(sha256(path / names[place]))))
         self.ranks.sum(digests)
         return {name: bytes(digest).hex() for name, digest in zip(names, digests.tolist(), strict=True)}
+
+    def made_by_others(self) -> str:
+        """The end of a note, if other code or packages made some of the steps."""
+        return ", some steps of which other code or packages made" if self.earlier else ""
 
     def others(self) -> list[Path]:
         """Folders with checkpoints of the same run's name, made from something else."""

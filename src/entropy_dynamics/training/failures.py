@@ -1,4 +1,4 @@
-"""What a run leaves when its loss or gradient is not finite: the last policy that was, and the batch that broke it."""
+"""What a run leaves when its loss or gradient is not finite: the last finite policy, and the batch that broke it."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ def save_failure(
         for _ in weights:  # gathering a weight takes all ranks
             pass
         return
-    batch, rewards = trainer.under_way
-    tensors = {name: getattr(batch, name) for name in batch.__dataclass_fields__} | {"rewards_B": rewards}
+    batch, rewards = trainer.in_progress
+    tensors = {name: getattr(batch, name) for name in batch.__dataclass_fields__} | {"rewards": rewards}
     with written_whole(directory) as temporary:
         save_policy(trainer.policy.model, tokenizer, temporary / "policy", weights)
         kept = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from torch import nn
 
-from entropy_dynamics.config import TrainingConfig
+from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill, shard
 from entropy_dynamics.models.loading import check_model_directory, load_model
-from entropy_dynamics.training.estimators import Critic, CriticGAE
+from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
 
 

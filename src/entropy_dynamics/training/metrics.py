@@ -1,15 +1,17 @@
 """What a step writes into metrics.parquet: one flat dictionary of numbers."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from entropy_dynamics.core.dynamics import batch_entropy_change
+from entropy_dynamics.core.shapes import Chosen, Groups, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import EngineMismatchError
 
 
 def entropy_metrics(
-    stats: TokenStats, advantages_BT: Tensor, weights_BT: Tensor, mask_BT: Tensor, learning_rate: float
+    stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Chosen, learning_rate: float
 ) -> dict[str, float]:
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
@@ -21,8 +23,7 @@ def entropy_metrics(
     -A S_c on positive or negative samples: the entropy increase and decrease that GRPO would cause there (Section 4.2);
     `..._kept` is what is left of it under the method's weights.
     """
-    mask = mask_BT.bool()
-    advantage, weight, s_centered = (x[mask].double() for x in (advantages_BT, weights_BT, stats.s_centered))
+    advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
     dropped, positive, negative = weight == 0, advantage > 0, advantage < 0
     change = -advantage * s_centered
@@ -43,7 +44,7 @@ def entropy_metrics(
         "clip_fraction": float(dropped.double().mean()),
         "clip_fraction_neg": float((dropped & negative).sum() / negative.sum().clamp_min(1)),
         "predicted_entropy_change": float(
-            batch_entropy_change(advantages_BT * weights_BT, stats.s_centered, mask, learning_rate)
+            batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate)
         ),
         "tokens": int(mask.sum()),
         **{name: float(part.mean()) for name, part in lens.items()},
@@ -51,8 +52,10 @@ def entropy_metrics(
     }
 
 
-def engine_agreement(engine_logp: Tensor, trainer_logp: Tensor, tolerance: float) -> dict[str, float]:
-    """How far the engine's log p of the sampled tokens [N] is from the trainer's, in nats.
+def engine_agreement(
+    engine_logp: Float[Tensor, " tokens"], trainer_logp: Float[Tensor, " tokens"], tolerance: float
+) -> dict[str, float]:
+    """How far the engine's log p of the sampled tokens is from the trainer's, in nats.
 
     The rollouts were made with the weights that were last pushed, so this is the check of that push, over every token
     and before any of them is learned from. `engine_kl` is the mean of log p(engine) - log p(trainer) over sampled
@@ -76,8 +79,7 @@ def engine_agreement(engine_logp: Tensor, trainer_logp: Tensor, tolerance: float
     }
 
 
-def zero_variance_groups(rewards_B: Tensor, groups_B: Tensor) -> float:
-    """Share of groups whose rewards are all the same, which teach nothing."""
-    groups = groups_B.unique()
-    same = [rewards_B[groups_B == group].unique().numel() == 1 for group in groups]
-    return torch.tensor(same).double().mean().item()
+def zero_variance_groups(rewards: PerRollout, groups: Groups) -> float:
+    """Share of groups whose rewards are all equal, from which nothing is learned."""
+    constant = [rewards[groups == group].unique().numel() == 1 for group in groups.unique()]
+    return torch.tensor(constant).double().mean().item()

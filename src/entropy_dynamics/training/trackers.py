@@ -7,9 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from entropy_dynamics.config import Config, identity
+from entropy_dynamics.config import RunConfig, identity
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 
@@ -22,7 +20,7 @@ class Trackers:
     Raises UserError at once, before anything is computed, for a tracker that is not installed or does not start.
     """
 
-    def __init__(self, config: Config, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
+    def __init__(self, config: RunConfig, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
         """`enabled`: on one rank only."""
         self._open = []
         run = Path(config.model.name, method, f"seed{seed}")
@@ -74,7 +72,7 @@ class _TensorBoard:
 class _WandB:
     """Online, offline or off is for wandb's own variable to say: WANDB_MODE."""
 
-    def __init__(self, config: Config, directory: Path, name: str) -> None:
+    def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         wandb = _import("wandb")
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -83,7 +81,7 @@ class _WandB:
                 id=hashlib.sha256(f"{name} {identity(config)}".encode()).hexdigest()[:16],
                 resume="allow",  # a run that goes on from a checkpoint goes on there too
                 name=name,
-                config=OmegaConf.to_container(config, resolve=True),
+                config=config.model_dump(),
                 dir=str(directory),
             )
         except wandb.Error as error:

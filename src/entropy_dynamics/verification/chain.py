@@ -7,13 +7,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
-from entropy_dynamics.config import Config, ProblemSetConfig, identity, read_yaml
+from entropy_dynamics.config import Config, flatten, identity, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import FACTS
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.problems import REPORT, TRAIN, build_problem_sets, ids_sha256
+from entropy_dynamics.tasks import GeneratedSet, Problem, SetSource, find_task
+from entropy_dynamics.tasks.sources import HubSet, SplitSet
 from entropy_dynamics.verification.findings import Findings, guarded
 from entropy_dynamics.verification.records import Records, differences, mapping
 
@@ -28,7 +29,7 @@ class Chain(Records):
 
     def __init__(self, layout: Layout, scale: str, config: Config, overrides: Sequence[str], found: Findings):
         super().__init__(layout, scale, config, overrides, found)
-        self.problem_set = cache(lambda name: self._parquet(layout.problems(name), ("id", "problem", "answer")))
+        self.problem_set = cache(lambda name: self._parquet(layout.problems(name), ("id", "problem", "answer", "task")))
 
     def check(self) -> None:
         if self.layout.data.is_dir():
@@ -89,14 +90,15 @@ class Chain(Records):
         else:
             self._rebuilt(path, sets)
 
-    def _described(self, file: Path, entry: dict, source: ProblemSetConfig) -> None:
+    def _described(self, file: Path, entry: dict, source: SetSource) -> None:
         if entry.get("source") == "file" != source.source:  # data.folder is the machine's, so no config says it
             self.found.add("not checked", file, f"it was read from a file, in the place of its source {source.source}")
             return
         now: dict[str, Any] = {"source": source.source}
-        if source.source == "hub":
-            now |= {key: source[key] for key in ("repository", "revision", "subset")} | {"split": source.hub_split}
-        elif source.source in ("arithmetic", "split"):
+        if isinstance(source, HubSet):
+            now |= {key: getattr(source, key) for key in ("repository", "revision", "subset")}
+            now["split"] = source.hub_split
+        elif isinstance(source, GeneratedSet | SplitSet):
             now["rows"] = source.size
         self.found.add("another config", file, *differences({key: entry.get(key) for key in now}, now))
 
@@ -138,11 +140,11 @@ class Chain(Records):
         config = self._config(path, name)
         if config is None:
             return
-        if (stand_in := config.stand_ins.get(name)) is not None:
-            was, now = (identity(OmegaConf.create(one)) for one in (mapping(facts, "spec"), stand_in))
+        if (toy := config.toy_models.get(name)) is not None:
+            was, now = dict(flatten(mapping(facts, "spec"))), dict(flatten(toy.model_dump(mode="json")))
         else:  # a model from a directory has no revision
-            keys = ["pretrained", "stand_in", *(["revision"] if facts.get("revision") is not None else [])]
-            was, now = ({key: one.get(key) for key in keys} for one in (facts, config.model))
+            keys = ["pretrained", "substitute", *(["revision"] if facts.get("revision") is not None else [])]
+            was, now = {key: facts.get(key) for key in keys}, {key: getattr(config.model, key) for key in keys}
         self.found.add("another config", path, *differences(was, now))
 
     @guarded
@@ -216,7 +218,7 @@ class Chain(Records):
             self.found.add("missing", path, "it says how the run was made")
             return None
         self.found.files.add(path)
-        own = identity(OmegaConf.create(read_yaml(path)))
+        own = identity(read_yaml(path))
         self._same_config(path, own, model, method)
         return own.get("training.steps")
 
@@ -267,10 +269,16 @@ class Chain(Records):
         problems = self.problem_set(file.stem)
         made_from = self._inputs(record).get(self.layout.problems(file.stem))
         if problems is not None and made_from in (None, self._hash(self.layout.problems(file.stem))):
-            answers = problems.set_index("id")["answer"]
-            if set(sizes.index) != set(answers.index):
+            by_id = {row.id: Problem(*row) for row in problems.itertuples(index=False)}
+            answers = {name: one.answer for name, one in by_id.items()}
+            if set(sizes.index) != set(by_id):
                 facts.append(f"its problems are not those of {file.name} in data/")
-            faults["correct"] = frame["correct"] != frame["answer"].eq(frame["problem_id"].map(answers)).fillna(False)
+            graded = [
+                name in by_id
+                and find_task(by_id[name].task).is_correct(None if pd.isna(answer) else answer, by_id[name])
+                for name, answer in zip(frame["problem_id"], frame["answer"], strict=True)
+            ]
+            faults["correct"] = frame["correct"] != graded
         for column, off in faults.items():
             if off.any():
                 row = frame[off].iloc[0]

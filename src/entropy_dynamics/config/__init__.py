@@ -1,0 +1,34 @@
+"""Configuration: `schema` says which keys exist, `loading` merges the files. No torch unless a method is named."""
+
+from entropy_dynamics.config.loading import (
+    CONFIGS,
+    check_scale_file,
+    flatten,
+    identity,
+    known_names,
+    load_config,
+    read_yaml,
+    scale_files,
+    split_method,
+    to_yaml,
+)
+from entropy_dynamics.config.schema import BASE, TRAIN, Config, RunConfig, StageConfig, file_schema
+
+__all__ = [
+    "BASE",
+    "CONFIGS",
+    "TRAIN",
+    "Config",
+    "RunConfig",
+    "StageConfig",
+    "check_scale_file",
+    "file_schema",
+    "flatten",
+    "identity",
+    "known_names",
+    "load_config",
+    "read_yaml",
+    "scale_files",
+    "split_method",
+    "to_yaml",
+]

@@ -1,0 +1,233 @@
+"""Loading configs: OmegaConf merges the files and the command line, the schema checks the result.
+
+    base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
+
+A scale may extend another one, whose file then comes before its own. A file may end with `overrides`, a list of
+`{for: {scale|model|method: ...}, ...}` entries; those whose `for` fits the run are merged over the rest of the file. A
+method may be given with parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, overload
+
+import yaml
+from omegaconf import OmegaConf
+from pydantic import BaseModel
+
+from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, keys_of_the_machine
+from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.validation import Key, parse
+
+CONFIGS = Path("configs")
+MACHINE = "machine.yaml"
+ALTERNATIVES = ("source", "task")  # a section with another one of these replaces the one below, else they are merged
+
+
+@overload
+def load_config(scale: str, *, overrides: Iterable[str] = (), configs: Path = CONFIGS) -> Config: ...
+@overload
+def load_config(scale: str, model: str, *, overrides: Iterable[str] = (), configs: Path = CONFIGS) -> StageConfig: ...
+@overload
+def load_config(
+    scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
+) -> RunConfig: ...
+def load_config(
+    scale: str,
+    model: str | None = None,
+    method: str | None = None,
+    overrides: Iterable[str] = (),
+    configs: Path = CONFIGS,
+) -> Config:
+    """The config of a scale, of a model at that scale, or of a run.
+
+    Raises:
+        UserError: a missing file, broken YAML, an unknown key or name, a value of the wrong type or out of bounds.
+    """
+    name, params = split_method(method) if method is not None else (None, [])
+    chosen = {"scale": scale, "model": model, "method": name}
+    files = [configs / "base.yaml", *scale_files(scale, configs)]
+    files += [_named(configs, kind, chosen[kind]) for kind in ("model", "method") if chosen[kind] is not None]
+    merged: dict[str, Any] = {}
+    origins: dict[Key, str] = {}
+    for file in files:
+        _merge(merged, _layer(file, chosen), str(file), origins)
+    if (machine := configs / MACHINE).is_file():
+        _merge(merged, _machine_layer(machine, chosen), str(machine), origins)
+    for entry in [*(f"method.params.{param}" for param in params), *overrides]:
+        _merge(merged, _entry(entry), f"--set {entry}", origins)
+    try:
+        merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)
+    except Exception as error:  # an interpolation that leads nowhere
+        raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
+
+    config = parse(_kind(merged, model, method), merged, lambda key: _origin(key, origins))
+    if config.scale != scale:  # results are stored under this name
+        raise UserError(f"{files[1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+    if model is not None and model not in config.models:
+        raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
+    if isinstance(config, StageConfig) and config.model.name != model:
+        raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
+    return config
+
+
+def _kind(merged: dict[str, Any], model: str | None, method: str | None) -> type[Config]:
+    if method is not None:
+        return RunConfig
+    merged.pop("method", None)
+    if model is not None:
+        return StageConfig
+    merged.pop("model", None)  # what base.yaml and the scale say of all models
+    return Config
+
+
+def _origin(key: Key, origins: dict[Key, str]) -> str:
+    """The file that set `key`, or the innermost section around it that any file set."""
+    while key and key not in origins:
+        key = key[:-1]
+    return origins.get(key, "")
+
+
+def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """What a result depends on: dotted key to value, without the keys that only concern the machine."""
+    sections = config if isinstance(config, Mapping) else config.model_dump()
+    return {key: value for key, value in flatten(sections) if not _of_the_machine(key)}
+
+
+@cache
+def _of_the_machine(key: str) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys_of_the_machine())
+
+
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of everything in nested mappings; a list is a value."""
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
+
+
+def to_yaml(config: BaseModel) -> str:
+    """The resolved config."""
+    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
+    """The file of a scale, after that of the scale that it extends, if any."""
+    path = _named(configs, "scale", scale)
+    parent = _read(path).get("extends")
+    if parent is None:
+        return [path]
+    if parent == scale or "extends" in _read(_named(configs, "scale", parent)):
+        raise UserError(f"{path}: extends is {parent!r}; it should be another scale that extends none")
+    return [_named(configs, "scale", parent), path]
+
+
+def check_scale_file(scale: str, given: Mapping[str, Any], configs: Path = CONFIGS) -> None:
+    """Raise UserError if `given`, the contents of a --configfile, differs from the scale's own file, which is read."""
+    content = _read(_named(configs, "scale", scale))
+    for key in given.keys() - {"scale", "seeds", "extra_seeds"}:
+        if given[key] != content.get(key):
+            raise UserError(
+                f"{key} differs from configs/scale/{scale}.yaml, which is what runs; edit that file, or save yours "
+                "beside it under the name of its own `scale`"
+            )
+
+
+def split_method(name: str) -> tuple[str, list[str]]:
+    """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
+    base, _, params = name.partition("@")
+    entries = params.split(",") if params else []
+    if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"\w+=[\w.+-]+", entry) for entry in entries):
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
+    if len({entry.partition("=")[0] for entry in entries}) < len(entries):
+        raise UserError(f"method {name!r} gives a parameter twice")
+    return base, entries
+
+
+def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
+    """The names of all scales, models or methods: the YAML files in that folder."""
+    return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
+
+
+def _named(configs: Path, kind: str, name: str | None) -> Path:
+    known = known_names(kind, configs)
+    if name not in known:
+        if not known:
+            raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
+        raise UserError(f"unknown {kind} {name!r}{nearest(str(name), known)}")
+    return configs / kind / f"{name}.yaml"
+
+
+def read_yaml(path: Path) -> Any:
+    """The contents of a YAML file as plain containers; interpolations are not resolved.
+
+    Raises:
+        UserError: no such file, or not valid YAML.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.load(io.StringIO(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError:
+        raise UserError(f"no file {path}: run this from the root of the repository") from None
+    except Exception as error:  # PyYAML's and OmegaConf's
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a config is a mapping of keys to values")
+    return content
+
+
+def _layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
+    """One file with those of its `overrides` merged in that are for the chosen scale, model and method."""
+    layer = _read(path)
+    layer.pop("extends", None)
+    for entry in layer.pop("overrides", None) or []:
+        condition = entry.pop("for", {}) if isinstance(entry, dict) else None
+        if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
+            raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
+        if all(chosen[key] in (value if isinstance(value, list) else [value]) for key, value in condition.items()):
+            _merge(layer, entry, str(path), {})
+    return layer
+
+
+def _machine_layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
+    layer = _layer(path, chosen)
+    for key, _ in flatten(layer):
+        if not _of_the_machine(key):
+            raise UserError(
+                f"{path}: {key} changes results, so it belongs in the file of its scale, model or method; here only "
+                f"{', '.join(keys_of_the_machine())} may be set"
+            )
+    return layer
+
+
+def _entry(entry: str) -> dict[str, Any]:
+    key, equals, _ = entry.partition("=")
+    if not equals or not re.fullmatch(r"[\w.\-\[\]]+", key):  # brackets: toy_models[qwen2.5-7b-instruct].seed
+        raise UserError(f"--set {entry!r} is not of the form key=value")
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist([entry]))
+    except Exception as error:  # PyYAML's and OmegaConf's
+        raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
+
+
+def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dict[Key, str], at: Key = ()) -> None:
+    """Merge `layer` into `below`, and note in `origins` that `file` set its keys."""
+    for key, value in layer.items():
+        origins[*at, key] = file
+        own = below.get(key)
+        if isinstance(value, dict) and isinstance(own, dict) and not _replaces(value, own):
+            _merge(own, value, file, origins, (*at, key))
+        else:
+            below[key] = value
+
+
+def _replaces(layer: dict[str, Any], below: dict[str, Any]) -> bool:
+    return any(key in layer and key in below and layer[key] != below[key] for key in ALTERNATIVES)

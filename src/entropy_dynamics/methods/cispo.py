@@ -1,0 +1,29 @@
+"""CISPO: clip the importance weight, never the gradient of a token (MiniMax-M1, arXiv 2506.13585, eq. 4-5).
+
+    loss = -sg[clip(r, 1 - clip_low, 1 + clip_high)] A log p,   r = p / p_old, sg = stop gradient
+
+Where PPO's objective gives no gradient to a token whose ratio left the clipping range, CISPO keeps it, with a truncated
+importance weight. Strictly on-policy r = 1, and it is the plain policy gradient.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from entropy_dynamics.core.objective import importance_ratio
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.methods import Method, method
+
+
+@method("cispo")
+class CISPO(Method):
+    """`dual_clip` is not used."""
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """1: no lower bound, as in the paper's experiments."""
+    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.28
+    needs_batch: ClassVar[bool] = False
+
+    def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        ratio = importance_ratio(logp, logp_old, mask).detach()
+        return -ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages * logp

@@ -1,0 +1,82 @@
+"""Generating sums."""
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from math import comb
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.tasks import GeneratedSet, Problem
+
+DIGITS = 9  # the numbers are 1 to 9: adding a zero is no step
+_SUM = re.compile(r"\d+(\+\d+)+")
+
+Terms = tuple[Annotated[int, Field(ge=2, le=1000)], Annotated[int, Field(ge=2, le=1000)]]
+
+
+def _ordered(terms: Terms) -> Terms:
+    if terms[0] > terms[1]:
+        raise ValueError(f"{list(terms)} should be [fewest, most]")
+    return terms
+
+
+TermRange = Annotated[Terms, Field(strict=False), AfterValidator(_ordered)]
+
+
+class ArithmeticSet(GeneratedSet):
+    """Sums, no two of the same numbers; all lengths equally frequent as long as there are sums left of each."""
+
+    source: Literal["arithmetic"]
+    terms: TermRange
+    """[fewest, most] numbers in a sum."""
+
+    def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
+        seen = {canonical(text) for text in exclude if is_sum(text)}
+        left = sums_left(self.terms, seen)
+        if self.size > sum(left.values()):
+            raise UserError(
+                f"arithmetic: {self.size} problems of {self.terms[0]} to {self.terms[1]} numbers are wanted, but only "
+                f"{sum(left.values())} different ones are left besides the other sets; ask for fewer or widen `terms`"
+            )
+        rng = np.random.default_rng(seed)
+        problems: list[Problem] = []
+        while len(problems) < self.size:
+            length = rng.choice([length for length, number in left.items() if number > 0])
+            text = draw(int(length), rng)
+            if (key := canonical(text)) in seen:
+                continue
+            seen.add(key)
+            left[length] -= 1
+            answer = str(sum(map(int, text.split("+"))))
+            problems.append(Problem(f"{prefix}-{len(problems):04d}", text, answer, "arithmetic"))
+        return problems
+
+
+def is_sum(text: str) -> bool:
+    return _SUM.fullmatch(text) is not None
+
+
+def canonical(text: str) -> str:
+    """The same sum with its numbers in ascending order; another text as it is."""
+    return "+".join(sorted(text.split("+"), key=int)) if is_sum(text) else text
+
+
+def number_of_sums(length: int) -> int:
+    """Multisets of `length` numbers."""
+    return comb(DIGITS + length - 1, length)
+
+
+def sums_left(terms: Terms, excluded: Collection[str]) -> dict[int, int]:
+    """For every length how many sums are not among `excluded` (canonical texts)."""
+    taken = Counter(text.count("+") + 1 for text in excluded)
+    return {length: number_of_sums(length) - taken[length] for length in range(terms[0], terms[1] + 1)}
+
+
+def draw(length: int, rng: np.random.Generator) -> str:
+    """A random order of a multiset of `length` numbers, every multiset equally likely (stars and bars)."""
+    stars = np.sort(rng.choice(DIGITS + length - 1, length, replace=False)) - np.arange(length)
+    return "+".join(map(str, rng.permutation(stars) + 1))

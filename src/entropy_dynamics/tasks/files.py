@@ -1,0 +1,27 @@
+"""Problem sets as the stages exchange them: parquet with the columns id, problem, answer, task."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_parquet, write_parquet
+from entropy_dynamics.tasks import Problem
+
+COLUMNS = ["id", "problem", "answer", "task"]
+
+
+def write_problems(path: Path | str, problems: Iterable[Problem]) -> None:
+    rows = [(one.id, one.text, one.answer, one.task) for one in problems]
+    write_parquet(path, pd.DataFrame(rows, columns=COLUMNS, dtype=object))
+
+
+def load_problems(path: Path | str) -> list[Problem]:
+    """What `write_problems` wrote, in its order. Raises UserError for anything else."""
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file; make it with: entropy-dynamics problems")
+    frame = read_parquet(path)
+    if list(frame.columns) != COLUMNS or not all(isinstance(answer, str) for answer in frame["answer"]):
+        raise UserError(f"{path}: not a problem set of this version; make it again with: entropy-dynamics problems")
+    return [Problem(*row) for row in frame.itertuples(index=False)]

@@ -1,0 +1,24 @@
+"""Competition mathematics with integer answers: DAPO-Math-17k, AIME, and files of the same kind."""
+
+from entropy_dynamics.tasks.integers import IntegerTask
+
+# The original DAPO-Math-17k has every question between these two.
+_DAPO_BEFORE = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem."
+)
+_DAPO_AFTER = 'Remember to put your answer on its own line after "Answer:".'
+
+
+class Math(IntegerTask):
+    name = "math"
+
+    def strip_instructions(self, text: str) -> str:
+        """Without the answer format that DAPO asks for: ours is another one."""
+        stripped = text.strip()
+        if stripped.startswith(_DAPO_BEFORE) and stripped.endswith(_DAPO_AFTER):
+            return stripped[len(_DAPO_BEFORE) : -len(_DAPO_AFTER)].strip()
+        return text
+
+
+TASK = Math()

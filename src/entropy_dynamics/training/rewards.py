@@ -1,0 +1,24 @@
+"""Rewards of graded responses."""
+
+from collections.abc import Callable
+
+from entropy_dynamics.tasks import Grade
+
+
+def paper_reward(grade: Grade) -> float:
+    """The four values of the paper's Appendix B.
+
+    1: answer and format correct; 0: answer correct, format not; -1: wrong and "extremely long"; -0.1: wrong otherwise.
+    Extremely long is read as truncated at the limit, and a wrong answer in the correct format counts as wrong.
+    """
+    if grade.answer_correct:
+        return 1.0 if grade.formatted else 0.0
+    return -1.0 if grade.truncated else -0.1
+
+
+def binary_reward(grade: Grade) -> float:
+    """The reward of the released configuration: 1 for a correct answer in the required format, else 0."""
+    return 1.0 if grade.correct else 0.0
+
+
+REWARDS: dict[str, Callable[[Grade], float]] = {"paper": paper_reward, "binary": binary_reward}

@@ -1,0 +1,121 @@
+"""Pydantic with one-line errors: the base of every config section, method, experiment and claim.
+
+Types, bounds, choices and documentation stand beside each field; nothing else in the project validates input files.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+
+from entropy_dynamics.errors import UserError, nearest
+
+Key = tuple[str | int, ...]
+SHOWN_CHARACTERS = 60  # of a value in a message
+
+
+class Section(BaseModel):
+    """A mapping of known keys. An unknown key is an error that names the nearest known one."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        for key in data if isinstance(data, Mapping) else ():
+            if key not in cls.model_fields:
+                hint = nearest(str(key), cls.model_fields)
+                raise PydanticCustomError("unknown_key", "unknown key {key}{hint}", {"key": key, "hint": hint})
+        return data
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class OneOf:
+    """Annotation of a field whose section depends on its own entry `key`: `Annotated[Base, OneOf("source", kinds)]`.
+
+    `kinds()` maps each value of that entry to its section. It is called at the first use, so that a config can be
+    loaded without importing what it does not name.
+    """
+
+    def __init__(self, key: str, kinds: Callable[[], Mapping[str, type[BaseModel]]]):
+        self.key, self.kinds = key, kinds
+
+    def _validate(self, value: Any) -> BaseModel:
+        if isinstance(value, BaseModel):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("mapping_type", "Input should be a mapping of keys to values")
+        kinds, chosen = self.kinds(), value.get(self.key)
+        if chosen not in kinds:
+            text = f"unknown {self.key} {chosen!r}{nearest(str(chosen), kinds)}"
+            raise PydanticCustomError("unknown_kind", "{text}", {"text": text})
+        return kinds[chosen].model_validate(value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        dump = core_schema.plain_serializer_function_ser_schema(lambda section: section.model_dump())
+        return core_schema.no_info_plain_validator_function(self._validate, serialization=dump)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(kind.__pydantic_core_schema__) for kind in self.kinds().values()]}
+
+
+def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
+    """`data` as a `kind`.
+
+    Args:
+        where: what holds the data, for messages: a name, or a function from a key to the file that set it.
+
+    Raises:
+        UserError: one line with the file, the key, its value and what it should be.
+    """
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise UserError(describe(error, where)) from None
+
+
+def describe(error: ValidationError, where: str | Callable[[Key], str] = "") -> str:
+    """The first of the errors, on one line."""
+    key, details = _innermost((), error.errors()[0])
+    message, file = details["msg"], where if isinstance(where, str) else where(key)
+    name, value = dotted(key), details["input"]
+    match details["type"]:
+        case "missing":
+            text = f"no value for {name}"
+        case "unknown_key":
+            text = f"unknown key {name!r}{details['ctx']['hint']}"
+        case "unknown_kind" | "mapping_type":
+            text = f"{name}: {message}" if name else message
+        case "value_error" | "assertion_error":
+            text = message.partition(", ")[2]
+            text = f"{name}: {text}" if name else text
+        case _:
+            shown = repr(value) if len(repr(value)) <= SHOWN_CHARACTERS else f"{repr(value)[:SHOWN_CHARACTERS]}..."
+            text = f"{name} is {shown}; it {message.removeprefix('Input ')}"
+    return " ".join((f"{file}: {text}" if file else text).split())
+
+
+def _innermost(outer: Key, details: ErrorDetails) -> tuple[Key, ErrorDetails]:
+    """The key and the details of an error, inside a `OneOf` too: there it is the cause of a `value_error`."""
+    key = (*outer, *details["loc"])
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, ValidationError):
+        return _innermost(key, cause.errors()[0])
+    if details["type"] == "unknown_key":  # pydantic's location is the section's
+        key = (*key, details["ctx"]["key"])
+    return key, details
+
+
+def dotted(key: Key) -> str:
+    """('toy_models', 'qwen2.5', 'terms', 0) -> 'toy_models[qwen2.5].terms[0]'."""
+    text = ""
+    for part in key:
+        plain = isinstance(part, str) and "." not in part
+        text += (f".{part}" if text else str(part)) if plain else f"[{part}]"
+    return text
