@@ -10,20 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from entropy_dynamics.config import HabitsConfig, StandInConfig, WarmStartConfig
+from entropy_dynamics.config.schema import ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.models.toy import build_stand_in
+from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.tasks.arithmetic import generate_problems
-from entropy_dynamics.tasks.prompts import encode_prompt
+from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
+from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.loading import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake
-from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
 pytest_plugins = ["recorded_results"]  # results to try `verify` on
@@ -63,12 +62,31 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def problems():
     """Twelve sums of two to six numbers, so that prompts have five lengths."""
-    return generate_problems(12, terms=(2, 6), seed=3, prefix="p")
+    return ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
 
 
 @pytest.fixture(scope="session")
 def prompts(tokenizer, problems) -> list[Prompt]:
-    return [Prompt(one.id, encode_prompt(tokenizer, one.problem, "chat", 32)) for one in problems]
+    return [Prompt(one.id, prompt_tokens(tokenizer, one, "chat")) for one in problems]
+
+
+def toy_model_config(**changes) -> ToyModelConfig:
+    """One layer, one head and one warm-start step, unless `changes` say otherwise."""
+    habits = {"shuffled": 0.5, "shortcut": 0.2, "sloppy": 0.1, "unboxed": 0.1, "rambling": 0.1}
+    solutions = {"task": "arithmetic", "terms": (2, 6), "habits": habits}
+    values = {
+        "architecture": "qwen2",
+        "hidden_size": 32,
+        "layers": 1,
+        "head_size": 32,
+        "heads": 1,
+        "kv_heads": 1,
+        "intermediate_size": 48,
+        "tied_embeddings": True,
+        "seed": 5,
+        "warm_start": {"steps": 1, "batch_size": 2, "learning_rate": 1e-3, "solutions": solutions},
+    }
+    return ToyModelConfig.model_validate(values | changes)
 
 
 @pytest.fixture(scope="session")
@@ -76,19 +94,16 @@ def make_model(tokenizer) -> Callable:
     """`make_model(architecture)`: a fresh untrained model of one or two layers, the same weights each time."""
 
     def make(architecture: str = "qwen2", *, layers=1, heads=1, kv_heads=1, seed: int = 5, tied: bool = True):
-        spec = StandInConfig(
+        spec = toy_model_config(
             architecture=architecture,
             hidden_size=32 * heads,
             layers=layers,
-            head_size=32,
             heads=heads,
             kv_heads=kv_heads,
-            intermediate_size=48,
             tied_embeddings=tied,
             seed=seed,
-            warm_start=WarmStartConfig(terms=[2, 6], steps=1, batch_size=2, learning_rate=1e-3, habits=HabitsConfig()),
         )
-        return build_stand_in(spec, tokenizer).eval()
+        return build_toy_model(spec, tokenizer).eval()
 
     return make
 
@@ -108,6 +123,7 @@ def model(shared_model):
 @pytest.fixture
 def make_trainer(prompts, tokenizer) -> Callable:
     """`make_trainer(model, method, ...)`: a trainer of `model`; other keywords are those of `training_config`."""
+    from reference import even_sum, training_config
 
     def make(
         model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, ranks=None, **changes

@@ -18,7 +18,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.stages.pass_rates import filter_by_rate
 from entropy_dynamics.stages.problems import build_problem_sets
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.verification import records
 from made_up import MODEL, ROOT, write_logit_steps, write_metrics
 
