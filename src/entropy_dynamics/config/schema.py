@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -269,6 +270,7 @@ class Untrained(MethodConfig):
     params: Method = Method()
 
 
+@cache
 def method_sections() -> dict[str, type[Section]]:
     """The `method` section of every registered method; imports them, and so torch."""
     sections: dict[str, type[Section]] = {BASE: Untrained}

@@ -1,29 +1,32 @@
 """Advantages: group-normalised (GRPO) and generalised advantage estimation (PPO)."""
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
+
+from entropy_dynamics.core.shapes import Groups, Mask, PerToken
 
 STD_EPS = 1e-6  # verl and Trinity-RFT; TRL takes 1e-4
 
 
-def group_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
-    """GRPO: (R - mean of the group) / (std of the group + 1e-6), with the unbiased std (divided by G - 1).
+def group_advantages(rewards: Shaped[Tensor, " batch"], groups: Groups) -> Shaped[Tensor, " batch"]:
+    """GRPO: (R - mean of the group) / (std of the group + 1e-6), with the unbiased std (divisor G - 1).
 
     A group of equal rewards gets exactly 0: rounding in its mean, divided by 1e-6, would otherwise push a whole group
     one way. In a group of one, mean is taken as 0 and std as 1 (verl, Trinity-RFT).
 
     Args:
-        rewards: [B], one a rollout.
-        groups: integers [B], rollouts of one prompt share a number; any order, any sizes.
+        rewards: of every rollout.
+        groups: rollouts of one prompt share a number; in any order, of any sizes.
 
     Returns:
-        [B], at least fp32 whatever the dtype of `rewards`; the advantage of every token of that rollout.
+        The advantage of every token of each rollout; at least fp32 whatever the dtype of `rewards`.
 
     Raises:
-        ValueError: if the two do not have one and the same shape [B].
+        ValueError: the two do not have the same shape [batch].
     """
     if rewards.ndim != 1 or rewards.shape != groups.shape:
-        raise ValueError(f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must both be [B]")
+        raise ValueError(f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must both be [batch]")
     _, group_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
     r = rewards.double()
 
@@ -41,30 +44,32 @@ def group_advantages(rewards: Tensor, groups: Tensor) -> Tensor:
     return advantages.to(torch.promote_types(rewards.dtype, torch.float32))
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 1.0) -> tuple[Tensor, Tensor]:
+def gae(
+    rewards: PerToken, values: PerToken, mask: Mask, gamma: float = 1.0, lam: float = 1.0
+) -> tuple[PerToken, PerToken]:
     """Generalised advantage estimation (Schulman et al. 2016), over response tokens only.
 
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
-    t + 1 is the next response token, so prompts, padding on either side and gaps inside a response are stepped over;
-    after the last response token V and A are 0. What stands under a mask of 0 is never read. Nothing is whitened.
+    t + 1 is the next response token, so prompts, padding on either side and gaps inside a response are skipped; after
+    the last response token V and A are 0. Positions outside the mask are never read. Nothing is whitened.
 
     Args:
-        rewards: rho [B, T]: the reward at the last response token, 0 at the others, for a reward of the whole response.
-        values: V [B, T], the critic's value before each token.
-        mask: [B, T], non-zero on response tokens.
+        rewards: rho; for a reward of the whole response, that reward at its last token and 0 at the others.
+        values: V, the critic's value before each token.
+        mask: non-zero on response tokens.
         gamma: discount.
-        lam: GAE's lambda; 1 gives A_t = (discounted reward to come) - V_t.
+        lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
 
     Returns:
-        (advantages, returns), each [B, T], dtype of `values`, 0 wherever the mask is.
+        (advantages, returns), dtype of `values`, 0 outside the mask.
 
     Raises:
-        ValueError: if the three do not have one and the same shape [B, T].
+        ValueError: the three do not have the same shape [batch, token].
     """
     if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
         shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))
-        raise ValueError(f"rewards, values and mask must all be [B, T], not {shapes}")
+        raise ValueError(f"rewards, values and mask must all be [batch, token], not {shapes}")
     response = mask.bool()
     advantages = torch.zeros_like(values)
     next_value = values.new_zeros(len(values))
@@ -78,17 +83,11 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: 
     return advantages, torch.where(response, advantages + values, 0.0)
 
 
-def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
+def whiten(advantages: PerToken, mask: Mask) -> PerToken:
     """Shift and scale to mean 0 and variance 1 over the tokens of the batch: (A - mean) / sqrt(var + 1e-8).
 
-    The variance is the unbiased one (verl, Trinity-RFT). Signs are relative to the batch afterwards, which matters to a
-    method that asks for A < 0.
-
-    Args:
-        advantages, mask: [B, T].
-
-    Returns:
-        [B, T], 0 wherever the mask is. A batch of one token is only shifted.
+    The variance is unbiased (verl, Trinity-RFT). Signs are relative to the batch afterwards, which matters to methods
+    that select tokens with A < 0. The result is 0 outside the mask; a batch of one token is only shifted.
     """
     response = mask.bool()
     chosen = advantages[response].double()
