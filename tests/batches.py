@@ -1,8 +1,8 @@
-"""Made-up batches for the tests of the methods."""
+"""Synthetic batches, and the loss of a whole batch, for the tests of methods and objective."""
 
 import torch
 
-from entropy_dynamics.core.objective import loss_weights
+from entropy_dynamics.core.objective import clipped_loss, token_divisors, weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.batch import RolloutBatch
@@ -30,8 +30,18 @@ def seeded(seed=0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def loss_weights(weights, mask, groups, **how) -> torch.Tensor:
+    """Multipliers such that the loss of a batch is sum(token loss * multipliers)."""
+    return torch.where(mask.bool(), weights, 0.0) / token_divisors(weights, mask, groups, **how)
+
+
+def policy_loss(logp, logp_old, advantages, multipliers, **clip) -> torch.Tensor:
+    """The loss of a batch with PPO's clipped objective."""
+    return weighted_sum(clipped_loss(logp, logp_old, advantages, multipliers != 0, **clip), multipliers)
+
+
 def shares(method, weights, mask) -> torch.Tensor:
-    """What every token counts for in the loss, for the method's own denominator."""
+    """Multipliers with the method's own denominator."""
     return loss_weights(weights, mask, torch.zeros(len(mask), dtype=torch.long), denominator=method.denominator)
 
 

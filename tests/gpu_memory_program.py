@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import torch
+from entropy_dynamics.tasks.grading import grade
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.tasks.grading import grade
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 

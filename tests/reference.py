@@ -2,51 +2,53 @@
 
 import numpy as np
 import torch
+from entropy_dynamics.tasks import Grade
 
-from entropy_dynamics.config import ObjectiveConfig, OptimizerConfig, TrainingConfig
+from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.tasks.grading import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
+from entropy_dynamics.validation import parse
 
-HELD = 10**9
+SINGLE_FORWARD = 10**9  # training.single_forward_tokens: every batch keeps its graphs
 
 
 def training_config(**changes) -> TrainingConfig:
-    """Small, and with the gradient clipping out of the way; `changes` may be of any section."""
+    """A small config with gradient clipping out of the way; `changes` may be of its sections, too."""
     optimizer = {"learning_rate": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01, "max_grad_norm": 1e9}
-    objective = {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": 3.0, "loss_scope": "global_token"}
-    for section in (optimizer, objective):
-        section.update({key: changes.pop(key) for key in list(changes) if key in section})
+    critic = {"learning_rate": 1e-3, "weight_decay": 0.0, "max_grad_norm": 1.0, "value_clip": 0.5}
+    optimizer |= {key: changes.pop(key) for key in list(changes) if key in optimizer}
     values = {
         "steps": 2,
         "prompts_per_step": 4,
         "group_size": 6,
         "updates_per_batch": 1,
-        "bounds_from": "batch",
+        "reward": "binary",
+        "advantage": "group",
         "importance_truncation": None,
         "precision": "float32",
         "activation_checkpointing": False,
-        "reduce_every_micro_batch": False,
-        "reward": "binary",
+        "checkpoint_every": 0,
+        "checkpoints_kept": 1,
         "tokens_per_micro_batch": 200,
-        "held_tokens": HELD,
+        "reduce_every_micro_batch": False,
+        "single_forward_tokens": SINGLE_FORWARD,
         "entropy_change_every": 1,
         "validation_every": 0,
         "validation_problems": 1,
         "validation_samples": 1,
+        "optimizer": optimizer,
+        "critic": critic | {"gamma": 1.0, "gae_lambda": 1.0} | changes.pop("critic", {}),
     }
-    return TrainingConfig(
-        **(values | changes), optimizer=OptimizerConfig(**optimizer), objective=ObjectiveConfig(**objective)
-    )
+    return parse(TrainingConfig, values | changes, "test")
 
 
-def graded(right: bool, truncated: bool = False) -> Grade:
-    return Grade(answer=None, correct=right, answer_correct=right, formatted=right, truncated=truncated)
+def graded(correct: bool, truncated: bool = False) -> Grade:
+    return Grade(answer=None, correct=correct, answer_correct=correct, formatted=correct, truncated=truncated)
 
 
 def even_sum(rollout: Rollout) -> Grade:
-    """A reward that has nothing to do with sense, but depends on every token."""
+    """A meaningless reward that depends on every token."""
     return graded(sum(rollout.token_ids) % 2 == 0, rollout.finish_reason == "length")
 
 

@@ -3,19 +3,17 @@
 What is special to Clip-Cov and KL-Cov is in test_covariance.py.
 """
 
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
+import yaml
 
-from batches import random_batch, seeded, shares, stats_of
+from batches import policy_loss, random_batch, seeded, shares, stats_of
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.core.objective import policy_loss
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.methods.unlikeliness import ranks_in_groups
@@ -181,12 +179,13 @@ def test_a_weight_of_the_loss_is_one_of_the_advantage():
     torch.testing.assert_close(*gradients)
 
 
-def test_entropy_bonus_gives_its_coefficient_and_leaves_the_weights():
+def test_entropy_bonus_adds_its_term_to_every_token():
     logp, entropy, advantages, mask = random_batch(seed=7)
     method = load_method("entropy_bonus", coefficient=0.02)
-    assert method.entropy_bonus() == 0.02
     assert torch.equal(method.token_weights(stats_of(logp, entropy), advantages, mask), mask.float())
-    assert all(load_method(name).entropy_bonus() == 0 for name in METHODS if name != "entropy_bonus")
+    plain = load_method("grpo").token_loss(logp, logp, advantages, mask)
+    with_bonus = method.token_loss(logp, logp, advantages, mask, entropy=entropy)
+    torch.testing.assert_close(with_bonus - plain, -0.02 * entropy)
 
 
 # ---------------------------------------------------------------- all of them
@@ -195,21 +194,15 @@ def test_entropy_bonus_gives_its_coefficient_and_leaves_the_weights():
 def outputs(name, logp, entropy, advantages, mask) -> list[torch.Tensor]:
     params = {"clip_cov": {"ratio": 0.02, "lb": 0.2}, "kl_cov": {"frac": 0.1}}.get(name, {})
     method, stats = load_method(name, **params), stats_of(logp, entropy)
-    penalty = method.drift_penalty(stats, advantages, mask)
+    coefficients = method.loss_coefficients(stats, advantages, mask)
     weights = method.token_weights(stats, advantages, mask, seeded())
-    return [weights] if penalty is None else [weights, penalty]
+    return [weights] if coefficients is None else [weights, coefficients]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_batch_without_response_tokens_has_no_weight(name):
     logp, entropy, advantages, mask = random_batch(seed=1)
     assert not any(one.any() for one in outputs(name, logp, entropy, advantages, torch.zeros_like(mask)))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_an_unknown_denominator_is_refused(name):
-    with pytest.raises(UserError, match="denominator is 'some'; it can be 'kept' or 'all'"):
-        load_method(name, denominator="some")
 
 
 @pytest.mark.parametrize("garbage", [-1e20, 1e20, math.nan, math.inf])
@@ -236,27 +229,21 @@ def test_inputs_stay_as_they_were_and_nothing_carries_a_gradient(name):
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("clip_cov", {"ratio": 0.0}, "ratio is 0.0; it has to be a share of all response tokens, in (0, 1]"),
-        ("clip_cov", {"ratio": 1.5}, "ratio is 1.5"),
+        ("clip_cov", {"ratio": 0.0}, "ratio is 0.0; it should be greater than 0"),
+        ("clip_cov", {"ratio": 1.5}, "ratio is 1.5; it should be less than or equal to 1"),
         ("clip_cov", {"ratio": math.nan}, "ratio is nan"),
-        ("clip_cov", {"ratio": "few"}, "ratio is 'few'"),
-        ("clip_cov", {"lb": 5.0}, "lb is 5.0; it has to be a number below ub (5.0)"),
-        ("clip_cov", {"lb": None}, "lb is None"),
-        ("clip_cov", {"ub": math.nan}, "ub is nan"),
-        ("clip_cov", {"rate": 0.1}, "clip_cov has no parameter 'rate'; did you mean 'ratio'"),
-        ("kl_cov", {"frac": 0}, "frac is 0"),
-        ("kl_cov", {"beta": -1.0}, "beta is -1.0; it has to be a finite number, 0 or more"),
-        ("kl_cov", {"beta": math.inf}, "beta is inf"),
-        ("unlikeliness", {"beta": 1.1}, "beta is 1.1; it has to be a share of the reward, in [0, 1]"),
-        ("unlikeliness", {"beta": -0.1}, "beta is -0.1"),
-        ("unlikeliness", {"shape_constant_groups": "no"}, "shape_constant_groups is 'no'; it is true or false"),
-        ("forking_tokens", {"keep_fraction": 0.0}, "keep_fraction is 0.0"),
-        ("forking_tokens", {"keep_fraction": 1.5}, "keep_fraction is 1.5"),
-        ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20; it has to be a share of all response tokens"),
-        ("forking_tokens", {"denominator": "selected"}, "denominator is 'selected'; it can be 'kept' or 'all'"),
-        ("advantage_reweighting", {"alpha": 2}, "alpha is 2; it has to be in [0, 1]"),
+        ("clip_cov", {"ratio": "few"}, "ratio is 'few'; it should be a valid number"),
+        ("clip_cov", {"lb": 5.0}, "lb is 5.0; it should be below ub (5.0)"),
+        ("clip_cov", {"ub": math.nan}, "it should be below ub (nan)"),
+        ("clip_cov", {"rate": 0.1}, "unknown key 'rate'; did you mean 'ratio'"),
+        ("kl_cov", {"beta": -1.0}, "beta is -1.0; it should be greater than or equal to 0"),
+        ("kl_cov", {"beta": math.inf}, "beta is inf; it should be a finite number"),
+        ("unlikeliness", {"beta": 1.1}, "beta is 1.1"),
+        ("unlikeliness", {"shape_constant_groups": "no"}, "it should be a valid boolean"),
+        ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20"),
+        ("forking_tokens", {"denominator": "selected"}, "it should be 'kept' or 'all'"),
+        ("advantage_reweighting", {"alpha": 2}, "alpha is 2"),
         ("entropy_bonus", {"coefficient": -0.1}, "coefficient is -0.1"),
-        ("entropy_bonus", {"coefficient": math.inf}, "coefficient is inf"),
     ],
 )
 def test_bad_values(name, params, message):
@@ -268,22 +255,18 @@ def test_bad_values(name, params, message):
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_makes_a_method(name, scale):
+def test_updates_per_batch_of_the_files(name, scale):
     config = load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS)
-    method = load_method(config.method.name, **config.method.params)
     assert config.method.name == (name if name in METHODS else "grpo")
-    assert config.method.label
-    for key, value in config.method.params.items():
-        assert getattr(method, key) == value
     updates = config.training.updates_per_batch
     assert updates == (4 if name in OFF_POLICY else 1)
     assert updates <= config.training.prompts_per_step
-    assert method.notes(updates) is None
+    assert config.method.build().note(updates) is None
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_files_and_defaults_are_the_official_values_unless_a_scale_overrides_them(name):
-    content = OmegaConf.to_container(OmegaConf.load(CONFIGS / "method" / f"{name}.yaml"))
+    content = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())
     official = {
         "clip_cov": {"ratio": 2e-4, "lb": 1.0, "ub": 5.0},
         "kl_cov": {"frac": 2e-3, "beta": 1.0},
@@ -292,18 +275,17 @@ def test_files_and_defaults_are_the_official_values_unless_a_scale_overrides_the
         "advantage_reweighting": {"alpha": 0.2},
         "entropy_bonus": {"coefficient": 1e-3},
     }[name]
-    assert content["method"]["params"] == official
-    defaults = dataclasses.asdict(load_method(name))
-    assert {key: defaults[key] for key in official} == official
+    assert content["method"]["params"].items() >= official.items()
+    assert load_method(name).model_dump().items() >= official.items()
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 def test_the_off_policy_rows_can_be_compared(scale):
-    kl_cov, grpo, higher = (
-        OmegaConf.to_container(load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS).training)
-        for name in OFF_POLICY
-    )
-    clipping = grpo.pop("objective"), higher.pop("objective"), kl_cov.pop("objective")
-    assert grpo == higher == kl_cov
+    kl_cov, grpo, higher = (load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS) for name in OFF_POLICY)
+    assert grpo.training == higher.training == kl_cov.training
+    clipping = [
+        {key: getattr(one.method.params, key) for key in ("clip_low", "clip_high", "dual_clip")}
+        for one in (grpo, higher, kl_cov)
+    ]
     assert clipping[1] == {**clipping[0], "clip_high": 0.28}
-    assert clipping[2] == {**clipping[0], "clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}
+    assert clipping[2] == {"clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}

@@ -34,17 +34,21 @@ def checkpoints(root, run=1, kept=1, code="a") -> Checkpoints:
     return Checkpoints(root, Ranks(), made_from={"run": run}, made_by=made_by, kept=kept)
 
 
+def rows(steps: int) -> list[dict]:
+    return [{"step": step} for step in range(steps)]
+
+
 def names(one: Checkpoints) -> list[str]:
     return sorted(path.name for path in one.folder.iterdir())
 
 
-def test_training_goes_on_bit_by_bit(tmp_path, make_model):
-    rows = [{"step": 0, "validation_accuracy": math.nan, "entropy": 0.1 + 0.2}]
+def test_resumed_training_is_bitwise_the_same(tmp_path, make_model):
+    metrics = [{"step": 0, "validation_accuracy": math.nan, "entropy": 0.1 + 0.2}]
     before = trained(make_model, steps=3)
-    checkpoints(tmp_path).save(before, 1, rows)
+    checkpoints(tmp_path).save(before, metrics, {"coefficient": 0.7})
     after = trained(make_model)
-    done, found = checkpoints(tmp_path).resume(after)
-    assert done == 1
+    found, method_state = checkpoints(tmp_path).resume(after)
+    assert method_state == {"coefficient": 0.7}
     assert math.isnan(found[0].pop("validation_accuracy"))
     assert found == [{"step": 0, "entropy": 0.1 + 0.2}]
     for pair in (before, after):
@@ -56,60 +60,60 @@ def test_training_goes_on_bit_by_bit(tmp_path, make_model):
 
 def test_the_last_ones_are_kept_and_those_of_another_config_left_alone(tmp_path, make_model):
     foreign = checkpoints(tmp_path, run=2)
-    foreign.save(trained(make_model), 200, [])
+    foreign.save(trained(make_model), rows(200), {})
     own = checkpoints(tmp_path, kept=2)
-    assert own.resume(trained(make_model)) == (0, [])
+    assert own.resume(trained(make_model)) == ([], {})
     assert own.others() == [foreign.folder]
     for done in (20, 40, 60):
-        own.save(trained(make_model), done, [{"step": done}])
+        own.save(trained(make_model), rows(done), {})
     assert names(own) == ["step40", "step60"]
-    assert own.resume(trained(make_model)) == (60, [{"step": 60}])
-    assert foreign.resume(trained(make_model))[0] == 200
+    assert own.resume(trained(make_model)) == (rows(60), {})
+    assert foreign.resume(trained(make_model))[0] == rows(200)
     own.delete()
     assert not own.folder.exists()
-    assert foreign.resume(trained(make_model))[0] == 200
+    assert foreign.resume(trained(make_model))[0] == rows(200)
     foreign.delete()
     assert not tmp_path.exists() or not list(tmp_path.iterdir())
 
 
-def test_what_was_not_finished_is_no_checkpoint(tmp_path, make_model):
+def test_an_unfinished_save_is_no_checkpoint(tmp_path, make_model):
     one = checkpoints(tmp_path)
-    one.save(trained(make_model), 2, [])
+    one.save(trained(make_model), rows(2), {})
     (one.folder / "step2").rename(one.folder / ".step2.partial")
     (one.folder / "step9.bak").mkdir()  # somebody's own
     again = checkpoints(tmp_path)
-    assert again.resume(trained(make_model)) == (0, [])
-    again.save(trained(make_model), 3, [])
+    assert again.resume(trained(make_model)) == ([], {})
+    again.save(trained(make_model), rows(3), {})
     assert names(again) == ["step3", "step9.bak"]
 
 
 def test_nothing_is_left_of_a_save_that_was_interrupted(tmp_path, make_model, monkeypatch):
     one = checkpoints(tmp_path)
-    one.save(trained(make_model), 2, [])
+    one.save(trained(make_model), rows(2), {})
 
     def interrupted(path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("entropy_dynamics.training.checkpoints.flush", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        one.save(trained(make_model), 4, [])
+        one.save(trained(make_model), rows(4), {})
     assert names(one) == ["step2"]
 
 
 def test_the_latest_is_not_written_again(tmp_path, make_model):
     """What breaks the first step after it asks for the same state once more, and the disk may be full by then."""
     one = checkpoints(tmp_path)
-    one.save(trained(make_model), 2, [])
+    one.save(trained(make_model), rows(2), {})
     again = checkpoints(tmp_path)
     again.resume(trained(make_model))
     before = (again.folder / "step2").stat().st_ino
-    again.save(trained(make_model), 2, [])
+    again.save(trained(make_model), rows(2), {})
     assert (again.folder / "step2").stat().st_ino == before
 
 
 def test_before_the_first_step_there_is_nothing_to_save(tmp_path, make_model):
     one = checkpoints(tmp_path)
-    one.save(trained(make_model), 0, [])
+    one.save(trained(make_model), rows(0), {})
     assert not one.folder.exists()
 
 
@@ -117,32 +121,32 @@ def test_before_the_first_step_there_is_nothing_to_save(tmp_path, make_model):
 def test_damaged_ones_take_no_place_of_a_whole_one(tmp_path, make_model, kept):
     early = checkpoints(tmp_path, kept=9)
     for done in (20, 40, 60):
-        early.save(trained(make_model), done, [{"step": done}])
+        early.save(trained(make_model), rows(done), {})
     for done in (40, 60):
         cut(early.folder / f"step{done}" / "checkpoint.json")
     one = checkpoints(tmp_path, kept=kept)
-    assert one.resume(trained(make_model))[0] == 20
-    one.save(trained(make_model), 30, [{"step": 30}])
+    assert one.resume(trained(make_model))[0] == rows(20)
+    one.save(trained(make_model), rows(30), {})
     assert names(one) == ["step20", "step30"][-kept:]
-    assert checkpoints(tmp_path).resume(trained(make_model)) == (30, [{"step": 30}])
+    assert checkpoints(tmp_path).resume(trained(make_model)) == (rows(30), {})
 
 
-def test_steps_by_other_code_are_gone_on_from_and_remembered(tmp_path, make_model):
+def test_steps_by_other_code_are_resumed_and_remembered(tmp_path, make_model):
     first = checkpoints(tmp_path)
-    first.save(trained(make_model), 1, [])
+    first.save(trained(make_model), rows(1), {})
     same, other = checkpoints(tmp_path), checkpoints(tmp_path, code="b", kept=2)
-    assert same.resume(trained(make_model))[0] == other.resume(trained(make_model))[0] == 1
+    assert same.resume(trained(make_model))[0] == other.resume(trained(make_model))[0] == rows(1)
     assert same.earlier == []
     assert other.earlier == [first.made_by]
-    other.save(trained(make_model), 2, [])
+    other.save(trained(make_model), rows(2), {})
     back = checkpoints(tmp_path)
-    assert back.resume(trained(make_model))[0] == 2
+    assert back.resume(trained(make_model))[0] == rows(2)
     assert back.earlier == [other.made_by]
 
 
 def test_nothing_is_pickled_and_the_record_is_json(tmp_path, make_model):
     one = checkpoints(tmp_path)
-    one.save(trained(make_model), 2, [])
+    one.save(trained(make_model), rows(2), {})
     files = list((one.folder / "step2").iterdir())
     assert {path.suffix for path in files} == {".json", ".safetensors"}
     record = json.loads((one.folder / "step2" / "checkpoint.json").read_text())
@@ -152,7 +156,7 @@ def test_nothing_is_pickled_and_the_record_is_json(tmp_path, make_model):
 def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path, make_model):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"^checkpoint .*step2\.partial: ") as caught:
-        checkpoints(tmp_path / "file").save(trained(make_model), 2, [])
+        checkpoints(tmp_path / "file").save(trained(make_model), rows(2), {})
     assert "\n" not in str(caught.value)
 
 
@@ -187,25 +191,25 @@ def change_a_number(path):
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):
     one = checkpoints(tmp_path, kept=2)
     early, late = trained(make_model, steps=1), trained(make_model, steps=2)
-    one.save(early, 1, [{"step": 0}])
-    one.save(late, 2, [{"step": 0}, {"step": 1}])
+    one.save(early, rows(1), {})
+    one.save(late, rows(2), {})
     [path] = (one.folder / "step2").glob(file)
     harm(path)
     found = trained(make_model)
-    assert one.resume(found) == (1, [{"step": 0}])
+    assert one.resume(found) == (rows(1), {})
     for mine, other in zip(found["policy"][0].parameters(), early["policy"][0].parameters(), strict=True):
         assert torch.equal(mine, other)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: checkpoint {one.folder / 'step2'} is damaged")
     assert said in line
     cut(one.folder / "step1" / "checkpoint.json")
-    assert one.resume(trained(make_model)) == (0, [])
+    assert one.resume(trained(make_model)) == ([], {})
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_the_record_has_the_hash_of_every_other_file(tmp_path, make_model):
     one = checkpoints(tmp_path)
-    one.save(trained(make_model), 2, [])
+    one.save(trained(make_model), rows(2), {})
     folder = one.folder / "step2"
     record = json.loads((folder / "checkpoint.json").read_text())
     others = [path for path in folder.iterdir() if path.name != "checkpoint.json"]

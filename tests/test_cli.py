@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from entropy_dynamics.tasks.problems import Problem, load_problems, write_problems
 
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.tasks.problems import Problem, load_problems, write_problems
 
 MODEL = "qwen2.5-7b-instruct"
 SHARED = ROOT.parent / "shared" / "data"

@@ -9,7 +9,7 @@ import torch
 from batches import random_batch, seeded, shares, stats_of
 from conftest import ROOT
 from entropy_dynamics.config import load_config
-from entropy_dynamics.core.objective import policy_loss
+from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.methods.covariance import token_covariance
 
@@ -123,15 +123,15 @@ def test_clip_cov_draws_uniformly():
 )
 def test_kl_cov_penalises_the_largest_covariances(frac, first, second):
     method = load_method("kl_cov", frac=frac, beta=0.5)
-    penalty = method.drift_penalty(stats_of(LOGP), ADVANTAGES, MASK)
+    penalty = method.loss_coefficients(stats_of(LOGP), ADVANTAGES, MASK)
     assert (2 * penalty).tolist() == [first, second]
     assert torch.equal(method.token_weights(stats_of(LOGP), ADVANTAGES, MASK), MASK)
-    assert not method.drift_penalty(stats_of(LOGP), ADVANTAGES, torch.zeros_like(MASK)).any()
+    assert not method.loss_coefficients(stats_of(LOGP), ADVANTAGES, torch.zeros_like(MASK)).any()
 
 
 def test_kl_cov_against_a_sorted_list():
     logp, _, advantages, mask = random_batch(seed=3, rows=40)
-    penalty = load_method("kl_cov", frac=0.07).drift_penalty(stats_of(logp), advantages, mask)
+    penalty = load_method("kl_cov", frac=0.07).loss_coefficients(stats_of(logp), advantages, mask)
     a, lp = advantages[mask].double().numpy(), logp[mask].double().numpy()
     cov = (a - a.mean()) * (lp - lp.mean())
     count = int(0.07 * len(cov))
@@ -141,20 +141,16 @@ def test_kl_cov_against_a_sorted_list():
 
 
 def kl_cov_gradient(log_ratio):
-    """The gradient of KL-Cov's loss in log p, at log p - log p_old = `log_ratio`, with the objective of its config."""
-    config = load_config("laptop", "qwen2.5-7b-instruct", "kl_cov", configs=ROOT / "configs")
-    objective = config.training.objective
-    method = load_method("kl_cov", frac=0.1, beta=0.7)
+    """The gradient of KL-Cov's loss in log p, at log p - log p_old = `log_ratio`, with the clipping of its config."""
+    config = load_config("laptop", "qwen2.5-7b-instruct", "kl_cov@frac=0.1,beta=0.7", configs=ROOT / "configs")
+    method = config.method.build()
     logp, _, advantages, mask = random_batch(seed=4)
     logp.requires_grad_()
     logp_old = (logp - log_ratio).detach()
     multipliers = shares(method, method.token_weights(stats_of(logp), advantages, mask), mask)
-    penalty = method.drift_penalty(stats_of(logp), advantages, mask)
-    clipping = {key: objective[key] for key in ("clip_low", "clip_high", "dual_clip")}
-    loss = policy_loss(logp, logp_old, advantages, multipliers, **clipping)
-    loss = loss + (multipliers * penalty * (logp - logp_old).abs()).sum()
-    loss.backward()
-    return logp.grad, advantages, multipliers, penalty
+    coefficients = method.loss_coefficients(stats_of(logp), advantages, mask)
+    weighted_sum(method.token_loss(logp, logp_old, advantages, mask, coefficients=coefficients), multipliers).backward()
+    return logp.grad, advantages, multipliers, coefficients
 
 
 def test_on_policy_kl_cov_is_the_plain_policy_gradient():
@@ -172,9 +168,9 @@ def test_off_policy_kl_cov_pulls_back_its_tokens_and_clips_none(log_ratio):
 
 
 def test_kl_cov_says_when_it_has_no_effect():
-    note = load_method("kl_cov").notes(1)
+    note = load_method("kl_cov").note(1)
     assert "exactly no effect" in note
     assert "training.updates_per_batch" in note
     assert "\n" not in note
-    assert load_method("kl_cov").notes(2) is None
-    assert all(load_method(name).notes(1) is None for name in ("grpo", "clip_b", "clip_cov"))
+    assert load_method("kl_cov").note(2) is None
+    assert all(load_method(name).note(1) is None for name in ("grpo", "clip_b", "clip_cov"))

@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
-from entropy_dynamics.config import CriticConfig
+from batches import loss_weights
 from entropy_dynamics.core.advantages import whiten
-from entropy_dynamics.core.objective import loss_weights, value_loss
+from entropy_dynamics.core.objective import value_loss, weighted_sum
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.estimators import Critic, CriticGAE
+from entropy_dynamics.training.critic import Critic, CriticGAE
 from reference import training_config
 
 
@@ -50,18 +50,18 @@ def test_value_loss_by_hand():
     old = torch.tensor([[0.0, 0.0]])
     returns = torch.tensor([[1.0, 1.5]])
     # token 0 inside the clip range: (0.2 - 1)^2 = 0.64; token 1: V 2.0 -> 0.25, clipped to 0.5 -> 1.0: the larger
-    loss = value_loss(values, old, returns, torch.tensor([[0.5, 0.5]]), clip=0.5)
+    loss = weighted_sum(value_loss(values, old, returns, clip=0.5), torch.tensor([[0.5, 0.5]]))
     assert loss.item() == pytest.approx(0.5 * (0.5 * 0.64 + 0.5 * 1.0))
     loss.backward()
     assert values.grad[0, 0].item() == pytest.approx(0.5 * (0.2 - 1.0))
     assert values.grad[0, 1].item() == 0.0  # the clipped branch does not depend on V
 
 
-def test_value_loss_takes_the_larger_error_and_never_reads_padding():
+def test_value_loss_takes_the_larger_error_and_ignores_padding():
     """V = 2 is clipped to 0.5; for R = 0 the error of V itself is the larger: (2 - 0)^2 / 2."""
-    values = torch.tensor([[2.0, float("nan")]], requires_grad=True)
-    other = torch.tensor([[0.0, float("nan")]])
-    loss = value_loss(values, other, other, torch.tensor([[1.0, 0.0]]), clip=0.5)
+    values = torch.tensor([[2.0, 7.0]], requires_grad=True)
+    other = torch.tensor([[0.0, -3.0]])
+    loss = weighted_sum(value_loss(values, other, other, clip=0.5), torch.tensor([[1.0, 0.0]]))
     assert loss.item() == pytest.approx(2.0)
     loss.backward()
     assert values.grad.tolist() == [[2.0, 0.0]]
@@ -73,11 +73,9 @@ def estimator_and_batch(model, make_trainer, tokenizer):
     sampler = make_trainer(model).sampler
     rollouts = sampler.sample(prompts, samples=4, temperature=1.0, max_new_tokens=8, stream="critic")
     batch = RolloutBatch.collate(prompts, rollouts, tokenizer.pad_token_id)
-    config = CriticConfig(
-        learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0, gamma=1.0, lam=1.0, value_clip=float("inf")
-    )
     critic = Critic(copy.deepcopy(model.model), model.config.hidden_size)
-    return CriticGAE(training_config(critic=config, tokens_per_micro_batch=64), critic), batch
+    own = {"learning_rate": 1e-2, "value_clip": float("inf")}
+    return CriticGAE(training_config(critic=own, tokens_per_micro_batch=64), critic), batch
 
 
 def test_a_fresh_critic_gives_the_reward_to_every_token(estimator_and_batch):
@@ -85,20 +83,19 @@ def test_a_fresh_critic_gives_the_reward_to_every_token(estimator_and_batch):
     estimator, batch = estimator_and_batch
     rewards = torch.linspace(-1, 1, len(batch))
     advantages = estimator.estimate(batch, rewards)
-    raw = rewards[:, None].expand(batch.mask_BT.shape)
-    assert torch.allclose(advantages, whiten(raw, batch.mask_BT), atol=1e-5)
-    assert torch.allclose(estimator.returns[batch.mask_BT], raw[batch.mask_BT])
+    raw = rewards[:, None].expand(batch.mask.shape)
+    assert torch.allclose(advantages, whiten(raw, batch.mask), atol=1e-5)
+    assert torch.allclose(estimator.returns[batch.mask], raw[batch.mask])
 
 
 def test_the_critic_learns_the_rewards_and_leaves_the_policy_alone(estimator_and_batch, model):
     estimator, batch = estimator_and_batch
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     rewards = torch.tensor([1.0, -1.0]).repeat(len(batch))[: len(batch)]
-    rows = [torch.arange(len(batch))]
     losses = []
     for _ in range(30):
         estimator.estimate(batch, rewards)
-        losses.append(estimator.learn(rows)["value_loss"])
+        losses.append(estimator.learn(batch, 1)["value_loss"])
     assert losses[0] == pytest.approx(0.5)  # V = 0 against R = +-1
     assert losses[-1] < 0.25 * losses[0]
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
@@ -109,8 +106,8 @@ def test_the_critics_loss_does_not_depend_on_the_cut(estimator_and_batch):
     rewards = torch.linspace(-1, 1, len(batch))
     estimator.estimate(batch, rewards)
     rows = torch.arange(len(batch))
-    ones = batch.mask_BT.float()
-    whole = loss_weights(ones, ones, batch.groups_B, denominator="all")
+    ones = batch.mask.float()
+    whole = loss_weights(ones, ones, batch.groups, denominator="all")
     values = estimator.critic(batch, rows)
-    expected = value_loss(values, estimator.values, estimator.returns, whole, clip=float("inf")).item()
-    assert estimator.learn([rows])["value_loss"] == pytest.approx(expected, rel=1e-5)
+    expected = weighted_sum(value_loss(values, estimator.values, estimator.returns, clip=float("inf")), whole).item()
+    assert estimator.learn(batch, 1)["value_loss"] == pytest.approx(expected, rel=1e-5)

@@ -7,6 +7,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from entropy_dynamics.tasks.cross_check import MathVerify, cross_check
+from entropy_dynamics.tasks.grading import grade
+from entropy_dynamics.tasks.problems import Problem, write_problems
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
@@ -16,9 +19,6 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout, responses
 from entropy_dynamics.stages.evaluate import evaluate, some_samples
 from entropy_dynamics.tasks import cross_check as module
-from entropy_dynamics.tasks.cross_check import MathVerify, cross_check
-from entropy_dynamics.tasks.grading import grade
-from entropy_dynamics.tasks.problems import Problem, write_problems
 
 NOBODY = dict.fromkeys(("checked", "agree", "ours_only", "theirs_only", "timeout", "crash"), 0)
 TOWER = r"\boxed{9^{9^{9^{9}}}}"  # a computer algebra system multiplies at it until the memory ends

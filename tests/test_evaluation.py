@@ -7,6 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from entropy_dynamics.sampling.responses import make_grader, make_prompts
+from entropy_dynamics.tasks.grading import grade
+from entropy_dynamics.tasks.problems import Problem, write_problems
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
@@ -16,10 +19,7 @@ from entropy_dynamics.results.files import sha256, write_json
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout, responses, shards
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.sampling.responses import make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import avg_at_k, evaluate, pass_at_k, sample_rows
-from entropy_dynamics.tasks.grading import grade
-from entropy_dynamics.tasks.problems import Problem, write_problems
 
 MODEL = "qwen2.5-7b-instruct"
 

@@ -3,9 +3,9 @@
 import copy
 
 import pytest
+import under_fire
 import yaml
 
-import under_fire
 from made_up import SCALE, SEEDS, write_all
 
 project, refused = under_fire.project, under_fire.refused  # fixtures

@@ -22,7 +22,7 @@ METHODS = {
     "s_star_keep_neg_lt": {},
 }
 WITH_A_MASK = [name for name in METHODS if name != "grpo"]
-UPDATES = {"clip_cov": 2, "kl_cov": 2}  # they weigh anew before every update, and KL-Cov does nothing with one
+UPDATES = {"clip_cov": 2, "kl_cov": 2}  # they decide before every update, and KL-Cov has no effect with one
 KEPT = (
     *("entropy", "entropy_change", "predicted_entropy_change", "s_star_mean", "s_centered_mean", "neg_cov"),
     *("clip_fraction", "grad_norm", "reward_mean", "response_length"),
@@ -30,7 +30,7 @@ KEPT = (
 
 
 def train(make_trainer, shared_model, name: str, **changes) -> tuple[list[dict], list, list[float]]:
-    """Metrics of every step; weights and penalties of every token, as each update used them; losses of all updates."""
+    """Metrics of every step; weights and coefficients of every token in each update; losses of all updates."""
     trainer = make_trainer(
         copy.deepcopy(shared_model),
         name,
@@ -42,29 +42,21 @@ def train(make_trainer, shared_model, name: str, **changes) -> tuple[list[dict],
         **changes,
     )
     masks, losses = [], []
-    weigh, update, one_pass, end = trainer.weigh, trainer.update, trainer.update_in_one_pass, trainer._clip_and_step
+    optimizer_step, backward = trainer.updates._optimizer_step, trainer.updates._loss
 
-    def weigh_and_keep(*arguments):
-        weighing = weigh(*arguments)
-        masks.append(None if weighing.drift_penalty is None else weighing.drift_penalty.tolist())
-        return weighing
+    def spy_step(step, *arguments):
+        losses.append(0.0)
+        norm = optimizer_step(step, *arguments)
+        masks.append(step.weights.tolist())
+        masks.append(None if step.coefficients is None else step.coefficients.tolist())
+        return norm
 
-    def update_and_keep(*arguments):
-        outcome = update(*arguments)
-        masks.append(outcome[0].tolist())
-        return outcome
+    def spy_loss(*arguments):
+        loss = backward(*arguments)
+        losses[-1] += loss.item()
+        return loss
 
-    def one_pass_and_keep(*arguments):
-        outcome = one_pass(*arguments)
-        masks.append(outcome[1].tolist())
-        return outcome
-
-    def end_and_keep(total, step):
-        losses.append(total.item())
-        return end(total, step)
-
-    trainer.weigh, trainer.update, trainer.update_in_one_pass = weigh_and_keep, update_and_keep, one_pass_and_keep
-    trainer._clip_and_step = end_and_keep
+    trainer.updates._optimizer_step, trainer.updates._loss = spy_step, spy_loss
     rows = [trainer.step(step) for step in range(STEPS)]
     return [{key: row[key] for key in row if not key.startswith("seconds_")} for row in rows], masks, losses
 
@@ -99,11 +91,13 @@ def test_the_methods_are_told_apart_by_it(golden):
 
 @pytest.mark.parametrize("name", WITH_A_MASK)
 def test_how_a_batch_is_cut_changes_no_mask_and_no_result(make_trainer, shared_model, name):
-    """Whole runs, so that what a step hands on to the next is in it too; gradients are held in test_training.py."""
-    rows, masks, losses = train(make_trainer, shared_model, name, tokens_per_micro_batch=10_000, held_tokens=0)
+    """Whole runs, so that what a step hands on to the next is covered, too; gradients are in test_training.py."""
+    rows, masks, losses = train(
+        make_trainer, shared_model, name, tokens_per_micro_batch=10_000, single_forward_tokens=0
+    )
     for tokens in (150, 1):  # some rows at a time; each by itself
         cut_rows, cut_masks, cut_losses = train(
-            make_trainer, shared_model, name, tokens_per_micro_batch=tokens, held_tokens=0
+            make_trainer, shared_model, name, tokens_per_micro_batch=tokens, single_forward_tokens=0
         )
         assert cut_masks == masks
         assert cut_losses == pytest.approx(losses, rel=1e-6, abs=1e-6)

@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from entropy_dynamics.tasks.cross_check import COUNTS, MathVerify, cross_check
+from entropy_dynamics.tasks.grading import REWARDS, grade
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT
 from entropy_dynamics.tasks import grading
-from entropy_dynamics.tasks.cross_check import COUNTS, MathVerify, cross_check
-from entropy_dynamics.tasks.grading import REWARDS, grade
 from grader_attacks import CANARY, CODE, FAMILIES, HUGE, MEGABYTE, PIECES, check, last_box, literal, nothing_evaluated
 
 REASONS = st.sampled_from(["stop", "length"])

@@ -3,10 +3,9 @@
 import time
 
 import pytest
+from entropy_dynamics.tasks.grading import REWARDS, Grade, extract_boxed, grade, parse_integer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-from entropy_dynamics.tasks.grading import REWARDS, Grade, extract_boxed, grade, parse_integer
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every hook of a method reaches the loss that the trainer takes a step on, and the lens says what it says."""
+"""Every hook of a method reaches the loss of the optimizer step; the lens by its definition; engine disagreement."""
 
 import copy
 import math
@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from entropy_dynamics.config import CriticConfig
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
@@ -15,12 +14,9 @@ from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
 from reference import batch_of, rollouts_of, slow_advantages
 
-CRITIC = CriticConfig(learning_rate=1e-3, weight_decay=0.0, max_grad_norm=1.0, gamma=1.0, lam=1.0, value_clip=0.5)
-
 
 def gradient_after(trainer) -> torch.Tensor:
     """The gradient of the last optimizer step of one training step, before clipping changes its length."""
-    trainer.config.optimizer.max_grad_norm = 1e9
     trainer.step(0)
     return torch.cat([parameter.grad.flatten() for parameter in trainer.policy.model.parameters()])
 
@@ -54,7 +50,7 @@ def test_the_entropy_gradient_against_autograd():
         assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_without_being_asked_entropy_has_no_gradient():
+def test_entropy_has_no_gradient_by_default():
     logits = torch.randn(3, 5, requires_grad=True)
     assert not token_stats(logits, torch.zeros(3, dtype=torch.long)).entropy.requires_grad
 
@@ -86,7 +82,7 @@ def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
     reference = copy.deepcopy(model)
     batch = batch_of(make_trainer(reference))
     stats = Policy(reference).stats(batch, torch.arange(len(batch)), 1.0, entropy_gradient=True)
-    (-coefficient * stats.entropy[batch.mask_BT].mean()).backward()
+    (-coefficient * stats.entropy[batch.mask].mean()).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
     assert torch.allclose(difference, expected, atol=1e-6 + 1e-4 * expected.abs().max().item())
 
@@ -103,7 +99,7 @@ def test_shaped_rewards_reach_the_advantages(make_trainer, model):
 
 
 def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, monkeypatch):
-    trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3}, advantage="gae", critic=CRITIC)
+    trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3}, advantage="gae")
     kept = {}
     weigh = trainer.method.__class__.token_weights
 
@@ -124,16 +120,16 @@ def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, mo
 def test_the_lens_by_its_definition(make_trainer, model):
     trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3})
     inputs = {}
-    update = trainer.update
+    update = trainer.updates.update
 
-    def spy(batch, stats, advantages, *rest):
-        used, norm = update(batch, stats, advantages, *rest)
-        inputs.update(batch=batch, stats=stats, advantages=advantages, weights=used)
+    def spy(batch, scores, advantages, *rest, **named):
+        used, norm = update(batch, scores, advantages, *rest, **named)
+        inputs.update(batch=batch, stats=scores.stats, advantages=advantages, weights=used)
         return used, norm
 
-    trainer.update = spy
+    trainer.updates.update = spy
     metrics = trainer.step(0)
-    mask = inputs["batch"].mask_BT
+    mask = inputs["batch"].mask
     totals = dict.fromkeys([name for name in metrics if name.startswith("lens_")], 0.0)
     for a, s, w in zip(
         inputs["advantages"][mask].tolist(),
@@ -151,7 +147,7 @@ def test_the_lens_by_its_definition(make_trainer, model):
     assert metrics["lens_neg_down_kept"] > metrics["lens_neg_down"]  # Clip_B drops what lowers entropy
 
 
-def test_a_method_that_weighs_every_update_sees_only_that_updates_tokens(make_trainer, model, monkeypatch):
+def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, model, monkeypatch):
     trainer = make_trainer(copy.deepcopy(model), "forking_tokens", updates_per_batch=3)
     shares = []
     weigh = load_method("forking_tokens").__class__.token_weights
@@ -190,7 +186,7 @@ class Mismatched:
 
 
 @pytest.mark.parametrize(("shift", "factor"), [(0.5, math.exp(-0.5)), (-0.5, math.exp(0.5)), (-3.0, 2.0)])
-def test_importance_sampling_weighs_tokens_by_trainer_over_engine_up_to_its_limit(make_trainer, model, shift, factor):
+def test_truncated_importance_sampling_against_autograd(make_trainer, model, shift, factor):
     """Against autograd over a hand-written objective: mean over tokens of min(p / p_engine, 2) A log p."""
     trainer = make_trainer(copy.deepcopy(model), importance_truncation=2.0)
     trainer.sampler = Mismatched(trainer.sampler, trainer.policy, shift)
@@ -204,7 +200,7 @@ def test_importance_sampling_weighs_tokens_by_trainer_over_engine_up_to_its_limi
     weights[:, ::2] = factor
     rollouts = rollouts_of(make_trainer(model), 0)[1]
     advantages = torch.tensor(slow_advantages(rollouts, 6), dtype=torch.float32)[:, None]
-    loss = -(weights * advantages * logp)[batch.mask_BT].sum() / batch.mask_BT.sum()
+    loss = -(weights * advantages * logp)[batch.mask].sum() / batch.mask.sum()
     loss.backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
     assert expected.norm() > 1e-3

@@ -9,13 +9,6 @@ import sys
 
 import pandas as pd
 import pytest
-
-from conftest import ROOT
-from entropy_dynamics.cli import main
-from entropy_dynamics.config import DataConfig, ProblemSetConfig, load_config
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import sha256
-from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.problems import (
     CONFLICT,
     DUPLICATE,
@@ -24,6 +17,13 @@ from entropy_dynamics.tasks.problems import (
     NOT_AN_INTEGER,
     load_problems,
 )
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import DataConfig, ProblemSetConfig, load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.stages.problems import build_problem_sets
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REAL = ROOT.parent / "shared" / "data"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from batches import loss_weights
 from conftest import ROOT
 from entropy_dynamics.config import known_names, load_config
-from entropy_dynamics.core.objective import loss_weights
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import load_method
+from entropy_dynamics.methods import load_method, method_types
 
 S_STAR_METHODS = [f"s_star_{m}_{s}_{g}" for m in ("keep", "mask") for s in ("pos", "neg") for g in ("gt", "lt")]
 CLIPPING_METHODS = ["clip_b", "clip_b_paper", "clip_v", "clip_v_paper"]
@@ -298,9 +298,9 @@ def test_inputs_stay_as_they_were():
         ("clip_c", {}, "unknown method 'clip_c'; did you mean 'clip_"),
         ("s_star_keep_poss_gt", {}, "did you mean 's_star_keep_pos_gt'"),
         ("nothing like it", {}, "clip_b, clip_b_paper, "),
-        ("clip_v", {"max_fraction": 0.1}, "clip_v has no parameter 'max_fraction'; did you mean 'max_frac'"),
-        ("grpo", {"mu": 1.0}, "grpo has no parameter 'mu'; known: denominator"),
-        ("s_star_keep_pos_gt", {"mode": "mask"}, "has no parameter 'mode'"),
+        ("clip_v", {"max_fraction": 0.1}, "method clip_v: unknown key 'max_fraction'; did you mean 'max_frac'"),
+        ("grpo", {"mu": 1.0}, "method grpo: unknown key 'mu'; known: "),
+        ("s_star_keep_pos_gt", {"mode": "mask"}, "unknown key 'mode'"),
         ("clip_b", {"mu": -1.0}, "mu is -1.0"),
         ("clip_b", {"mu": math.nan}, "mu is nan"),
         ("clip_b", {"mu": "high"}, "mu is 'high'"),
@@ -310,7 +310,7 @@ def test_inputs_stay_as_they_were():
         ("clip_v", {"max_frac": 1.5}, "max_frac is 1.5"),
         ("clip_v", {"max_frac": "little"}, "max_frac is 'little'"),
         ("clip_v", {"drop_zero_advantage": "yes"}, "drop_zero_advantage is 'yes'"),
-        ("clip_b", {"apply_to": "neg"}, "apply_to is 'neg'; it can be 'negative', 'positive' or 'both'"),
+        ("clip_b", {"apply_to": "neg"}, "apply_to is 'neg'; it should be 'negative', 'positive' or 'both'"),
         ("clip_v", {"apply_to": "neg"}, "apply_to is 'neg'"),
         ("grpo", {"denominator": "some"}, "denominator is 'some'"),
     ],
@@ -330,21 +330,17 @@ CONFIGS = ROOT / "configs"
 def test_every_method_file_makes_a_method_at_every_scale(name, scale):
     config = load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS)
     assert name not in ALL_METHODS or config.method.name == name
-    method = load_method(config.method.name, **config.method.params)
     s_star, s_expected, advantages, mask = random_batch(seed=7)
-    assert method.token_weights(stats_of(s_star, s_expected), advantages, mask).shape == mask.shape
-    for key, value in config.method.params.items():
-        assert getattr(method, key) == value
+    weights = config.method.build().token_weights(stats_of(s_star, s_expected), advantages, mask)
+    assert weights.shape == mask.shape
 
 
-def test_what_the_trainer_is_told_of_a_method():
-    """Which are weighed anew before every update, which need no scores of the batch, and which have bounds."""
-    weighed_anew = {"clip_cov", "kl_cov", "forking_tokens"}
-    by_token = {"entropy_bonus", "advantage_reweighting"}
-    methods = {name: load_method(name) for name in [*ALL_METHODS, *weighed_anew, *by_token, "unlikeliness"]}
-    assert {name for name, one in methods.items() if one.every_update} == weighed_anew
-    assert {name for name, one in methods.items() if not one.needs_batch} == {"grpo", *S_STAR_METHODS, *by_token}
-    assert {name for name, one in methods.items() if one.has_bounds} == set(CLIPPING_METHODS)
+def test_what_methods_tell_the_trainer():
+    """Which compute weights before every update, and which need no scores of the whole batch."""
+    kinds = method_types()
+    assert {name for name, kind in kinds.items() if kind.per_update} == {"clip_cov", "kl_cov", "forking_tokens"}
+    per_token = {"grpo", *S_STAR_METHODS, "entropy_bonus", "adaptive_entropy", "advantage_reweighting", "cispo", "gspo"}
+    assert {name for name, kind in kinds.items() if not kind.needs_batch} == per_token
 
 
 def test_bounds_of_zero_are_allowed():
@@ -358,52 +354,7 @@ def test_every_method_has_a_file():
 
 
 def test_the_defaults_are_the_released_values():
-    """The scales of stand-ins override them: mu does not carry over between scales."""
+    """Scales with toy models override them: mu does not carry over between scales."""
     assert load_method("clip_b").mu == 2.5
     assert load_method("clip_v").mu == 8.5
     assert load_method("clip_v").max_frac == 1e-4
-
-
-@pytest.mark.parametrize("seed", [0, 2, 3, 4])
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("clip_b", {"mu": 0.3}),
-        ("clip_b", {"mu": 0.3, "apply_to": "both"}),
-        ("clip_b_paper", {"mu": 0.3}),
-        ("clip_v", {"mu": 0.3, "max_frac": None}),
-        ("clip_v", {"mu": 0.3, "max_frac": 0.9, "drop_zero_advantage": False}),
-        ("clip_v_paper", {"mu": 0.3}),
-    ],
-)
-def test_a_batch_s_own_bounds_weigh_it_as_the_method_does(name, params, seed):
-    method = load_method(name, **params)
-    s_star, s_expected, advantages, mask = random_batch(seed)
-    stats = stats_of(s_star, s_expected)
-    weights = method.token_weights(stats, advantages, mask)
-    assert (weights == 0)[mask.bool()].any()
-    bounds = method.bounds(stats, advantages, mask)
-    assert bounds == method.bounds(stats, advantages, mask.float())
-    assert torch.equal(method.weights_within(bounds, stats, advantages, mask), weights)
-    for rows in (slice(0, 5), slice(5, 12)):  # in any part of the batch
-        part = stats.map(lambda column, rows=rows: column[rows])
-        assert torch.equal(method.weights_within(bounds, part, advantages[rows], mask[rows]), weights[rows])
-
-
-@pytest.mark.parametrize("seed", [0, 2, 3, 4])
-def test_under_the_cap_of_clip_v_the_bounds_let_at_most_as_many_go(seed):
-    method = load_method("clip_v", mu=0.05, max_frac=0.05, drop_zero_advantage=False)
-    s_star, s_expected, advantages, mask = random_batch(seed)
-    stats = stats_of(s_star, s_expected)
-    exact = method.token_weights(stats, advantages, mask) == 0
-    within = method.weights_within(method.bounds(stats, advantages, mask), stats, advantages, mask) == 0
-    assert not (within & ~exact).any()
-    assert (exact & ~within)[mask.bool()].sum() == 1  # the token at the edge itself
-
-
-def test_without_any_spread_the_bounds_keep_everything():
-    flat = stats_of(torch.ones(2, 3))
-    for name in CLIPPING_METHODS:
-        method = load_method(name)
-        assert method.bounds(flat, torch.ones(2, 3), torch.ones(2, 3)) == (-math.inf, math.inf)
-        assert method.bounds(stats_of(torch.randn(2, 3)), torch.ones(2, 3), torch.zeros(2, 3)) == (-math.inf, math.inf)

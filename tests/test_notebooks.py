@@ -5,6 +5,7 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
+from entropy_dynamics.tasks.problems import write_problems
 from nbclient import NotebookClient
 
 from conftest import ROOT
@@ -13,7 +14,6 @@ from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.train import run_training
-from entropy_dynamics.tasks.problems import write_problems
 
 MODEL = "qwen2.5-7b-instruct"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -145,7 +145,9 @@ def test_all_rewards_equal(make, model, case):
 @pytest.mark.parametrize(("denominator", "held_tokens"), [("kept", 0), ("all", HELD)], ids=["kept", "all, held"])
 def test_a_mask_that_drops_every_token(make, model, monkeypatch, case, denominator, held_tokens):
     """Whatever the method, should it keep nothing."""
-    trainer = make(case, model, grade=every_other, params={"denominator": denominator}, held_tokens=held_tokens)
+    trainer = make(
+        case, model, grade=every_other, params={"denominator": denominator}, single_forward_tokens=held_tokens
+    )
 
     def nothing(stats, advantages, mask, *_):
         return torch.zeros_like(mask, dtype=torch.float32)

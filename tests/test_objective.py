@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
+from batches import loss_weights, policy_loss
 from entropy_dynamics.core.dynamics import batch_entropy_change
-from entropy_dynamics.core.objective import loss_weights, policy_loss
 from entropy_dynamics.core.token_stats import token_stats
-from entropy_dynamics.errors import UserError
 
 # ---------------------------------------------------------------- one token
 
@@ -186,6 +185,13 @@ def test_averages_by_hand(scope, denominator, first_group, second_group):
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize(("denominator", "counts"), [("kept", (2, 2, 1)), ("all", (3, 2, 1))])
+def test_per_sequence_is_the_mean_over_rows_of_their_token_means(denominator, counts):
+    got = loss_weights(WEIGHTS, MASK, GROUPS, scope="per_sequence", denominator=denominator)
+    a, b, c = (1 / 3 / count for count in counts)
+    torch.testing.assert_close(got, torch.tensor([[a, 0, a], [b / 2, b, 0], [c, 0, 0]]))
+
+
 def test_the_default_is_the_mean_over_the_kept_tokens_of_the_batch():
     expected = loss_weights(WEIGHTS, MASK, GROUPS, scope="global_token", denominator="kept")
     assert torch.equal(loss_weights(WEIGHTS, MASK, GROUPS), expected)
@@ -231,9 +237,9 @@ def test_per_group_is_the_mean_over_groups_of_eq_1():
 
 
 def test_an_unknown_switch_is_named():
-    with pytest.raises(UserError, match=r"loss_scope is 'per_token'; it can be 'global_token' or 'per_group'"):
+    with pytest.raises(ValueError, match="scope is 'per_token'; it should be 'global_token', 'per_group' or"):
         loss_weights(WEIGHTS, MASK, GROUPS, scope="per_token")
-    with pytest.raises(UserError, match=r"denominator is 'some'; it can be 'kept' or 'all'"):
+    with pytest.raises(ValueError, match="denominator is 'some'; it should be 'kept' or 'all'"):
         loss_weights(WEIGHTS, MASK, GROUPS, denominator="some")
 
 

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import pandas as pd
 import pytest
+from entropy_dynamics.tasks.problems import write_problems
 from omegaconf import OmegaConf
 
 from conftest import ROOT
@@ -14,7 +15,6 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.stages import pass_rates
 from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
-from entropy_dynamics.tasks.problems import write_problems
 
 
 def test_the_paper_keeps_two_to_fourteen_of_sixteen():

@@ -7,14 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from entropy_dynamics.config import DataConfig, ProblemSetConfig
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import sha256
-from entropy_dynamics.stages import problems as problem_sets
-from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks.problems import (
     CONFLICT,
     DUPLICATE,
@@ -29,6 +21,14 @@ from entropy_dynamics.tasks.problems import (
     read_problems,
     write_problems,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entropy_dynamics.config import DataConfig, ProblemSetConfig
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import sha256
+from entropy_dynamics.stages import problems as problem_sets
+from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
 

@@ -2,6 +2,8 @@
 
 import pandas as pd
 import pytest
+from entropy_dynamics.sampling.responses import make_prompts, make_training_prompts
+from entropy_dynamics.tasks.problems import Problem, write_problems
 
 from conftest import ROOT
 from entropy_dynamics.cli import main
@@ -10,9 +12,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.sampling.responses import make_prompts, make_training_prompts
 from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
-from entropy_dynamics.tasks.problems import Problem, write_problems
 from entropy_dynamics.tasks.prompts import SYSTEM, encode_prompt, preview_messages, render_prompt
 
 PROBLEM = "What is 1+1?"

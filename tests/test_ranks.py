@@ -117,9 +117,9 @@ def test_micro_batches_are_dealt_to_ranks_evenly_with_little_padding(ranks):
     cuts = batch.micro_batches(16384, ranks=ranks)
     assert len(cuts) % ranks == 0
     assert torch.equal(torch.cat(cuts).sort().values, torch.arange(len(batch)))
-    padded = [len(cut) * int(batch.lengths_B[cut].max()) for cut in cuts]
+    padded = [len(cut) * int(batch.lengths[cut].max()) for cut in cuts]
     assert all(size <= 16384 or len(cut) == 1 for size, cut in zip(padded, cuts, strict=True))
-    tokens = int(batch.lengths_B.sum())
+    tokens = int(batch.lengths.sum())
     assert (sum(padded) - tokens) / sum(padded) < 0.10
     for turn in range(0, len(cuts), ranks):
         together = padded[turn : turn + ranks]

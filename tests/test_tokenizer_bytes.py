@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from entropy_dynamics.tasks.grading import grade
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from entropy_dynamics.models.loading import load_policy, save_policy
 from entropy_dynamics.models.toy import build_stand_in
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import IGNORED, POOL, solution_batches, warm_start
-from entropy_dynamics.tasks.grading import grade
 from entropy_dynamics.tasks.prompts import SYSTEM, encode_prompt
 
 BYTES = build_tokenizer("bytes")

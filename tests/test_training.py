@@ -11,9 +11,10 @@ from entropy_dynamics.methods import load_method
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.scoring import Scoring
 from entropy_dynamics.training.trainer import Trainer
 from reference import (
-    HELD,
+    SINGLE_FORWARD,
     assert_close,
     batch_of,
     even_sum,
@@ -32,12 +33,12 @@ def test_collate_by_hand():
     prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
     rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
     batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
-    assert batch.sequences_BL.tolist() == [[7, 8, 9, 1, 2, 0], [5, 3, 0, 0, 0, 0], [7, 8, 9, 4, 4, 4]]
-    assert batch.prompt_lengths_B.tolist() == [3, 1, 3]
-    assert batch.response_lengths_B.tolist() == [2, 1, 3]
-    assert batch.lengths_B.tolist() == [5, 2, 6]
-    assert batch.groups_B.tolist() == [0, 1, 0]
-    assert batch.mask_BT.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+    assert batch.sequences.tolist() == [[7, 8, 9, 1, 2, 0], [5, 3, 0, 0, 0, 0], [7, 8, 9, 4, 4, 4]]
+    assert batch.prompt_lengths.tolist() == [3, 1, 3]
+    assert batch.response_lengths.tolist() == [2, 1, 3]
+    assert batch.lengths.tolist() == [5, 2, 6]
+    assert batch.groups.tolist() == [0, 1, 0]
+    assert batch.mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
     assert [rows.tolist() for rows in batch.micro_batches(12)] == [[2, 0], [1]]
     assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
     assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
@@ -52,7 +53,7 @@ def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_t
         cuts = batch.micro_batches(tokens, chosen)
         assert sorted(torch.cat(cuts).tolist()) == (list(range(len(batch))) if chosen is None else rows.tolist())
         for cut in cuts:
-            assert len(cut) == 1 or len(cut) * int(batch.lengths_B[cut].max()) <= tokens
+            assert len(cut) == 1 or len(cut) * int(batch.lengths[cut].max()) <= tokens
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
@@ -82,17 +83,21 @@ def cut_into(batch: RolloutBatch, count: int) -> int:
     return next(tokens for tokens in range(10_000, 0, -1) if len(batch.micro_batches(tokens)) == count)
 
 
-@pytest.mark.parametrize("held_tokens", [0, HELD])
+@pytest.mark.parametrize("single_forward_tokens", [0, SINGLE_FORWARD])
 @pytest.mark.parametrize(
     ("method", "params"),
     [("grpo", {}), ("clip_b", {"mu": 0.7}), ("clip_v", {"mu": 0.7, "max_frac": 0.05}), ("s_star_keep_neg_lt", {})],
 )
-def test_micro_batches_change_neither_masks_nor_gradients(shared_model, make_trainer, method, params, held_tokens):
+def test_micro_batches_change_neither_masks_nor_gradients(
+    shared_model, make_trainer, method, params, single_forward_tokens
+):
     outcomes = []
     for count in (1, 2, 7):
         model = copy.deepcopy(shared_model)
         tokens = cut_into(batch_of(make_trainer(model)), count)
-        trainer = make_trainer(model, method, params=params, tokens_per_micro_batch=tokens, held_tokens=held_tokens)
+        trainer = make_trainer(
+            model, method, params=params, tokens_per_micro_batch=tokens, single_forward_tokens=single_forward_tokens
+        )
         seen, weigh = [], trainer.method.token_weights
 
         def spy(*arguments, weigh=weigh, seen=seen, **named):
@@ -101,7 +106,7 @@ def test_micro_batches_change_neither_masks_nor_gradients(shared_model, make_tra
 
         object.__setattr__(trainer.method, "token_weights", spy)
         metrics = trainer.step(0)
-        if trainer.method.needs_batch or held_tokens:
+        if trainer.method.needs_batch or single_forward_tokens:
             assert len(seen) == 1  # decided once, for the whole batch
         else:
             assert len(seen) == count  # nothing of a token depends on the others: no pass to score the batch first
@@ -116,69 +121,49 @@ def test_micro_batches_change_neither_masks_nor_gradients(shared_model, make_tra
         assert other_metrics["entropy"] == pytest.approx(metrics["entropy"], rel=1e-6)
 
 
-@pytest.mark.parametrize(("method", "params"), [("grpo", {}), ("s_star_mask_neg_lt", {}), ("clip_b", {"mu": 0.7})])
-def test_held_graphs_and_a_second_forward_give_the_same_gradient(shared_model, make_trainer, method, params):
+@pytest.mark.parametrize(
+    ("method", "params", "other"),
+    [
+        ("grpo", {}, Scoring.DURING_UPDATE),
+        ("s_star_mask_neg_lt", {}, Scoring.DURING_UPDATE),
+        ("s_star_mask_neg_lt", {"denominator": "kept"}, Scoring.SCORING_PASS),
+        ("clip_b", {"mu": 0.7}, Scoring.SCORING_PASS),
+    ],
+)
+def test_all_ways_of_scoring_give_the_same_gradient(shared_model, make_trainer, method, params, other):
     found = []
-    for held_tokens in (0, HELD):
+    for tokens, scoring in ((0, other), (SINGLE_FORWARD, Scoring.SINGLE_FORWARD)):
         model = copy.deepcopy(shared_model)
-        trainer = make_trainer(model, method, params=params, held_tokens=held_tokens)
-        assert bool(trainer.score(batch_of(trainer))[1]) == bool(held_tokens)
+        trainer = make_trainer(model, method, params=params, single_forward_tokens=tokens)
+        assert trainer.updates.score(batch_of(trainer)).scoring is scoring
         trainer.step(0)
         found.append(gradients(model))
     assert_close(found[0], found[1])
 
 
-@pytest.mark.parametrize(
-    ("method", "params"),
-    [
-        ("clip_b", {"mu": 0.7}),
-        ("clip_b_paper", {"mu": 0.7}),
-        ("clip_v", {"mu": 0.7, "max_frac": None}),
-        ("clip_v", {"mu": 0.7, "max_frac": 0.02}),
-    ],
-)
-def test_bounds_of_the_step_before_save_the_pass_that_scores(shared_model, make_trainer, method, params):
-    """With the batch's own bounds given as if they were the last step's, the update is the exact one."""
-    exact = make_trainer(copy.deepcopy(shared_model), method, params=params, tokens_per_micro_batch=60, held_tokens=0)
-    batch = batch_of(exact)
-    stats = exact.score(batch)[0]
-    rewards = torch.tensor([float(even_sum(rollout).correct) for rollout in rollouts_of(exact)[1]])
-    advantages = exact.estimator.estimate(batch, rewards)
-    bounds = exact.method.bounds(stats, advantages, batch.mask_BT)
-    row = exact.step(0)
-    assert "bounds_changed" not in row
-
-    quick = make_trainer(
-        copy.deepcopy(shared_model),
-        method,
-        params=params,
-        tokens_per_micro_batch=60,
-        held_tokens=0,
-        bounds_from="previous_step",
-    )
-    quick.bounds = bounds
-    passes = []
-    quick.policy.register_forward_hook(lambda *_: passes.append(1))
-    parts = len(batch.micro_batches(60))
-    found = quick.step(0)
-    assert len(passes) == 2 * parts  # the update, and the measurement of the entropy's change
-    assert found["clip_fraction"] == pytest.approx(row["clip_fraction"], abs=1.5 / found["tokens"])
-    if params.get("max_frac") is None:
-        assert found["bounds_changed"] == 0
-        assert_close(gradients(quick.policy), gradients(exact.policy))
-    assert 0 <= quick.step(1)["bounds_changed"] < 0.2
-
-
-def test_graphs_are_held_up_to_the_limit_only(shared_model, make_trainer):
+def test_graphs_are_kept_up_to_the_limit_only(shared_model, make_trainer):
     batch = batch_of(make_trainer(shared_model))
-    size = int(batch.lengths_B.sum())
-    assert make_trainer(shared_model, held_tokens=size).score(batch)[1]
-    assert not make_trainer(shared_model, held_tokens=size - 1).score(batch)[1]
-    assert not make_trainer(shared_model, held_tokens=size).score(batch, graph=False)[1]
-    assert not make_trainer(shared_model, held_tokens=size, updates_per_batch=2).score(batch)[1]
+    size = int(batch.lengths.sum())
+
+    def scoring(tokens: int, **changes) -> Scoring:
+        return make_trainer(shared_model, single_forward_tokens=tokens, **changes).updates.score(batch).scoring
+
+    assert scoring(size) is Scoring.SINGLE_FORWARD
+    assert scoring(size - 1) is Scoring.DURING_UPDATE
+    assert scoring(size, updates_per_batch=2) is Scoring.SCORING_PASS
 
 
-@pytest.mark.parametrize("scope", ["global_token", "per_group"])
+@pytest.mark.parametrize(("method", "passes"), [("grpo", 1), ("s_star_keep_pos_gt", 1), ("clip_b", 2), ("kl_cov", 2)])
+def test_only_methods_that_need_the_batch_pay_for_a_scoring_pass(shared_model, make_trainer, method, passes):
+    model = copy.deepcopy(shared_model)
+    trainer = make_trainer(model, method, tokens_per_micro_batch=60, single_forward_tokens=0, entropy_change_every=0)
+    micro_batches, calls = len(batch_of(trainer).micro_batches(60)), []
+    trainer.policy.register_forward_hook(lambda *_: calls.append(1))
+    trainer.step(0)
+    assert len(calls) == passes * micro_batches
+
+
+@pytest.mark.parametrize("scope", ["global_token", "per_group", "per_sequence"])
 @pytest.mark.parametrize(
     ("method", "mu"), [("grpo", None), ("clip_b", 0.7), ("clip_b_paper", 0.7), ("clip_v", 0.7), ("clip_v_paper", 0.7)]
 )
@@ -186,7 +171,7 @@ def test_the_gradient_written_out_by_hand(shared_model, make_trainer, method, mu
     """Strictly on-policy the gradient is that of -sum w A log p / N, with masks by the definitions of the methods."""
     model = copy.deepcopy(shared_model)
     params = {} if mu is None else {"mu": mu} | ({"max_frac": 0.9} if method == "clip_v" else {})
-    trainer = make_trainer(model, method, params=params, loss_scope=scope)
+    trainer = make_trainer(model, method, params=params | {"loss_scope": scope})
     prompts, rollouts = rollouts_of(trainer)
     advantages = slow_advantages(rollouts, group_size=6)
     assert (advantages > 0).any()
@@ -198,8 +183,9 @@ def test_the_gradient_written_out_by_hand(shared_model, make_trainer, method, mu
     everything = torch.cat(score)
     centre = 0.0 if "_v" in method else everything.mean()
     sigma = everything.std(correction=0)
-    loss, groups = [], [prompts.index(next(p for p in prompts if p.problem_id == r.problem_id)) for r in rollouts]
-    terms, counts = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    names = [prompt.problem_id for prompt in prompts]
+    groups = [names.index(r.problem_id) if scope != "per_sequence" else row for row, r in enumerate(rollouts)]
+    terms, counts = (torch.zeros(max(groups) + 1, dtype=torch.float64) for _ in range(2))
     dropped = 0
     for one, values, advantage, group in zip(stats, score, advantages, groups, strict=True):
         weight = torch.ones_like(values)
@@ -266,7 +252,11 @@ def ppo_reference(model, trainer, updates, *, learning_rate, clip_low, clip_high
 def test_several_updates_a_batch_are_ppo(shared_model, make_trainer, updates):
     knobs = {"learning_rate": 0.01, "clip_low": 0.1, "clip_high": 0.15, "dual_clip": 1.3, "eps": 1e-3}
     model, reference = copy.deepcopy(shared_model), copy.deepcopy(shared_model)
-    trainer = make_trainer(model, updates_per_batch=updates, group_size=4, max_grad_norm=1.0, **knobs)
+    clipping = {key: knobs[key] for key in ("clip_low", "clip_high", "dual_clip")}
+    optimizer = {key: knobs[key] for key in ("learning_rate", "eps")}
+    trainer = make_trainer(
+        model, params=clipping, updates_per_batch=updates, group_size=4, max_grad_norm=1.0, **optimizer
+    )
     twin = make_trainer(copy.deepcopy(shared_model), updates_per_batch=updates, group_size=4)
     ratios = ppo_reference(reference, twin, updates, max_grad_norm=1.0, **knobs)
     assert torch.allclose(ratios[0], torch.ones_like(ratios[0]), atol=1e-12)
@@ -282,7 +272,7 @@ def test_one_update_ignores_the_ppo_clipping(shared_model, make_trainer):
     found = []
     for clip in (0.2, 1e-9):
         model = copy.deepcopy(shared_model)
-        make_trainer(model, clip_low=clip, clip_high=clip).step(0)
+        make_trainer(model, params={"clip_low": clip, "clip_high": clip}).step(0)
         found.append(gradients(model))
     assert torch.equal(*found)
 
@@ -295,11 +285,11 @@ def test_more_updates_than_prompts_are_refused(shared_model, make_trainer):
 def test_a_batch_is_divided_into_just_as_many_updates(model, make_trainer):
     trainer = make_trainer(model, prompts_per_step=7, updates_per_batch=5, group_size=2)
     batch = batch_of(trainer)
-    shares = trainer._mini_batches(batch)
+    shares = batch.mini_batches(5)
     assert len(shares) == 5
     assert sorted(torch.cat(shares).tolist()) == list(range(14))
     for share in shares:  # groups stay whole
-        assert len(share) == sum(int((batch.groups_B == group).sum()) for group in batch.groups_B[share].unique())
+        assert len(share) == sum(int((batch.groups == group).sum()) for group in batch.groups[share].unique())
 
 
 # ---------------------------------------------------------------- the order of prompts

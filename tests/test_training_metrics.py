@@ -181,20 +181,20 @@ def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, upda
     next(trainer.run())
 
     def hook(gradient):  # in the last update of the next step
-        return gradient * (math.inf if updates == 1 or trainer.changed_since_step else 1.0)
+        return gradient * (math.inf if updates == 1 or trainer.updates.stepped else 1.0)
 
     model.lm_head.weight.register_hook(hook)
     with pytest.raises(NotFiniteError) as caught:
         trainer.step(1)
-    assert trainer.changed_since_step == (updates == 2)
+    assert trainer.updates.stepped == (updates == 2)
     save_failure(tmp_path / "failure", trainer, tokenizer, Ranks(), 1, str(caught.value))
     kept, _ = load_policy(tmp_path / "failure" / "policy")
     assert all(torch.equal(one, other) for one, other in zip(kept.parameters(), model.parameters(), strict=True))
     batch = load_file(tmp_path / "failure" / "batch.safetensors")
     prompts = {prompt.problem_id: list(prompt.token_ids) for prompt in trainer.prompts_of_step(1)}
-    rows = zip(batch["sequences_BL"].tolist(), batch["prompt_lengths_B"].tolist(), strict=True)
+    rows = zip(batch["sequences"].tolist(), batch["prompt_lengths"].tolist(), strict=True)
     assert {tuple(row[:length]) for row, length in rows} == {tuple(ids) for ids in prompts.values()}
-    assert len(batch["rewards_B"]) == len(batch["sequences_BL"])
+    assert len(batch["rewards"]) == len(batch["sequences"])
     record = json.loads((tmp_path / "failure" / "failure.json").read_text())
     assert record["steps_done"] == 1
     assert record["message"].startswith("step 1: the loss is")

@@ -153,9 +153,13 @@ def _run(
 ) -> list[dict[str, float]]:
     """Train to the end, from the last checkpoint on. Returns the metrics of all steps."""
     ranks, every, steps = trainer.ranks, config.training.checkpoint_every, config.training.steps
-    start, rows = checkpoints.resume(trainer)
+    rows, method_state = checkpoints.resume(trainer.trained())
+    start = len(rows)
+    if start:
+        trainer.method.load_state_dict(method_state)
     if ranks.is_main and start:
-        _note(f"resumes from the checkpoint after step {start}" + checkpoints.made_by_others())
+        others = "; other code or packages made some of its steps" if checkpoints.earlier else ""
+        _note(f"resumes from the checkpoint after step {start}{others}")
     elif ranks.is_main and checkpoints.others():
         _note(f"{checkpoints.root} has checkpoints of another config or other inputs")
     name = f"{config.model.name} {method_name} seed {seed}"
@@ -167,13 +171,13 @@ def _run(
                 progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
                 checkpoints.finish()  # the one that an earlier step began to write
                 if every and len(rows) % every == 0 and len(rows) < steps:
-                    checkpoints.save(trainer, rows)
+                    checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
         except EngineMismatchError:
             checkpoints.finish()  # all ranks raise it together, so they can
             raise
         except NotFiniteError as error:
             if every and not trainer.updates.stepped:
-                checkpoints.save(trainer, rows)
+                checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
             checkpoints.finish()
             failure = layout.failure(config.model.name, method_name, seed)
             save_failure(failure, trainer, tokenizer, ranks, len(rows), str(error))

@@ -1,8 +1,8 @@
-"""Checkpoints: what a run needs to go on, written whole or not at all, readable by another number of ranks.
+"""Checkpoints: what a run needs to resume, written whole or not at all, readable by another number of ranks.
 
-Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), all else into one
-JSON file that is written last. It holds the hash of every other file, so that a damaged checkpoint is found out and the
-one before it used. Nothing random has to be kept, because random numbers belong to the seed and the number of the step.
+Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), everything else into
+one JSON file that is written last. It holds the hash of every other file, so that a damaged checkpoint is detected and
+the one before it used. No random state is kept: random numbers belong to the seed and the number of the step.
 """
 
 import json
@@ -25,52 +25,56 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.training.critic import Trained
-from entropy_dynamics.training.trainer import Trainer
 
 RECORD = "checkpoint.json"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Checkpoints:
-    """The checkpoints of one run, in the folders <what it is made from>/step<n> of `root`; n steps are done there."""
+    """The checkpoints of one run, in the folders <fingerprint of what it is made from>/step<n> after n steps."""
 
     def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], made_by: dict[str, Any], kept: int):
         """
         Args:
-            made_from: what the run is made from (config, hashes of its inputs). Checkpoints of anything else are left
-                alone, and not gone on from.
-            made_by: which code and packages it is made by. A checkpoint of others is gone on from, and they are kept
-                as `earlier`: a run of days need not start again for a new version, but has to say so.
+            made_from: what the run is made from (config, hashes of its inputs). Checkpoints of anything else are never
+                resumed, nor touched.
+            made_by: code and packages. A checkpoint of others is resumed, and they are kept as `earlier`: a run of days
+                need not start over for a new version, but its provenance has to say so.
             kept: how many of the latest to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
-        self.earlier: list[dict[str, Any]] = []  # other code and packages that steps were made by
+        self.earlier: list[dict[str, Any]] = []  # other code and packages that made some of the steps
         self.writing: tuple[Path, Any, dict[str, Any]] | None = None
         self.latest = 0  # steps done at the latest whole checkpoint; before the first step none is needed
-        self.damaged: list[Path] = []  # passed over by `resume`; they go once there is a whole one after it
-        # A save goes on while training does, so it needs a process group in which nothing else is going on.
+        self.damaged: list[Path] = []  # skipped by `resume`; deleted once there is a whole one after them
+        # Saving goes on during training, so it needs a process group in which nothing else happens.
         self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
-    def save(self, trainer: Trainer, rows: list[dict[str, float]]) -> None:
-        """Start writing a checkpoint. With ranks that goes on in the background, and `finish` gives it its name.
+    def save(self, trained: Trained, rows: list[dict[str, float]], method_state: dict[str, float]) -> None:
+        """Start writing a checkpoint after `len(rows)` steps, unless the latest one is of that step.
 
-        Nothing is to be done for the step of the latest one. Raises UserError if it cannot be written.
+        With ranks it is written in the background, and `finish` gives it its name.
+
+        Args:
+            rows: the metrics of every step so far.
+            method_state: see `Method.state_dict`.
+
+        Raises:
+            UserError: it cannot be written.
         """
         self.finish()
-        steps_done = len(rows)
-        if steps_done == self.latest:
+        steps = len(rows)
+        if steps == self.latest:
             return
-        temporary = self.folder / f".step{steps_done}.partial"
+        temporary = self.folder / f".step{steps}.partial"
         if self.ranks.is_main:
             for stale in self.folder.glob(".step*.partial"):  # of a run that was killed
                 shutil.rmtree(stale)
         self.ranks.barrier()
-        trained = trainer.trained()
         tensors = _tensors(trained, _state(trained))
         writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-        record = {"steps_done": steps_done, "made_from": self.made_from, "rows": list(rows)}
-        record["method"] = trainer.method.state_dict()
+        record = {"steps_done": steps, "made_from": self.made_from, "rows": list(rows), "method": method_state}
         record["made_by"] = [*self.earlier, self.made_by]
         if self.group is None:
             with _faults(temporary, removed=True):
@@ -82,7 +86,7 @@ class Checkpoints:
             self.writing = (temporary, future, record)
 
     def finish(self) -> None:
-        """Wait for the checkpoint that is being written, give it its name, and delete the older ones."""
+        """Wait for the checkpoint that is being written, rename it to its final name, and delete older ones."""
         if self.writing is None:
             return
         temporary, future, record = self.writing
@@ -94,7 +98,7 @@ class Checkpoints:
         self.ranks.barrier()
 
     def _name(self, temporary: Path, record: dict[str, Any]) -> None:
-        """Make a checkpoint of what is written whole."""
+        """Turn a completely written folder into a checkpoint."""
         record["files"] = self._hashes(temporary, to_disk=True)
         self.latest = record["steps_done"]
         if self.ranks.is_main:
@@ -109,26 +113,26 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
         self.damaged = []
 
-    def resume(self, trainer: Trainer) -> tuple[int, list[dict[str, float]]]:
-        """Load the latest undamaged checkpoint of this run into `trainer`. Returns the steps done and their metrics.
+    def resume(self, trained: Trained) -> tuple[list[dict[str, float]], dict[str, float]]:
+        """Load the latest undamaged checkpoint of this run into `trained`; a damaged one is skipped with a note.
 
-        (0, []) where there is none. A damaged one is passed over with a line that says so.
+        Returns:
+            The metrics of the steps done, and the method's state; both empty without a checkpoint.
         """
         for path in reversed(self._steps()):
             damage, record = self._read(path)
             if damage is None:
-                self._load(path, trainer.trained())
-                trainer.method.load_state_dict(record["method"])
+                self._load(path, trained)
                 self.latest = record["steps_done"]
                 self.earlier = [one for one in record["made_by"] if _differ(one, self.made_by)]
-                return self.latest, record["rows"]
+                return record["rows"], record["method"]
             self.damaged.append(path)
             if self.ranks.is_main:
-                print(f"note: checkpoint {path} is damaged ({damage}) and is passed over", file=sys.stderr)
-        return 0, []
+                print(f"note: checkpoint {path} is damaged ({damage}) and is skipped", file=sys.stderr)
+        return [], {}
 
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
-        """What is wrong with a checkpoint, if anything, and its record."""
+        """The damage of a checkpoint, None if it has none, and its record."""
         try:
             record = json.loads((path / RECORD).read_text(encoding="utf-8"))
             if record.pop("sha256") != fingerprint(record):
@@ -148,9 +152,9 @@ class Checkpoints:
         return None, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
-        """Name to sha256 of the files of a checkpoint but its record; the ranks divide the work.
+        """Name to sha256 of a checkpoint's files, except its record; the ranks divide the work.
 
-        to_disk: wait for each file to be on the disk, too.
+        to_disk: also flush each file to the disk.
         """
         names = sorted(file.name for file in path.iterdir() if file.name != RECORD and file.is_file())
         digests = torch.zeros(len(names), 32, dtype=torch.long)
@@ -161,17 +165,13 @@ class Checkpoints:
         self.ranks.sum(digests)
         return {name: bytes(digest).hex() for name, digest in zip(names, digests.tolist(), strict=True)}
 
-    def made_by_others(self) -> str:
-        """The end of a note, if other code or packages made some of the steps."""
-        return ", some steps of which other code or packages made" if self.earlier else ""
-
     def others(self) -> list[Path]:
-        """Folders with checkpoints of the same run's name, made from something else."""
+        """Folders with checkpoints of the same run's name that are made from something else."""
         return [path for path in self.root.glob("*") if path != self.folder]
 
     def _load(self, path: Path, trained: Trained) -> None:
         state = _state(trained)
-        tensors = _tensors(trained, state)  # the same memory: what is read into one stands in the other
+        tensors = _tensors(trained, state)  # the same memory: what is read into one is in the other
         with _faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.group is None)
         for name, (module, optimizer) in trained.items():
@@ -184,7 +184,7 @@ class Checkpoints:
             )
 
     def delete(self) -> None:
-        """Once the run is written, its checkpoints are of no use. For one rank to call, after `finish`."""
+        """Delete the run's checkpoints, once it is written. One rank calls it, after `finish`."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
             self.root.rmdir()  # unless there are others
@@ -196,9 +196,9 @@ class Checkpoints:
 
 @contextmanager
 def _faults(path: Path, removed: bool = False):
-    """One line for what goes wrong with the files, on whatever rank it does; `removed`: what was written goes.
+    """One line for what goes wrong with the files, on any rank.
 
-    With several ranks it stays until the next save, as others may still be writing.
+    removed: delete what was written. With several ranks it stays until the next save, as others may still be writing.
     """
     try:
         with warnings.catch_warnings():
@@ -215,12 +215,12 @@ def _faults(path: Path, removed: bool = False):
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether code or packages do; the commit may be another where the code is the same."""
+    """Whether code or packages differ; the commit may differ where the code does not."""
     return any(one.get(key) != other.get(key) for key in ("code_sha256", "packages"))
 
 
 def _state(trained: Trained) -> dict[str, dict[str, Any]]:
-    """Names to values of modules and optimizers, flat. Tied weights stand under each of their names."""
+    """Names to values of modules and optimizers, flat. Tied weights appear under each of their names."""
     state = {}
     for name, (module, optimizer) in trained.items():
         for part, values in zip(("model", "optimizer"), get_state_dict(module, optimizer, options=_FLAT), strict=True):
@@ -229,7 +229,7 @@ def _state(trained: Trained) -> dict[str, dict[str, Any]]:
 
 
 def _tensors(trained: Trained, state: dict[str, dict[str, Any]]) -> dict[str, Tensor]:
-    """What is written: all tensors, tied ones once. The rest, an optimizer's settings, is the config's to say."""
+    """All tensors, tied ones once. The rest, an optimizer's settings, comes from the config."""
     tensors = {}
     for section, values in state.items():
         module, _ = trained[section.partition("/")[0]]

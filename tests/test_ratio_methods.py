@@ -1,0 +1,139 @@
+"""CISPO and GSPO: losses that own their importance ratio, and adaptive entropy control, which keeps state."""
+
+import math
+
+import pytest
+import torch
+
+from batches import loss_weights, random_batch, shares
+from entropy_dynamics.core.objective import weighted_sum
+from entropy_dynamics.methods import load_method
+
+
+def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token losses, and the gradient of the batch's loss in log p, at log p - log p_old = `log_ratio`, log p_old = -1."""
+    logp = (torch.as_tensor(log_ratio) - 1.0).requires_grad_()
+    mask = torch.as_tensor(mask)
+    loss = method.token_loss(logp, torch.full_like(logp, -1.0), torch.as_tensor(advantages), mask)
+    groups = torch.zeros(len(mask), dtype=torch.long)
+    divisors = loss_weights(mask.float(), mask, groups, scope=method.loss_scope, denominator=method.denominator)
+    weighted_sum(loss, divisors).backward()
+    return loss.detach(), logp.grad
+
+
+# ---------------------------------------------------------------- CISPO
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "weight"),
+    [
+        (1.0, 2.0, 1.0),
+        (1.2, 2.0, 1.2),
+        (1.5, 2.0, 1.28),  # truncated, but PPO would give it no gradient at all
+        (9.0, -1.0, 1.28),
+        (0.1, -1.0, 0.1),  # no lower bound by default
+    ],
+)
+def test_cispo_by_hand(ratio, advantage, weight):
+    """loss = -sg(min(r, 1.28)) A log p, and the gradient -sg(min(r, 1.28)) A."""
+    loss, grad = gradient(load_method("cispo"), [[math.log(ratio)]], [[advantage]], [[1]])
+    assert loss.item() == pytest.approx(-weight * advantage * (math.log(ratio) - 1), rel=1e-6)
+    assert grad.item() == pytest.approx(-weight * advantage, rel=1e-6)
+
+
+def test_the_lower_bound_of_cispo():
+    _, grad = gradient(load_method("cispo", clip_low=0.5), [[math.log(0.1)]], [[-1.0]], [[1]])
+    assert grad.item() == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------- GSPO
+
+
+def test_gspo_by_hand():
+    """Sequences of 2, 3 and 1 tokens: s = exp(mean log ratio) is exp(0.1), exp(-0.2) and 1; clipped at 1 -+ 0.15."""
+    log_ratio = [[0.3, -0.1, 9.0], [-0.2, -0.5, 0.1], [0.0, 9.0, 9.0]]
+    mask = [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
+    advantages = [[1.0] * 3, [-2.0] * 3, [0.5] * 3]
+    method = load_method("gspo", clip_low=0.15, clip_high=0.15)
+    loss, grad = gradient(method, log_ratio, advantages, mask)
+    first, third = -math.exp(0.1), -0.5
+    second = 2 * 0.85  # s = 0.819 is below 0.85 and A < 0: the clipped term is the larger loss, without a gradient
+    assert loss[:, 0].tolist() == pytest.approx([first, second, third], rel=1e-6)
+    # d s / d log p_t = s / T on each token; the mean over three sequences divides by 3.
+    expected = [[-math.exp(0.1) / 2 / 3] * 2 + [0.0], [0.0] * 3, [-0.5 / 3, 0.0, 0.0]]
+    torch.testing.assert_close(grad, torch.tensor(expected))
+
+
+def test_gspo_clips_whole_sequences():
+    """Token ratios of 2 and 0.5 cancel: PPO clips both tokens, GSPO neither."""
+    log_ratio, mask = [[math.log(2), -math.log(2)]], [[1, 1]]
+    for advantage in (1.0, -1.0):
+        _, ours = gradient(load_method("gspo"), log_ratio, [[advantage] * 2], mask)
+        torch.testing.assert_close(ours, torch.full((1, 2), -advantage / 2))
+    _, ppo = gradient(load_method("grpo"), log_ratio, [[1.0, -1.0]], mask)
+    assert ppo.tolist() == [[0.0, 0.0]]
+
+
+# ---------------------------------------------------------------- both
+
+
+@pytest.mark.parametrize("name", ["cispo", "gspo", "grpo"])
+def test_on_policy_they_are_the_plain_policy_gradient(name):
+    """Each with its own average: over tokens (CISPO), over sequences (GSPO)."""
+    method = load_method(name)
+    logp, _, advantages, mask = random_batch(seed=3)
+    logp.requires_grad_()
+    groups = torch.arange(len(mask))
+    multipliers = loss_weights(mask.float(), mask, groups, scope=method.loss_scope, denominator="all")
+    weighted_sum(method.token_loss(logp, logp.detach(), advantages, mask), multipliers).backward()
+    torch.testing.assert_close(logp.grad, -advantages * multipliers, rtol=1e-6, atol=1e-8)
+    if name != "gspo":
+        assert torch.equal(multipliers, shares(method, mask.float(), mask))
+
+
+@pytest.mark.parametrize("name", ["cispo", "gspo"])
+def test_several_updates_differ_from_grpo(make_trainer, model, name):
+    """Through the trainer: with one update per batch as GRPO in direction, with several not."""
+    import copy
+
+    gradients = {}
+    for updates in (1, 4):
+        for method in ("grpo", name):
+            params = {"loss_scope": "global_token"} if method == "gspo" else {}
+            trainer = make_trainer(
+                copy.deepcopy(model), method, params=params, updates_per_batch=updates, learning_rate=3e-2
+            )
+            trainer.step(0)
+            parts = [parameter.grad.flatten() for parameter in trainer.policy.model.parameters()]
+            gradients[method, updates] = torch.cat(parts)
+    torch.testing.assert_close(gradients[name, 1], gradients["grpo", 1], rtol=1e-4, atol=1e-6)
+    assert (gradients[name, 4] - gradients["grpo", 4]).norm() > 1e-2 * gradients["grpo", 4].norm()
+
+
+# ---------------------------------------------------------------- adaptive entropy
+
+
+def test_the_coefficient_follows_the_target():
+    method = load_method("adaptive_entropy", target=0.2, delta=0.01, max_coefficient=0.025)
+    seen = []
+    for entropy in (0.3, 0.1, 0.1, 0.1, 0.1, 0.25, 0.2):
+        method.observe({"entropy": entropy})
+        seen.append(method.metrics(None)["entropy_coefficient"])
+    # 0 above the target; then up by 0.01 per step to the bound; off above the target, on again at it.
+    assert seen == pytest.approx([0, 0.01, 0.02, 0.025, 0.025, 0, 0.005])
+
+
+def test_the_bonus_acts_with_the_coefficient():
+    method = load_method("adaptive_entropy", delta=0.3)
+    logp, entropy, advantages, mask = random_batch(seed=7)
+    plain = load_method("grpo").token_loss(logp, logp, advantages, mask)
+    assert torch.equal(method.token_loss(logp, logp, advantages, mask, entropy=entropy), plain)
+    method.observe({"entropy": 0.1})
+    with_bonus = method.token_loss(logp, logp, advantages, mask, entropy=entropy)
+    torch.testing.assert_close(with_bonus - plain, -0.3 * entropy)
+
+
+def test_the_trainer_feeds_the_state_and_reports_it(make_trainer, model):
+    trainer = make_trainer(model, "adaptive_entropy", params={"target": 50.0, "delta": 0.01}, steps=3)
+    assert [row["entropy_coefficient"] for row in trainer.run()] == pytest.approx([0.0, 0.01, 0.02])
+    assert trainer.method.state_dict() == {"coefficient": pytest.approx(0.03), "active": 1.0}
