@@ -1,4 +1,4 @@
-"""Evaluation: one row a sample, graded against its own problem; and the record beside it."""
+"""Evaluation: one row per sample, graded against its own problem, and its provenance."""
 
 import json
 from contextlib import nullcontext
@@ -7,21 +7,24 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from entropy_dynamics.sampling.responses import make_grader, make_prompts
-from entropy_dynamics.tasks.grading import grade
-from entropy_dynamics.tasks.problems import Problem, write_problems
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.models.loading import load_policy, save_policy
 from entropy_dynamics.results.files import sha256, write_json
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.sampling import Rollout, responses, shards
+from entropy_dynamics.sampling import Rollout, shards
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.stages.evaluate import avg_at_k, evaluate, pass_at_k, sample_rows
+from entropy_dynamics.stages import evaluate as stage
+from entropy_dynamics.stages.common import make_grader, make_prompts
+from entropy_dynamics.stages.evaluate import evaluate, sample_rows
+from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.files import write_problems
 
 MODEL = "qwen2.5-7b-instruct"
+SUMS = [Problem("a", "3+4", "7", "arithmetic"), Problem("b", "1+1", "2", "arithmetic")]
 
 
 def responses_of(tokenizer, problem_id, texts) -> list[Rollout]:
@@ -39,25 +42,23 @@ def responses_of(tokenizer, problem_id, texts) -> list[Rollout]:
 def test_rows_by_hand(tokenizer):
     texts = ["3+4=7\\boxed{7}", "7", "\\boxed{8}", "3+4=~", "\\boxed{7}+~", "\\boxed{+}"]
     rollouts = responses_of(tokenizer, "a", texts)
-    grade_rollout = make_grader(tokenizer, [Problem("a", "3+4", 7), Problem("b", "1+1", 2)])
+    grade_rollout = make_grader(tokenizer, SUMS)
     rows = sample_rows(rollouts, [grade_rollout(rollout) for rollout in rollouts])
     assert rows["problem_id"].tolist() == ["a"] * 6
     assert rows["sample"].tolist() == list(range(6))
     assert rows["correct"].tolist() == [True, False, False, False, True, False]
     assert rows["formatted"].tolist() == [True, False, True, False, False, False]
-    assert [None if pd.isna(one) else one for one in rows["answer"]] == [7, None, 8, None, 7, None]
+    assert [None if pd.isna(one) else one for one in rows["answer"]] == ["7", None, "8", None, "7", None]
     assert rows["finish_reason"].tolist() == ["stop", "stop", "stop", "length", "length", "stop"]
     assert rows["tokens"].tolist() == [9, 2, 4, 4, 4, 4]
-    assert str(rows["answer"].dtype) == "Int64"
     assert rows["correct"].dtype == bool
 
 
 def test_grading_is_against_the_rollouts_own_problem(tokenizer):
-    grade_rollout = make_grader(tokenizer, [Problem("a", "3+4", 7), Problem("b", "1+1", 2)])
+    grade_rollout = make_grader(tokenizer, SUMS)
     [on_a], [on_b] = (responses_of(tokenizer, name, ["\\boxed{2}"]) for name in ("a", "b"))
     assert not grade_rollout(on_a).correct
     assert grade_rollout(on_b).correct
-    assert grade_rollout(on_b) == grade("\\boxed{2}", 2, "stop")
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, share
 
         return nullcontext(SimpleNamespace(sample=sample))
 
-    monkeypatch.setattr(responses, "open_sampler", sampler)
+    monkeypatch.setattr(stage, "open_sampler", sampler)
     evaluate(config, layout, "base", 0, ["aime24", "aime25"])
     evaluate(config, layout, "grpo", 0, ["aime24"])
     save_policy(shared_model, load_policy(layout.model(MODEL))[1], layout.policy(MODEL, "grpo", 1))
@@ -136,8 +137,8 @@ def test_the_trained_policy_is_the_one_that_is_evaluated(prepared, make_model, t
     assert base["tokens"].tolist() != grpo["tokens"].tolist()
 
 
-def test_an_evaluation_that_was_ended_goes_on_where_it_was(prepared, monkeypatch):
-    """Ended in the third part of the second set; then only the parts that were not there are sampled."""
+def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
+    """Interrupted in the third shard of the second set; then only missing shards are sampled."""
     config, layout = prepared
     datasets = ["aime24", "aime25"]
     whole = {}
@@ -167,27 +168,6 @@ def test_an_evaluation_that_was_ended_goes_on_where_it_was(prepared, monkeypatch
     assert not list((layout.root / "shards").iterdir())
 
 
-def test_no_set_is_sampled_again_after_a_failing_cross_check(prepared, monkeypatch):
-    """One job makes all sets: what it wrote is made anew when it fails in the last of them."""
-    config, layout = prepared
-    config.evaluation.cross_checked = 2
-    asked = []
-
-    def fails(samples):
-        asked.append(list(samples))
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return {}
-
-    with monkeypatch.context() as patched:
-        patched.setattr("entropy_dynamics.tasks.cross_check.cross_check", fails)
-        with pytest.raises(KeyboardInterrupt):
-            evaluate(config, layout, "base", 0, ["aime24", "aime25"])
-    monkeypatch.setattr(NativeSampler, "sample", None)  # nothing is left to be sampled
-    evaluate(config, layout, "base", 0, ["aime24", "aime25"])
-    assert not list((layout.root / "shards").iterdir())
-
-
 @pytest.mark.parametrize(
     ("method", "datasets", "message"),
     [
@@ -212,7 +192,7 @@ def test_prompts_are_those_of_the_configured_model(tokenizer, problems):
     base = load_config(
         "laptop", MODEL, overrides=["model.prompt_format=base", "sampling.max_prompt_tokens=500"], configs=configs
     )
-    text = problems[0].problem
+    text = problems[0].text
     assert tokenizer.decode(make_prompts(chat, tokenizer, problems)[0].token_ids) == f"<user>{text}<assistant>"
     assert text in tokenizer.decode(make_prompts(base, tokenizer, problems)[0].token_ids)
     assert make_prompts(base, tokenizer, problems)[0].token_ids != make_prompts(chat, tokenizer, problems)[0].token_ids
