@@ -51,9 +51,9 @@ class OneOf:
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("mapping_type", "Input should be a mapping of keys to values")
-        kinds, chosen = self.kinds(), value.get(self.key)
+        kinds, chosen = self.kinds(), str(value.get(self.key))
         if chosen not in kinds:
-            text = f"unknown {self.key} {chosen!r}{nearest(str(chosen), kinds)}"
+            text = f"unknown {self.key} {value.get(self.key)!r}{nearest(chosen, kinds)}"
             raise PydanticCustomError("unknown_kind", "{text}", {"text": text})
         return kinds[chosen].model_validate(value)
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, keys_of_the_machine
@@ -60,7 +60,7 @@ def load_config(
     for entry in [*(f"method.params.{param}" for param in params), *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
     try:
-        merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)
+        merged = _container(OmegaConf.create(merged), resolve=True)
     except Exception as error:  # an interpolation that leads nowhere
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
 
@@ -113,7 +113,7 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def to_yaml(config: BaseModel) -> str:
     """The resolved config."""
-    return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True))
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
@@ -208,12 +208,16 @@ def _machine_layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, An
     return layer
 
 
+def _container(layer: DictConfig, resolve: bool = False) -> dict[str, Any]:
+    return cast("dict[str, Any]", OmegaConf.to_container(layer, resolve=resolve))
+
+
 def _entry(entry: str) -> dict[str, Any]:
     key, equals, _ = entry.partition("=")
     if not equals or not re.fullmatch(r"[\w.\-\[\]]+", key):  # brackets: toy_models[qwen2.5-7b-instruct].seed
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist([entry]))
+        return _container(OmegaConf.from_dotlist([entry]))
     except Exception as error:  # PyYAML's and OmegaConf's
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
 

@@ -1,17 +1,17 @@
 """First-order entropy dynamics of one softmax policy (paper, Sections 3.1-3.2, Appendices A, C and D).
 
 Conventions: `p` holds probabilities (sum 1, zeros allowed) along its last axis; entropies are in nats; results have the
-dtype of `p`. "First order" means that the remainder is quadratic in the step. The functions are the theorems, not their
-use in training: they hold full distributions, so the training loop takes S* and E[S] from `token_stats` and only the two
-batch functions from here.
+dtype of `p`. "First order" means that the remainder is quadratic in the step. These functions take full distributions;
+the training loop computes S* and E[S] with `token_stats`, and uses only the two batch functions from here.
 """
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from entropy_dynamics.core.shapes import PerPosition
+
 Distribution = Float[Tensor, "*position vocab"]
-PerPosition = Float[Tensor, "*position"]
 Token = Int[Tensor, "*position"]
 
 

@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+PerPosition = Float[Tensor, "*position"]
 PerToken = Float[Tensor, "batch token"]
 PerRollout = Float[Tensor, " batch"]
 Chosen = Bool[Tensor, "batch token"]

@@ -19,24 +19,32 @@ import importlib.util
 import math
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from entropy_dynamics.core.shapes import PerPosition
+
+PerRow = Float[Tensor, " rows"]
+TokenPerRow = Int[Tensor, " rows"]
+Columns = tuple[PerRow, PerRow, PerRow, PerRow, PerRow]
 
 # Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
 # has no such cache, but wants many rows at a time: 256 MiB.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
-# From hidden states a block has at least so many rows: each block reads the whole output projection anew.
+# From hidden states a block has at least this many rows, because each block reads the whole output projection.
 MATRIX_ROWS = 64
-# From so many tokens on, a CPU streams the vocabulary in tiles and takes e^x by exp2, which PyTorch computes several
-# times faster than exp where MKL's exp is slow (AMD). Below it the plain form is as fast, and is exact to the bit
-# under a shift of the logits.
+# For vocabularies at least this large, a CPU streams the vocabulary in tiles and computes e^x with exp2, which is
+# several times faster in PyTorch than exp where MKL's exp is slow (AMD). For smaller ones the plain form is as fast,
+# and is bitwise invariant under a shift of the logits.
 WIDE = 4096
-TILE_ELEMENTS = 1 << 17  # two buffers of a tile, fp32: 1 MiB, a core's second cache
+TILE_ELEMENTS = 1 << 17  # the two fp32 buffers of a tile take 1 MiB, which fits a core's L2 cache
 PROJECTION_TILE = {"cpu": (512, 2048), "cuda": (8192, 8192)}  # rows and tokens of one tile of hidden @ weight.T
 # exp underflows to 0 far above this; -inf, which some models give to padding of the vocabulary, would make 0 * inf.
 LOWEST = -1e4
@@ -45,46 +53,50 @@ LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class TokenStats:
-    """Statistics of sampled tokens, each [...] in fp32; `logp` carries a gradient, `entropy` where asked for."""
+    """Statistics of sampled tokens, fp32, in nats; `logp` carries a gradient, and `entropy` does on request."""
 
-    logp: Tensor  # log p of the sampled token, nats
-    entropy: Tensor  # H of the next-token distribution, nats
-    s_star: Tensor  # S* = p (H + log p) of the sampled token
-    s_expected: Tensor  # E_{i~p}[S_i], the policy's own mean of S
+    logp: PerPosition
+    """log p of the sampled token."""
+    entropy: PerPosition
+    """H of the next-token distribution."""
+    s_star: PerPosition
+    """S* = p (H + log p) of the sampled token."""
+    s_expected: PerPosition
+    """E_{i~p}[S_i], the policy's own mean of S."""
 
     @property
-    def s_centered(self) -> Tensor:
+    def s_centered(self) -> PerPosition:
         """S_c = S* - E[S], the factor of Theorem 2."""
         return self.s_star - self.s_expected
 
-    def map(self, function) -> "TokenStats":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "TokenStats":
         """The same statistics with `function` applied to each tensor."""
         return TokenStats(*(function(getattr(self, name)) for name in self.__dataclass_fields__))
 
 
 def token_stats(
-    logits_or_hidden: Tensor,
-    tokens: Tensor,
+    logits_or_hidden: Float[Tensor, "*position features"],
+    tokens: Int[Tensor, "*position"],
     *,
-    weight: Tensor | None = None,
+    weight: Float[Tensor, "vocab features"] | None = None,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
 ) -> TokenStats:
     """Statistics of `tokens` under softmax(logits / temperature).
 
     Args:
-        logits_or_hidden: logits [..., V]; or hidden states [..., d] when `weight` is given.
-        tokens: int64 [...], the sampled token at every position.
-        weight: output projection [V, d]; logits are then hidden @ weight.T, never held for more than one tile of rows
-            and tokens.
+        logits_or_hidden: logits, or hidden states when `weight` is given.
+        tokens: the sampled token at every position.
+        weight: output projection; logits are then hidden @ weight.T, never held for more than one tile of rows and
+            vocabulary.
         temperature: the sampling temperature that the policy is taken at.
         entropy_gradient: let the gradient flow through `entropy` too, for an entropy bonus.
 
     Returns:
-        TokenStats, each [...] fp32. The gradient of `logp` flows into the logits, or into hidden states and weight.
+        One value per position, fp32. The gradient of `logp` flows into the logits, or into hidden states and weight.
 
     Raises:
-        ValueError: if `tokens` does not have the leading shape of the first argument.
+        ValueError: `tokens` does not have the leading shape of the first argument.
     """
     if logits_or_hidden.shape[:-1] != tokens.shape:
         raise ValueError(f"tokens {tuple(tokens.shape)} do not fit {tuple(logits_or_hidden.shape)}")
@@ -100,8 +112,8 @@ def token_stats(
 # ---------------------------------------------------------------- statistics
 
 
-def _block_stats(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """log p, H, S*, E[S] and the log-normaliser of one block [rows, V], in the plain form."""
+def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
+    """log p, H, S*, E[S] and the log-normaliser of one block of rows, in the plain form."""
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     top = x.amax(-1, keepdim=True)
     x = (x - top).clamp_min_(LOWEST)
@@ -115,8 +127,8 @@ def _block_stats(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Te
     return _from_sums(x_token, top.squeeze(-1), s, t, q, u)
 
 
-def _from_sums(x_token: Tensor, top: Tensor, s: Tensor, t: Tensor, q: Tensor, u: Tensor) -> tuple[Tensor, ...]:
-    """The same five columns [rows] from x of the sampled tokens and the running sums."""
+def _from_sums(x_token: PerRow, top: PerRow, s: PerRow, t: PerRow, q: PerRow, u: PerRow) -> Columns:
+    """The same five columns from x of the sampled tokens and the running sums."""
     log_s = s.log()
     mean_x = t / s
     logp = x_token - log_s
@@ -126,18 +138,18 @@ def _from_sums(x_token: Tensor, top: Tensor, s: Tensor, t: Tensor, q: Tensor, u:
     return logp, entropy, s_star, s_expected, top + log_s
 
 
-def _from_tiles(sums: Tensor, z_token: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """The same five columns from `sums` (max, s, t, q, u) [5, rows] of a whole vocabulary, as tiles have them.
+def _from_tiles(sums: Float[Tensor, "5 rows"], z_token: PerRow, temperature: float) -> Columns:
+    """The same five columns from tile sums (max, s, t, q, u) of the whole vocabulary.
 
-    Tiles divide by the temperature within e^x alone: max, t, u and `z_token` [rows] are those of the given logits.
+    Tiles divide by the temperature only inside e^x: max, t, u and `z_token` are those of the given logits.
     """
     top, s, t, q, u = sums
     x_token = ((z_token - top) / temperature).clamp_min(LOWEST)
     return _from_sums(x_token, top / temperature, s, t / temperature, q, u / temperature)
 
 
-def _merge(parts: Tensor, temperature: float) -> Tensor:
-    """Sums (max, s, t, q, u) [5, rows] of the whole from those of its parts [P, 5, rows]."""
+def _merge(parts: Float[Tensor, "parts 5 rows"], temperature: float) -> Float[Tensor, "5 rows"]:
+    """Sums (max, s, t, q, u) of the whole from those of its parts."""
     if len(parts) == 1:
         return parts[0]
     top, s, t, q, u = parts.unbind(1)
@@ -149,10 +161,16 @@ def _merge(parts: Tensor, temperature: float) -> Tensor:
     return torch.stack((highest, *(x.sum(0) for x in sums)))
 
 
-def _tile_sums(logits: Tensor, temperature: float, x: Tensor, e: Tensor, infinite: bool = False) -> tuple[Tensor, ...]:
-    """(max, s, t, q, u), each [rows], of one tile [rows, T] of logits; `x` and `e` are fp32 buffers of its shape.
+def _tile_sums(
+    logits: Float[Tensor, "rows tile"],
+    temperature: float,
+    x: Float[Tensor, "rows tile"],
+    e: Float[Tensor, "rows tile"],
+    infinite: bool = False,
+) -> Columns:
+    """(max, s, t, q, u) of one tile of logits; `x` and `e` are fp32 buffers.
 
-    -inf among the logits takes one more pass, so it is looked for only when it has made t NaN.
+    Handling -inf takes one more pass over the logits, so it is done only once it has made t NaN.
     """
     z = logits if logits.dtype == torch.float32 else x.copy_(logits)
     top = z.amax(-1, keepdim=True)
@@ -171,16 +189,16 @@ def _tile_sums(logits: Tensor, temperature: float, x: Tensor, e: Tensor, infinit
     return top.squeeze(-1), s, t, q, u
 
 
-def _sums_of_logits(logits: Tensor, temperature: float) -> Tensor:
-    """Sums [tiles, 5, rows] from wide logits [rows, V] on a CPU."""
+def _sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "tiles 5 rows"]:
+    """Sums per tile of a large vocabulary on a CPU."""
     vocabulary = logits.shape[-1]
     count = math.ceil(vocabulary / TILE_ELEMENTS)
     width = math.ceil(vocabulary / count)
     x, e = torch.empty(2, max(1, TILE_ELEMENTS // width), width)
-    columns = ([], [], [], [], [])
+    columns: tuple[list[Tensor], ...] = ([], [], [], [], [])
     for block in logits.split(len(x)):
         for tile in block.split(width, -1):
-            whole = tile.shape == x.shape  # cutting the buffers for every row would cost 5 % of its time
+            whole = tile.shape == x.shape  # slicing the buffers for every tile would cost 5 % of its time
             buffers = (x, e) if whole else (x[: len(tile), : tile.shape[1]], e[: len(tile), : tile.shape[1]])
             for column, value in zip(columns, _tile_sums(tile, temperature, *buffers), strict=True):
                 column.append(value)
@@ -188,8 +206,10 @@ def _sums_of_logits(logits: Tensor, temperature: float) -> Tensor:
     return torch.stack([torch.cat(column) for column in columns]).view(5, len(logits), count).permute(2, 0, 1)
 
 
-def _sums_of_hidden(hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Sums [1, 5, rows] and the sampled tokens' logits [rows], from hidden states [rows, d] on a CPU."""
+def _sums_of_hidden(
+    hidden: Float[Tensor, "rows hidden"], weight: Float[Tensor, "vocab hidden"], tokens: TokenPerRow, temperature: float
+) -> tuple[Float[Tensor, "1 5 rows"], PerRow]:
+    """Sums and the sampled tokens' logits, from hidden states on a CPU."""
     height, width = PROJECTION_TILE["cpu"]
     logits = hidden.new_empty(min(height, len(hidden)), width)
     buffers = torch.empty(2, TILE_ELEMENTS // width, width)
@@ -214,20 +234,24 @@ def _sums_of_hidden(hidden: Tensor, weight: Tensor, tokens: Tensor, temperature:
 
 
 class _Upstream(NamedTuple):
-    """What the gradient of a logit needs of its row, each [rows]."""
+    """The per-row inputs of a logit's gradient."""
 
-    tokens: Tensor
-    log_normaliser: Tensor
-    grad_logp: Tensor
-    entropy: Tensor
-    grad_entropy: Tensor | None
+    tokens: TokenPerRow
+    log_normaliser: PerRow
+    grad_logp: PerRow
+    entropy: PerRow
+    grad_entropy: PerRow | None
 
     def at(self, rows: slice) -> "_Upstream":
-        return _Upstream(*(None if x is None else x[rows] for x in self))
+        tokens, log_normaliser, grad_logp, entropy, grad_entropy = self
+        entropy_rows = None if grad_entropy is None else grad_entropy[rows]
+        return _Upstream(tokens[rows], log_normaliser[rows], grad_logp[rows], entropy[rows], entropy_rows)
 
 
-def _gradient(logits: Tensor, upstream: _Upstream, columns: slice, temperature: float, vocabulary: int) -> Tensor:
-    """Gradient of one tile of logits, fp32 [rows, T], which stands at `columns` of the vocabulary.
+def _gradient(
+    logits: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float, vocabulary: int
+) -> Float[Tensor, "rows tile"]:
+    """Gradient of the tile of logits at `columns` of the vocabulary, fp32.
 
     d log p_k = e_k - p, dH = -p (log p + H).
     """
@@ -256,20 +280,20 @@ def _slices(length: int, size: int) -> list[slice]:
 
 
 def _blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
-    """Cut `rows` [N, ...], of which every one has or makes `vocabulary` logits."""
+    """Blocks of `rows`, each of which has or produces `vocabulary` logits."""
     on_cpu = rows.device.type == "cpu"
     elements = TILE_ELEMENTS if on_cpu and vocabulary >= WIDE else BLOCK_ELEMENTS["cpu" if on_cpu else "cuda"]
     return _slices(len(rows), max(at_least, elements // vocabulary))
 
 
-def _place(tokens: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """Where each row's token stands among these columns of the vocabulary, and whether it does; both [rows]."""
+def _place(tokens: TokenPerRow, columns: slice) -> tuple[TokenPerRow, Bool[Tensor, " rows"]]:
+    """Each row's token as an index into these columns of the vocabulary, and whether it is one of them."""
     inside = (tokens >= columns.start) & (tokens < columns.stop)
     return (tokens - columns.start).clamp(0, columns.stop - columns.start - 1), inside
 
 
 def _projection_tile(hidden: Tensor, vocabulary: int) -> tuple[int, int]:
-    """Rows and tokens of one tile of hidden @ weight.T in the backward pass."""
+    """Rows and columns of one tile of hidden @ weight.T in the backward pass."""
     if hidden.device.type != "cpu":
         return PROJECTION_TILE["cuda"]
     if vocabulary >= WIDE:
@@ -277,26 +301,26 @@ def _projection_tile(hidden: Tensor, vocabulary: int) -> tuple[int, int]:
     return max(MATRIX_ROWS, BLOCK_ELEMENTS["cpu"] // vocabulary), vocabulary
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; on a GPU in fp32, so that the backward pass sees the logits that the kernels summed."""
+def _product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
+    """a @ b; accumulated and returned in fp32 on a GPU, so that the backward pass sees the logits the kernels saw."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else a @ b
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-    """total += a @ b, summed in fp32 as `total` is; the `first` product is put there instead."""
+    """total += a @ b in fp32; the `first` product overwrites `total`."""
     if a.is_cuda and a.dtype != torch.float32:
         total.copy_(_product(a, b)) if first else total.add_(_product(a, b))
     else:
         total.addmm_(a.float(), b.float(), beta=0 if first else 1)
 
 
-_TRIED: list[ModuleType | None] = []  # what `_kernels` gives while `_works_on` compares
+_FORCED: list[ModuleType | None] = []  # what `_kernels` returns while `_works_on` compares the two
 
 
 def _kernels(tensor: Tensor) -> ModuleType | None:
-    """The Triton kernels where they can run: on a GPU that they have proved right on, or in Triton's interpreter."""
-    if _TRIED:
-        return _TRIED[-1]
+    """The Triton kernels where they can run: on a GPU where `_works_on` holds, or in Triton's interpreter."""
+    if _FORCED:
+        return _FORCED[-1]
     if not (tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") or importlib.util.find_spec("triton") is None:
         return None
     if tensor.is_cuda and not _works_on(tensor.device, tensor.dtype):
@@ -308,59 +332,71 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 
 @cache
 def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels give there what PyTorch gives, values and gradients; else says so, and PyTorch is used.
+    """True if the kernels agree with PyTorch there, in values and gradients; otherwise warns, and PyTorch is used.
 
-    Asked once for each device and dtype, before a result depends on it: a kernel may ask for more than a GPU has.
+    Checked once per device and dtype before any result depends on it: a kernel may need more shared memory than a GPU
+    has.
     """
     from entropy_dynamics.core import token_stats_triton
 
     found = []
     for kernels in (token_stats_triton, None):
-        _TRIED.append(kernels)
+        _FORCED.append(kernels)
         try:
             found.append(_small_case(device, dtype))
-        except Exception as error:  # Triton's and the driver's have no common base
+        except Exception as error:  # the errors of Triton and of the driver have no common base class
             warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
             return False
         finally:
-            _TRIED.pop()
-    # Relative to the size of each result: E[S] is a thousand times smaller than the entropy. In bf16 PyTorch rounds
-    # the logits, the kernels do not.
+            _FORCED.pop()
+    # Relative to the norm of each result: E[S] is a thousand times smaller than the entropy. In bf16, PyTorch rounds
+    # the logits and the kernels do not.
     bound = 1e-3 if dtype == torch.float32 else 0.05
-    if not all((one - other).norm() <= bound * other.norm() for one, other in zip(*found, strict=True)):  # nan neither
+    if not all(
+        (one - other).norm() <= bound * other.norm() for one, other in zip(*found, strict=True)
+    ):  # NaN fails too
         warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
         return False
     return True
 
 
 def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """Statistics and gradients of 70 tokens, from hidden states and from logits, sizes that no block divides."""
-    draw = torch.Generator().manual_seed(0)
-    found = []
+    """Statistics and gradients of 70 tokens, from hidden states and from logits; no block size divides these sizes."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=generator)
+
+    found: list[Tensor | None] = []
     with torch.enable_grad():
-        for sizes in ((70, 96), (70, 5001)):
-            given = torch.randn(*sizes, generator=draw).to(device, dtype).requires_grad_()
-            weight = (torch.randn(5001, 96, generator=draw) / 5).to(device, dtype).requires_grad_()
-            tokens = torch.randint(5001, (70,), generator=draw).to(device)
-            of = {"weight": weight} if sizes[1] == 96 else {}
-            stats = token_stats(given, tokens, **of, entropy_gradient=True)
-            (stats.logp + stats.entropy).sum().backward()
+        hidden = normal(70, 96).to(device, dtype).requires_grad_()
+        weight = (normal(5001, 96) / 5).to(device, dtype).requires_grad_()
+        logits = normal(70, 5001).to(device, dtype).requires_grad_()
+        tokens = torch.randint(5001, (70,), generator=generator).to(device)
+        for given, projection in ((hidden, weight), (logits, None)):
+            stats = token_stats(given, tokens, weight=projection, entropy_gradient=True)
+            torch.autograd.backward((stats.logp + stats.entropy).sum())
             found += [stats.logp, stats.entropy, stats.s_star, stats.s_expected, given.grad]
-            found += [weight.grad] if of else []
-    return [one.detach().float() for one in found]
+        found.append(weight.grad)
+    return [one.detach().float() for one in found if one is not None]
 
 
 # ---------------------------------------------------------------- autograd
 
 
-def _stacked(blocks: list[tuple[Tensor, ...]], rows: Tensor) -> tuple[Tensor, ...]:
-    """Columns [N] from those of the blocks of rows."""
-    if not blocks:
-        return tuple(torch.empty(0, device=rows.device) for _ in range(5))
-    return tuple(torch.cat(column) for column in zip(*blocks, strict=True))
+def _concatenated(blocks: list[tuple[Tensor, ...]], rows: Tensor) -> Columns:
+    """The columns of all blocks of rows."""
+    blocks = blocks or [(torch.empty(0, device=rows.device),) * 5]
+    logp, entropy, s_star, s_expected, log_normaliser = (torch.cat(column) for column in zip(*blocks, strict=True))
+    return logp, entropy, s_star, s_expected, log_normaliser
 
 
-def _keep_for_backward(ctx, inputs: tuple[Tensor, ...], columns: tuple[Tensor, ...], temperature, entropy_gradient):
+Statistics = tuple[PerRow, PerRow, PerRow, PerRow]
+
+
+def _keep_for_backward(
+    ctx: Any, inputs: tuple[Tensor, ...], columns: Columns, temperature: float, entropy_gradient: bool
+) -> Statistics:
     logp, entropy, s_star, s_expected, log_normaliser = columns
     ctx.save_for_backward(*inputs, entropy, log_normaliser)
     ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
@@ -370,7 +406,13 @@ def _keep_for_backward(ctx, inputs: tuple[Tensor, ...], columns: tuple[Tensor, .
 
 class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool):
+    def forward(
+        ctx: Any,
+        logits: Float[Tensor, "rows vocab"],
+        tokens: TokenPerRow,
+        temperature: float,
+        entropy_gradient: bool,
+    ) -> Statistics:
         vocabulary = logits.shape[-1]
         kernels = _kernels(logits)
         if len(logits) and (kernels or (logits.device.type == "cpu" and vocabulary >= WIDE)):
@@ -379,11 +421,13 @@ class _StatsFromLogits(torch.autograd.Function):
             columns = _from_tiles(_merge(sums_of_logits(logits, temperature), temperature), z_token, temperature)
         else:
             blocks = _blocks(logits, vocabulary)
-            columns = _stacked([_block_stats(logits[block], tokens[block], temperature) for block in blocks], logits)
+            columns = _concatenated(
+                [_block_stats(logits[block], tokens[block], temperature) for block in blocks], logits
+            )
         return _keep_for_backward(ctx, (logits, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
-    def backward(ctx, grad_logp: Tensor, grad_entropy: Tensor, *_):
+    def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
         logits, tokens, entropy, log_normaliser = ctx.saved_tensors
         columns = slice(0, logits.shape[-1])
         upstream = _Upstream(tokens, log_normaliser, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
@@ -398,7 +442,14 @@ class _StatsFromLogits(torch.autograd.Function):
 
 class _StatsFromHidden(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool):
+    def forward(
+        ctx: Any,
+        hidden: Float[Tensor, "rows hidden"],
+        weight: Float[Tensor, "vocab hidden"],
+        tokens: TokenPerRow,
+        temperature: float,
+        entropy_gradient: bool,
+    ) -> Statistics:
         kernels = _kernels(hidden)
         if len(hidden) and (kernels or (hidden.device.type == "cpu" and len(weight) >= WIDE)):
             sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
@@ -406,13 +457,13 @@ class _StatsFromHidden(torch.autograd.Function):
             columns = _from_tiles(_merge(parts, temperature), z_token, temperature)
         else:
             blocks = _blocks(hidden, len(weight), MATRIX_ROWS)
-            columns = _stacked(
+            columns = _concatenated(
                 [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in blocks], hidden
             )
         return _keep_for_backward(ctx, (hidden, weight, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
-    def backward(ctx, grad_logp: Tensor, grad_entropy: Tensor, *_):
+    def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
         # Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held.
         hidden, weight, tokens, entropy, log_normaliser = ctx.saved_tensors
         upstream = _Upstream(tokens, log_normaliser, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)

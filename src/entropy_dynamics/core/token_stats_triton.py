@@ -1,21 +1,22 @@
 """Triton kernels of the token statistics: the running sums of `token_stats` and the gradient of logits.
 
-`sums_of_logits` reads each logit once. `sums_of_hidden` is a matrix product whose tiles of logits are summed where they
-stand, in registers, and never written. `gradient` reads each logit once more. All compute in fp32 from fp32, bf16 or
-fp16. What token_stats expects of them, and merges, are sums (max, s, t, q, u) of parts of the vocabulary with
-x = z - max of the part, where the temperature divides x within e^x alone.
+`sums_of_logits` reads each logit once. `sums_of_hidden` is a matrix product whose tiles of logits are reduced in
+registers and never written. `gradient` reads each logit once more. All compute in fp32 from fp32, bf16 or fp16. They
+return the sums (max, s, t, q, u) of parts of the vocabulary, which `token_stats` merges, with x = z - max of the part
+and the temperature dividing x only inside e^x.
 """
 
 import torch
 import triton
 import triton.language as tl
+from jaxtyping import Float, Int
 from torch import Tensor
 
-# Tokens of the vocabulary that one program holds at a time. With 8 warps, 16 logits and 64 sums a thread.
+# Vocabulary entries that one program holds at a time: with 8 warps, 16 logits and 64 sums per thread.
 BLOCK = 4096
-# Rows, tokens, and depth of one step of the fused product, warps, and stages of its pipeline, by bytes of an input.
+# By bytes per input element: rows, columns and depth of a tile of the fused product, warps, pipeline stages.
 PRODUCT = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
-PROGRAMS = 1024  # so many keep every processor of a large GPU busy; more parts of the vocabulary only have to be merged
+PROGRAMS = 1024  # enough to occupy every SM of a large GPU; more would only add parts to merge
 LOWEST = tl.constexpr(-1e4)  # as in token_stats: exp underflows, and -inf would make 0 * inf
 NONE = tl.constexpr(-3e38)  # the maximum of nothing
 LOG2_E = 1.4426950408889634
@@ -23,7 +24,7 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _logits_kernel(z, sums, vocabulary, chunk, rows, stride, scale, BLOCK: tl.constexpr):
-    """Sums of one chunk of one row. Each lane has sums of its own; a new maximum, which is rare, rescales them."""
+    """Sums of one chunk of one row. Each lane has its own sums; a new maximum, which is rare, rescales them."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, BLOCK)
     top = tl.full((), NONE, tl.float32)
@@ -75,7 +76,7 @@ def _hidden_kernel(
     DEPTH: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Sums of `tiles` neighbouring tiles of ROWS x COLUMNS logits, and the logits of tokens that are among them."""
+    """Sums of `tiles` adjacent tiles of ROWS x COLUMNS logits, and the logits of the sampled tokens among them."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
     k = tl.arange(0, DEPTH)
@@ -138,7 +139,7 @@ def _gradient_kernel(
     ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One block of one row: d log p_k = e_k - p, dH = -p (log p + H), and the temperature's share."""
+    """One block of one row: d log p_k = e_k - p, dH = -p (log p + H), both divided by the temperature."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -153,8 +154,8 @@ def _gradient_kernel(
     tl.store(out + row * out_stride + column, (gradient / temperature).to(out.dtype.element_ty), mask=inside)
 
 
-def sums_of_logits(logits: Tensor, temperature: float) -> Tensor:
-    """Sums [parts, 5, rows] of logits [rows, V]."""
+def sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "parts 5 rows"]:
+    """Sums of parts of the vocabulary, from logits."""
     rows, vocabulary = logits.shape
     logits = _dense_rows(logits)
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
@@ -168,8 +169,13 @@ def sums_of_logits(logits: Tensor, temperature: float) -> Tensor:
     return sums
 
 
-def sums_of_hidden(hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Sums [parts, 5, rows] of hidden [rows, d] @ weight [V, d].T, and the logits of the sampled tokens [rows]."""
+def sums_of_hidden(
+    hidden: Float[Tensor, "rows hidden"],
+    weight: Float[Tensor, "vocab hidden"],
+    tokens: Int[Tensor, " rows"],
+    temperature: float,
+) -> tuple[Float[Tensor, "parts 5 rows"], Float[Tensor, " rows"]]:
+    """Sums of parts of the vocabulary from hidden @ weight.T, and the logits of the sampled tokens."""
     (rows, depth), vocabulary = hidden.shape, len(weight)
     hidden, weight = _dense_rows(hidden), _dense_rows(weight)
     height, width, step, warps, stages = PRODUCT[hidden.element_size()]
@@ -178,7 +184,7 @@ def sums_of_hidden(hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: 
     parts = triton.cdiv(columns, tiles)
     sums = torch.empty(parts, 5, rows, device=hidden.device)
     z_token = torch.empty(rows, device=hidden.device)
-    # Row blocks count first: programs that run side by side then read the same tile of the weight.
+    # Row blocks are the fastest-varying axis, so that concurrent programs read the same tile of the weight.
     _hidden_kernel[(row_blocks, parts)](
         hidden,
         weight,
@@ -195,7 +201,7 @@ def sums_of_hidden(hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: 
         ROWS=height,
         COLUMNS=width,
         DEPTH=step,
-        UPCAST=not hidden.is_cuda,  # Triton's interpreter has no product of bf16; that of its fp32 values is the same
+        UPCAST=not hidden.is_cuda,  # Triton's interpreter has no bf16 product; upcasting gives the same result
         num_warps=warps,
         num_stages=stages,
     )
@@ -203,18 +209,18 @@ def sums_of_hidden(hidden: Tensor, weight: Tensor, tokens: Tensor, temperature: 
 
 
 def gradient(
-    logits: Tensor,
-    tokens: Tensor,
-    log_normaliser: Tensor,
-    grad_logp: Tensor,
-    entropy: Tensor,
-    grad_entropy: Tensor | None,
+    logits: Float[Tensor, "rows tile"],
+    tokens: Int[Tensor, " rows"],
+    log_normaliser: Float[Tensor, " rows"],
+    grad_logp: Float[Tensor, " rows"],
+    entropy: Float[Tensor, " rows"],
+    grad_entropy: Float[Tensor, " rows"] | None,
     first: int,
     temperature: float,
     *,
-    out: Tensor,
+    out: Float[Tensor, "rows tile"],
 ) -> None:
-    """Write the gradient of `logits` [rows, T], whose first column is token `first` of the vocabulary, into `out`."""
+    """Write the gradient of `logits`, whose first column is token `first` of the vocabulary, into `out`."""
     rows, width = logits.shape
     if rows == 0:
         return

@@ -119,7 +119,7 @@ class Method(Section):
         """Further columns of metrics.parquet; arguments as above, with the weights that were used."""
         return {}
 
-    def observe(self, metrics: Mapping[str, float]) -> None:
+    def observe(self, metrics: Mapping[str, float | int]) -> None:
         """Update the method's state, if it keeps any, from the metrics of the step that just ended."""
 
     def state_dict(self) -> dict[str, float]:

@@ -42,7 +42,7 @@ class AdaptiveEntropy(Method):
     def metrics(self, stats: TokenStats, *arguments: Any) -> dict[str, float]:
         return {"entropy_coefficient": self._coefficient * self._active}
 
-    def observe(self, metrics: Mapping[str, float]) -> None:
+    def observe(self, metrics: Mapping[str, float | int]) -> None:
         below = metrics["entropy"] < self.target
         change = self.delta if below else -self.delta
         self._coefficient = min(max(self._coefficient + change, 0.0), self.max_coefficient)

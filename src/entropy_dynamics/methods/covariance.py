@@ -10,7 +10,7 @@ batch of an update, so that they do not depend on how it was cut.
 """
 
 import math
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -39,7 +39,7 @@ class ClipCov(Method):
     per_update: ClassVar[bool] = True
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _ordered(self) -> "ClipCov":
         if not self.lb < self.ub:  # nan is not
             raise ValueError(f"lb is {self.lb}; it should be below ub ({self.ub})")
         return self
