@@ -179,13 +179,13 @@ def change_a_number(path):
 @pytest.mark.parametrize(
     ("file", "harm", "said"),
     [
-        ("*.safetensors", cut, "is not as it was written"),
-        ("*.safetensors", flip_a_bit, "is not as it was written"),
+        ("*.safetensors", cut, "was modified"),
+        ("*.safetensors", flip_a_bit, "was modified"),
         ("*.safetensors", Path.unlink, "is missing"),
         ("*.safetensors", lambda path: copy(path, path.with_name("foreign.safetensors")), "does not belong to it"),
         ("checkpoint.json", cut, "checkpoint.json cannot be read"),
         ("checkpoint.json", Path.unlink, "checkpoint.json is missing"),
-        ("checkpoint.json", change_a_number, "checkpoint.json is not as it was written"),
+        ("checkpoint.json", change_a_number, "checkpoint.json was modified"),
     ],
 )
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):

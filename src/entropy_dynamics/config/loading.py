@@ -92,7 +92,7 @@ def _origin(key: Key, origins: dict[Key, str]) -> str:
 
 
 def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """What a result depends on: dotted key to value, without the keys that only concern the machine."""
+    """The settings that a result depends on: dotted key to value, without those that only concern the machine."""
     sections = config if isinstance(config, Mapping) else config.model_dump()
     return {key: value for key, value in flatten(sections) if not _of_the_machine(key)}
 

@@ -117,7 +117,7 @@ class ShapeConfig(Section):
 class ModelConfig(Section):
     name: str
     label: str
-    """How the paper writes it."""
+    """Its name as the paper writes it."""
     pretrained: str
     """Id on the Hugging Face Hub."""
     revision: str
@@ -142,7 +142,7 @@ class SamplingConfig(Section):
 
 
 class EngineConfig(Section):
-    """What generates responses, for pass rates, rollouts and evaluation."""
+    """The engine that generates responses, for pass rates, rollouts and evaluation."""
 
     name: str
     """native | vllm, or another that is registered in sampling/engines.py."""
@@ -255,7 +255,7 @@ class EvaluationConfig(Section):
 class MethodConfig(Section):
     name: str
     label: str
-    """How tables and figures write it."""
+    """Its name in tables and figures."""
     params: Method
 
     def build(self) -> Method:

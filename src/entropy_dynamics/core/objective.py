@@ -1,7 +1,7 @@
 """The policy loss: PPO's clipped objective per token, and how tokens are averaged.
 
 A token's loss and its divisor are kept apart. Divisors are computed once, for all tokens of an update, so that its loss
-is a sum over tokens, however these are cut into micro-batches or dealt to ranks.
+is a sum over tokens, however they are divided into micro-batches and among ranks.
 """
 
 import torch
@@ -16,7 +16,7 @@ LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every dtype that training uses bu
 def token_divisors(
     weights: PerToken, mask: Mask, groups: Groups, *, scope: str = "global_token", denominator: str = "kept"
 ) -> Float[Tensor, "batch 1"]:
-    """What each row's tokens are divided by: the loss of an update is sum(token loss * weights / divisors).
+    """Divisor of the tokens of each row: the loss of an update is sum(token loss * weights / divisors).
 
     Args:
         weights: a method's token weights, 0 = dropped. All rows of one update, not of a micro-batch.

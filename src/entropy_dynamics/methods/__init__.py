@@ -30,10 +30,10 @@ _METHODS: dict[str, type[Method]] = {}
 
 
 class Method(Section):
-    """Base of all methods. On its own it is GRPO: every response token counts alike in PPO's clipped objective."""
+    """Base of all methods. On its own it is GRPO: every response token has weight 1 in PPO's clipped objective."""
 
     denominator: Literal["kept", "all"] = "all"
-    """What a token mean divides by: all response tokens, or only those with a weight above 0."""
+    """The tokens that a token mean divides by: all response tokens, or only those with a weight above 0."""
     loss_scope: Literal["global_token", "per_group", "per_sequence"] = "global_token"
     """A mean over all tokens of the update, or a mean over groups or sequences of the token mean in each."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -130,7 +130,7 @@ class Method(Section):
         """Restore what `state_dict` returned."""
 
     def note(self, updates_per_batch: int) -> str | None:
-        """What a reader of a run in this mode should know, in one line."""
+        """One line that anyone who reads a run in this mode should know, if any."""
         return None
 
 

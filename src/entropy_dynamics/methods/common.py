@@ -1,4 +1,4 @@
-"""What several methods share: outlier bounds, the choice of samples, batch statistics."""
+"""Shared by several methods: parameter types, the choice of samples, batch statistics."""
 
 import math
 from typing import Annotated, Literal

@@ -191,7 +191,7 @@ def _note(text: str) -> None:
 
 
 def _refuse_to_replace(run: Path, config: RunConfig) -> None:
-    """Snakemake removes a run before it reruns it; by hand, a trial must not overwrite a run of another config."""
+    """Snakemake removes a run before rerunning it; a typed command must not overwrite a run of another config."""
     if not (run / "config.yaml").is_file():
         return
     made_with = read_yaml(run / "config.yaml")

@@ -1,4 +1,4 @@
-"""The rollouts of one step as tensors, and how they are cut into mini-batches and micro-batches."""
+"""The rollouts of one step as tensors, and their division into mini-batches and micro-batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class RolloutBatch:
 
     @property
     def lengths(self) -> Int[Tensor, " batch"]:
-        """Tokens of every row without its padding."""
+        """Length of every sequence without its padding."""
         return self.prompt_lengths + self.response_lengths
 
     def mini_batches(self, count: int) -> list[Rows]:
@@ -69,16 +69,16 @@ class RolloutBatch:
     def micro_batches(self, tokens: int, rows: Rows | None = None, ranks: int = 1) -> list[Int[Tensor, " part"]]:
         """Cut `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
-        Rows are sorted by length, so a micro-batch holds little padding; a single longer row is one by itself. The
-        number of micro-batches is a multiple of `ranks`, and any `ranks` consecutive ones cost about the same: dealt
-        out in turn, every rank makes as many forward passes as any other, of similar sizes.
+        Rows are sorted by length, so a micro-batch holds little padding; a row longer than `tokens` is a micro-batch
+        by itself. The number of micro-batches is a multiple of `ranks`, and any `ranks` consecutive ones cost about
+        the same: assigned round-robin, every rank makes the same number of forward passes, of similar sizes.
 
         Raises:
             ValueError: the number of rows is not a multiple of `ranks`.
         """
         rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         if len(rows) % ranks:
-            raise ValueError(f"{len(rows)} rows cannot be dealt to {ranks} ranks evenly")
+            raise ValueError(f"{len(rows)} rows cannot be divided evenly among {ranks} ranks")
         lengths = self.lengths[rows].cpu()
         order = lengths.argsort(descending=True, stable=True)
         cuts, start = [], 0

@@ -36,19 +36,18 @@ class Checkpoints:
     def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], made_by: dict[str, Any], kept: int):
         """
         Args:
-            made_from: what the run is made from (config, hashes of its inputs). Checkpoints of anything else are never
-                resumed, nor touched.
-            made_by: code and packages. A checkpoint of others is resumed, and they are kept as `earlier`: a run of days
-                need not start over for a new version, but its provenance has to say so.
+            made_from: config and hashes of the inputs. Checkpoints of anything else are never resumed or deleted.
+            made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`: a
+                run of days need not start over for a new version, but its provenance has to say so.
             kept: how many of the latest to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
         self.earlier: list[dict[str, Any]] = []  # other code and packages that made some of the steps
         self.writing: tuple[Path, Any, dict[str, Any]] | None = None
-        self.latest = 0  # steps done at the latest whole checkpoint; before the first step none is needed
-        self.damaged: list[Path] = []  # skipped by `resume`; deleted once there is a whole one after them
-        # Saving goes on during training, so it needs a process group in which nothing else happens.
+        self.latest = 0  # steps done at the latest complete checkpoint; before the first step none is needed
+        self.damaged: list[Path] = []  # skipped by `resume`; deleted once a complete one follows them
+        # Saving overlaps with training, so it needs a process group of its own.
         self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
     def save(self, trained: Trained, rows: list[dict[str, float]], method_state: dict[str, float]) -> None:
@@ -136,7 +135,7 @@ class Checkpoints:
         try:
             record = json.loads((path / RECORD).read_text(encoding="utf-8"))
             if record.pop("sha256") != fingerprint(record):
-                return f"{RECORD} is not as it was written", record
+                return f"{RECORD} was modified", record
             files = record["files"]
         except FileNotFoundError:
             return f"{RECORD} is missing", {}
@@ -146,8 +145,8 @@ class Checkpoints:
             return f"{missing[0]} is missing", record
         found = self._hashes(path)
         if changed := sorted(name for name in files if files[name] != found[name]):
-            return f"{changed[0]} is not as it was written", record
-        if extra := sorted(found.keys() - files.keys()):  # the reader would take it for a part
+            return f"{changed[0]} was modified", record
+        if extra := sorted(found.keys() - files.keys()):  # the reader would load it too
             return f"{extra[0]} does not belong to it", record
         return None, record
 
@@ -171,7 +170,7 @@ class Checkpoints:
 
     def _load(self, path: Path, trained: Trained) -> None:
         state = _state(trained)
-        tensors = _tensors(trained, state)  # the same memory: what is read into one is in the other
+        tensors = _tensors(trained, state)  # these share memory with `state`, so loading fills both
         with _faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.group is None)
         for name, (module, optimizer) in trained.items():
@@ -196,9 +195,9 @@ class Checkpoints:
 
 @contextmanager
 def _faults(path: Path, removed: bool = False):
-    """One line for what goes wrong with the files, on any rank.
+    """Turn a failure of the storage, on any rank, into a one-line UserError.
 
-    removed: delete what was written. With several ranks it stays until the next save, as others may still be writing.
+    removed: delete what was written. With several ranks that waits for the next save, as others may still write.
     """
     try:
         with warnings.catch_warnings():
@@ -215,7 +214,7 @@ def _faults(path: Path, removed: bool = False):
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether code or packages differ; the commit may differ where the code does not."""
+    """True if code or packages differ; the commit may differ without that."""
     return any(one.get(key) != other.get(key) for key in ("code_sha256", "packages"))
 
 
@@ -229,7 +228,7 @@ def _state(trained: Trained) -> dict[str, dict[str, Any]]:
 
 
 def _tensors(trained: Trained, state: dict[str, dict[str, Any]]) -> dict[str, Tensor]:
-    """All tensors, tied ones once. The rest, an optimizer's settings, comes from the config."""
+    """All tensors, tied ones once. The rest of the state, the optimizer's settings, comes from the config."""
     tensors = {}
     for section, values in state.items():
         module, _ = trained[section.partition("/")[0]]

@@ -1,4 +1,4 @@
-"""Where advantages come from: the method's own (GRPO: the group's rewards), or a critic with GAE (PPO)."""
+"""Advantage estimation: the method's own (GRPO: group-normalised rewards), or a critic with GAE (PPO)."""
 
 import math
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ class AdvantageEstimator(Protocol):
         ...
 
     def learn(self, batch: RolloutBatch, updates: int) -> dict[str, float]:
-        """Learn from the batch that was last estimated, in so many optimizer steps. Returns metrics."""
+        """Learn from the batch of the last `estimate`, in `updates` optimizer steps. Returns metrics."""
         ...
 
     def trained(self) -> Trained:
-        """What a checkpoint has to hold of it, by name."""
+        """Modules and optimizers to checkpoint, by name."""
         ...
 
 
@@ -59,7 +59,7 @@ class Critic(nn.Module):
         self.backbone = backbone
         device = next(backbone.parameters()).device
         self.head = nn.Linear(hidden_size, 1, device=device)
-        nn.init.zeros_(self.head.weight)  # values start at 0, in the middle of the rewards, not at a random guess
+        nn.init.zeros_(self.head.weight)  # values start at 0, the middle of the rewards' range, rather than at random
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: RolloutBatch, rows: Rows) -> Float[Tensor, "rows token"]:
@@ -107,10 +107,10 @@ class CriticGAE:
         divisors = torch.ones(len(batch), 1, device=mask.device)
         divisors[rows] = token_divisors(mask[rows], mask[rows], batch.groups[rows], denominator="all")
 
-        def loss_of(part: Tensor) -> Tensor:
-            values = self.critic(batch, part)
-            loss = value_loss(values, self.values[part], self.returns[part], clip=self.config.value_clip)
-            return weighted_sum(loss, mask[part] / divisors[part])
+        def loss_of(micro_batch: Tensor) -> Tensor:
+            values, returns = self.values[micro_batch], self.returns[micro_batch]
+            loss = value_loss(self.critic(batch, micro_batch), values, returns, clip=self.config.value_clip)
+            return weighted_sum(loss, mask[micro_batch] / divisors[micro_batch])
 
         loss, _ = optimizer_step(
             self.critic,

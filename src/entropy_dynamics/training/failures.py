@@ -1,4 +1,4 @@
-"""What a run leaves when its loss or gradient is not finite: the last finite policy, and the batch that broke it."""
+"""Dump of a run whose loss or gradient is not finite: the last finite policy, and the batch that broke it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def save_failure(
 ) -> None:
     """Write `policy` (a directory that `load_policy` reads), `batch.safetensors` and `failure.json`, all or none.
 
-    The batch has the fields of RolloutBatch and the rewards [B]. All ranks have to go through it together.
+    The batch has the fields of RolloutBatch, and `rewards`. A collective: all ranks have to call it.
     """
     weights = trainer.policy.weights()
     if not ranks.is_main:

@@ -1,4 +1,4 @@
-"""What is trained, loaded: the policy and PPO's critic, sharded over the ranks where there are any."""
+"""Loading of the policy and of PPO's critic, sharded if there are several ranks."""
 
 import copy
 from pathlib import Path

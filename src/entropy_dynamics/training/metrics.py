@@ -1,4 +1,4 @@
-"""What a step writes into metrics.parquet: one flat dictionary of numbers."""
+"""Metrics of a training step: one flat dictionary of numbers, which becomes a row of metrics.parquet."""
 
 import torch
 from jaxtyping import Float
@@ -16,12 +16,12 @@ def entropy_metrics(
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
     `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
-    `predicted_entropy_change` is Corollary 4 with the advantages that the method leaves, w A: the change per unit of
+    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A: the change per unit of
     the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
     another size, so it is to be compared with the measured change by its sign and correlation.
     `lens_<samples>_<direction>` is the mean over all response tokens of the positive (up) or negative (down) part of
     -A S_c on positive or negative samples: the entropy increase and decrease that GRPO would cause there (Section 4.2);
-    `..._kept` is what is left of it under the method's weights.
+    `..._kept` is what remains of it under the method's token weights.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
@@ -55,10 +55,10 @@ def entropy_metrics(
 def engine_agreement(
     engine_logp: Float[Tensor, " tokens"], trainer_logp: Float[Tensor, " tokens"], tolerance: float
 ) -> dict[str, float]:
-    """How far the engine's log p of the sampled tokens is from the trainer's, in nats.
+    """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
 
-    The rollouts were made with the weights that were last pushed, so this is the check of that push, over every token
-    and before any of them is learned from. `engine_kl` is the mean of log p(engine) - log p(trainer) over sampled
+    The rollouts were generated with the weights pushed last, so this verifies that push, over every token and before
+    the policy is updated. `engine_kl` is the mean of log p(engine) - log p(trainer) over sampled
     tokens, an estimate of KL(engine | trainer).
 
     Raises EngineMismatchError if the mean absolute difference is above `tolerance` (`engine.tolerance`): the engine
@@ -66,7 +66,7 @@ def engine_agreement(
     """
     difference = (engine_logp - trainer_logp).double()
     mean, largest = difference.abs().mean().item(), difference.abs().max().item()
-    if not mean <= tolerance:  # nan is no agreement either
+    if not mean <= tolerance:  # NaN counts as disagreement
         raise EngineMismatchError(
             f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
             f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
@@ -80,6 +80,6 @@ def engine_agreement(
 
 
 def zero_variance_groups(rewards: PerRollout, groups: Groups) -> float:
-    """Share of groups whose rewards are all equal, from which nothing is learned."""
+    """Share of groups whose rewards are all equal, so that their advantages are zero."""
     constant = [rewards[groups == group].unique().numel() == 1 for group in groups.unique()]
     return torch.tensor(constant).double().mean().item()

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar for a person who watches, plain lines for a log."""
+"""Progress of a run on standard error: a bar on a terminal, plain lines in a log."""
 
 import sys
 import time

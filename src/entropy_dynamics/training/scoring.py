@@ -1,4 +1,4 @@
-"""How a batch gets its token statistics: the one place that decides whether a scoring pass is needed."""
+"""The choice of how a batch gets its token statistics, and so whether a scoring pass is needed."""
 
 from enum import Enum
 

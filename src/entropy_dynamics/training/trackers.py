@@ -1,4 +1,4 @@
-"""Metrics of a run in TensorBoard and Weights & Biases too, where the config names them; its files need neither."""
+"""TensorBoard and Weights & Biases, where the config names them; metrics.parquet is written in any case."""
 
 import hashlib
 import importlib
@@ -15,7 +15,7 @@ PROJECT = "entropy-dynamics"  # in Weights & Biases
 
 
 class Trackers:
-    """The trackers of one run, those of `config.trackers`; a context, at whose end they are closed.
+    """The trackers that `config.trackers` names, for one run; a context manager that closes them.
 
     Raises UserError at once, before anything is computed, for a tracker that is not installed or does not start.
     """
@@ -31,14 +31,14 @@ class Trackers:
                 self._open.append(_WandB(config, layout.root / "logs", str(Path(config.scale, run))))
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Numbers of one step, by name; those that are not a number then (NaN) are left out."""
+        """Log the metrics of one step, leaving out those that are NaN."""
         numbers = {name: float(value) for name, value in metrics.items() if name != "step"}
         numbers = {name: value for name, value in numbers.items() if not math.isnan(value)}
         for tracker in self._open:
             tracker.log(step, numbers)
 
     def close(self) -> None:
-        """Write what is held back."""
+        """Flush and close."""
         while self._open:
             self._open.pop().close()
 
@@ -59,7 +59,7 @@ class _TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # A run that goes on from a checkpoint does some steps again: what was written of them is then void.
+            # A resumed run repeats the steps since its checkpoint, so their earlier events are purged.
             self._writer = SummaryWriter(str(self._directory), purge_step=step)
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
@@ -70,7 +70,7 @@ class _TensorBoard:
 
 
 class _WandB:
-    """Online, offline or off is for wandb's own variable to say: WANDB_MODE."""
+    """Online, offline or disabled: wandb's own WANDB_MODE says."""
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         wandb = _import("wandb")
@@ -79,7 +79,7 @@ class _WandB:
             self._run = wandb.init(
                 project=PROJECT,
                 id=hashlib.sha256(f"{name} {identity(config)}".encode()).hexdigest()[:16],
-                resume="allow",  # a run that goes on from a checkpoint goes on there too
+                resume="allow",  # a run resumed from a checkpoint continues the same wandb run
                 name=name,
                 config=config.model_dump(),
                 dir=str(directory),

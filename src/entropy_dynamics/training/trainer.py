@@ -106,7 +106,7 @@ class Trainer:
         Raises:
             NotFiniteError: the loss or the gradient is not finite. The model is then as it was before that update, and
                 `in_progress` is the batch.
-            EngineMismatchError: the engine's log-probabilities are not the trainer's.
+            EngineMismatchError: the engine's log-probabilities differ from the trainer's.
         """
         for step in range(first_step, self.config.steps):
             yield self.step(step)
@@ -186,9 +186,9 @@ class Trainer:
         return prompts, rollouts
 
     def prompts_of_step(self, step: int) -> list[Prompt]:
-        """Each epoch goes through the training set in its own seeded order; no step repeats a prompt."""
+        """Each epoch visits the training set in its own seeded order; no step repeats a prompt."""
         size, count = len(self.prompts), self.prompts_per_step
-        epoch, place = divmod(step, size // count)  # a remainder too small for a step is left out of its epoch
+        epoch, place = divmod(step, size // count)  # the last partial step of an epoch is dropped
         order = np.random.default_rng([self.seed, epoch]).permutation(size)
         return [self.prompts[index] for index in order[place * count : (place + 1) * count]]
 
@@ -206,14 +206,14 @@ class Trainer:
         return generator
 
     def check(self, batch: RolloutBatch, stats: TokenStats, step: int) -> dict[str, float]:
-        """Whether the engine's log-probabilities are the trainer's, as metrics; none if the engine returns none.
+        """Compare the engine's log-probabilities with the trainer's; no metrics if the engine returns none.
 
         Raises:
-            NotFiniteError: the trainer's are not finite.
+            NotFiniteError: log-probabilities of the trainer are not finite.
             EngineMismatchError: see `engine_agreement`.
         """
         logp = stats.logp[batch.mask]
-        if bad := int((~logp.isfinite()).sum()):  # before the comparison: an engine with these weights only disagrees
+        if bad := int((~logp.isfinite()).sum()):  # first, as an engine with such weights would only disagree
             raise NotFiniteError(
                 f"step {step}: log p of {bad} of {len(logp)} tokens is not finite, so training stopped; "
                 "a smaller training.optimizer.learning_rate may help"

@@ -37,11 +37,11 @@ def optimizer_step(
     where: str,
     knob: str,
 ) -> tuple[float, float]:
-    """One optimizer step on the sum of the losses of this rank's micro-batches, added up over the ranks.
+    """One optimizer step on the losses of all micro-batches, summed over the ranks.
 
     Args:
-        before_step: called once all gradients are there; what it raises leaves the parameters as they were.
-        where, knob: for the message of the error.
+        before_step: called once all gradients are computed; if it raises, the parameters are unchanged.
+        where, knob: for the error message: what failed, and the setting to change.
 
     Returns:
         The loss and the gradient norm before clipping.
@@ -75,7 +75,7 @@ class Scores:
     stats: TokenStats
     """Zeros with `DURING_UPDATE`, until the update fills them in."""
     graphs: list[TokenStats] = field(default_factory=list)
-    """Of this rank's micro-batches, with their graphs, with `SINGLE_FORWARD`."""
+    """`SINGLE_FORWARD` only: statistics of this rank's micro-batches, with their autograd graphs."""
 
 
 class PolicyUpdate:
@@ -95,7 +95,7 @@ class PolicyUpdate:
         self.stepped = False  # whether an optimizer step was taken since the caller last set this to False
 
     def score(self, batch: RolloutBatch) -> Scores:
-        """What is known of a batch before its update."""
+        """Statistics of a batch before its update, computed as `choose_scoring` says."""
         fits = int(batch.lengths.sum()) <= self.config.single_forward_tokens
         if self.ranks.mesh is not None:  # under FSDP a backward pass has to follow each forward pass
             fits = fits and len(self._micro_batches(batch)) == 1
@@ -131,10 +131,10 @@ class PolicyUpdate:
 
         Args:
             check: called once `scores.stats` are complete, before the first optimizer step.
-            where: for messages.
+            where: for error messages.
 
         Returns:
-            The weights that were used, and the mean gradient norm.
+            The token weights that were used, and the mean gradient norm.
         """
         weights, coefficients = torch.zeros_like(scores.stats.logp), None
         used, norms = torch.zeros_like(weights), []
@@ -177,7 +177,7 @@ class PolicyUpdate:
         return norm
 
     def _loss(self, step: "_Step", place: int, rows: Tensor) -> Float[Tensor, ""]:
-        """The share of `rows`, this rank's micro-batch number `place`, in the loss of an optimizer step."""
+        """Loss of `rows`, micro-batch number `place` of this rank, as its part of the loss of the optimizer step."""
         batch, stats, advantages, mask = step.batch, step.scores.stats, step.advantages[rows], step.batch.mask[rows]
         now = step.scores.graphs[place] if step.scores.graphs else self._stats(batch, rows)
         if step.scores.scoring is Scoring.DURING_UPDATE:
@@ -216,7 +216,7 @@ class PolicyUpdate:
         return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.entropy_in_loss)
 
     def _gathered(self, batch: RolloutBatch, parts: Sequence[Tensor], stats: Iterable[TokenStats]) -> TokenStats:
-        """Statistics of all ranks' micro-batches, detached: every row is one rank's, the others have zeros there."""
+        """Detached statistics of the micro-batches of all ranks: a row comes from one rank and is 0 on the others."""
         whole_batch = _zeros(batch)
         for part, own in zip(parts, stats, strict=True):
             _write(whole_batch, part, own.map(Tensor.detach))
@@ -225,7 +225,7 @@ class PolicyUpdate:
 
 @dataclass(frozen=True)
 class _Step:
-    """One optimizer step: what is known and decided about the tokens of its batch, each [batch, token]."""
+    """The inputs of one optimizer step."""
 
     batch: RolloutBatch
     scores: Scores
@@ -235,7 +235,7 @@ class _Step:
     divisors: Tensor
     generator: torch.Generator
     first: bool
-    """Of the batch: the policy is the one that sampled."""
+    """The first step on this batch: the policy is still the one that sampled it."""
 
 
 def _zeros(batch: RolloutBatch) -> TokenStats:
@@ -248,7 +248,7 @@ def _write(stats: TokenStats, rows: Tensor, of_rows: TokenStats) -> None:
 
 
 def _only(mask: Tensor, rows: Tensor) -> Tensor:
-    """The mask with all rows but `rows` at 0."""
+    """The mask, 0 in all rows but `rows`."""
     chosen = torch.zeros_like(mask)
     chosen[rows] = mask[rows]
     return chosen
