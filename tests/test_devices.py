@@ -1,7 +1,8 @@
-"""Runs that share a machine's GPUs, as real processes over made-up devices."""
+"""Jobs that share a machine's GPUs, as real processes over made-up devices."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,17 +10,20 @@ import textwrap
 
 import pytest
 
-from entropy_dynamics.distributed.devices import claim_devices, visible_devices
+from entropy_dynamics.distributed.devices import _lock_folder, claim_devices, visible_devices
 from entropy_dynamics.errors import UserError
 
 WAIT = 120  # seconds after which a test gives up
 
 
 @pytest.fixture(autouse=True)
-def outside_of_slurm(monkeypatch, tmp_path):
-    for name in ("SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def lock_folder(monkeypatch):
+    """The locks of a job of its own, apart from those of this user's real jobs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", f"test{os.getpid()}")
+    folder = _lock_folder()
+    yield folder
+    shutil.rmtree(folder)
 
 
 def claimant(body: str, count: int, known: list[str], **options) -> subprocess.Popen:
@@ -34,7 +38,7 @@ def claimant(body: str, count: int, known: list[str], **options) -> subprocess.P
     return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)
 
 
-def test_twenty_claimants_of_three_devices_never_share_one_and_all_finish(tmp_path):
+def test_concurrent_claims_never_overlap_and_all_are_served(tmp_path):
     """A holder marks its devices by creating a file, which fails if another holder's mark is there."""
     body = f"""
     marks = [os.path.join({str(tmp_path)!r}, "held-" + name) for name in held]
@@ -45,17 +49,17 @@ def test_twenty_claimants_of_three_devices_never_share_one_and_all_finish(tmp_pa
         os.remove(mark)
     print(len(held))
     """
-    claimants = [(1 + number % 3, claimant(body, 1 + number % 3, ["0", "1", "2"])) for number in range(20)]
+    claimants = [(1 + number % 3, claimant(body, 1 + number % 3, ["0", "1", "2"])) for number in range(12)]
     for count, process in claimants:
         out, _ = process.communicate(timeout=WAIT)
         assert (process.returncode, out) == (0, f"{count}\n")
 
 
-def test_who_waits_says_so_once_and_goes_on_when_the_holder_is_killed():
+def test_a_waiting_job_says_so_once_and_continues_when_the_holder_is_killed():
     holder = claimant("print('held', flush=True); time.sleep(600)", 2, ["0", "1"])
     assert holder.stdout.readline() == "held\n"
     waiting = claimant("print(held)", 1, ["0", "1"], stderr=subprocess.PIPE)
-    assert waiting.stderr.readline() == "waiting for 1 of 2 GPUs; other runs hold them\n"
+    assert waiting.stderr.readline() == "waiting for 1 of 2 GPUs; other jobs hold them\n"
     assert waiting.poll() is None
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -64,16 +68,26 @@ def test_who_waits_says_so_once_and_goes_on_when_the_holder_is_killed():
     assert out in ("['0']\n", "['1']\n")
 
 
-def test_what_one_run_leaves_another_gets():
+def test_a_job_gets_what_another_leaves():
     with claim_devices("cuda", 2, ["4", "5", "6"]) as first:
         assert first == ["4", "5"]
         process = claimant("print(held)", 1, ["4", "5", "6"])
         assert process.communicate(timeout=WAIT)[0] == "['6']\n"
-    with claim_devices("cuda", 3, ["4", "5", "6"]) as all_of_them:
-        assert all_of_them == ["4", "5", "6"]
+    with claim_devices("cuda", 3, ["4", "5", "6"]) as everything:
+        assert everything == ["4", "5", "6"]
 
 
-def test_the_choice_is_the_childrens_and_only_while_it_lasts(monkeypatch):
+def test_a_failed_attempt_holds_nothing():
+    """All or none: of two jobs that each waited with some of the GPUs, neither would ever get the rest."""
+    with claim_devices("cuda", 1, ["4", "5"]):
+        waiting = claimant("print(held)", 2, ["4", "5"], stderr=subprocess.PIPE)
+        waiting.stderr.readline()
+        other = claimant("print(held)", 1, ["4", "5"])
+        assert other.communicate(timeout=WAIT)[0] == "['5']\n"
+    assert waiting.communicate(timeout=WAIT)[0] == "['4', '5']\n"
+
+
+def test_children_see_the_claimed_devices_while_the_claim_lasts(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-5f")
     shown = [sys.executable, "-c", "import os, json; print(json.dumps(os.environ['CUDA_VISIBLE_DEVICES']))"]
     with claim_devices("cuda", 2):
@@ -90,7 +104,7 @@ def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, value, names):
     assert visible_devices() == names
 
 
-def test_without_the_variable_the_driver_says_how_many_there_are(monkeypatch, tmp_path):
+def test_without_the_variable_nvidia_smi_is_asked(monkeypatch, tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/sh\n"
@@ -104,9 +118,9 @@ def test_without_the_variable_the_driver_says_how_many_there_are(monkeypatch, tm
     assert visible_devices() == []
 
 
-def test_more_than_there_are_is_a_users_mistake(monkeypatch):
+def test_too_few_gpus_are_a_user_error(monkeypatch):
     with (
-        pytest.raises(UserError, match=r"hardware\.ranks is 8 but this machine shows 4 GPUs: .* to 4 or fewer"),
+        pytest.raises(UserError, match=r"hardware\.ranks is 8 but this machine has 4 GPUs: .* to 4 or fewer"),
         claim_devices("cuda", 8, ["0", "1", "2", "3"]),
     ):
         pass
@@ -118,18 +132,20 @@ def test_more_than_there_are_is_a_users_mistake(monkeypatch):
         pass
 
 
-def test_on_a_cpu_nothing_is_claimed(tmp_path):
+def test_on_a_cpu_nothing_is_claimed(lock_folder):
     with claim_devices("cpu", 2) as held:
         assert held == []
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
-    assert not list(tmp_path.iterdir())
+    assert not list(lock_folder.iterdir())
 
 
 def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
     """Both see their own GPU as number 0, and keep the variable that SLURM set."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    another = f"test{os.getpid()}b"
     with claim_devices("cuda", 1) as held:
         assert held == ["0"]
-        other = claimant("print(held)", 1, ["0"], env=dict(os.environ, SLURM_JOB_ID="8"), stderr=subprocess.PIPE)
+        other = claimant("print(held)", 1, ["0"], env=dict(os.environ, SLURM_JOB_ID=another), stderr=subprocess.PIPE)
         assert other.communicate(timeout=WAIT) == ("['0']\n", "")
+    monkeypatch.setenv("SLURM_JOB_ID", another)
+    shutil.rmtree(_lock_folder())

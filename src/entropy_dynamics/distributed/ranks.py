@@ -1,8 +1,8 @@
-"""The processes that share one step: a single one on a laptop, or the ranks that torchrun starts.
+"""The processes that share one stage: a single one on a laptop, or the ranks of a process group.
 
-Every rank goes through the same code with the same numbers. What is divided is the sampling of prompts and the forward
-and backward passes over micro-batches; what comes out of them is brought together, so that rewards, advantages, masks
-and metrics are those of the whole batch on every rank, and no method has to know of ranks.
+Every rank runs the same code on the same numbers. What is divided is the sampling of prompts and the forward and
+backward passes over micro-batches; their results are gathered, so that rewards, advantages, masks and metrics are those
+of the whole batch on every rank, and no method has to know of ranks.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.config.schema import HardwareConfig
-from entropy_dynamics.distributed.launch import MEETING
+from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,29 +39,26 @@ class Ranks:
 
     @classmethod
     def join(cls, hardware: HardwareConfig) -> "Ranks":
-        """One plain process, or this rank of those that torchrun started (`hardware.ranks` of them).
+        """One plain process, or this rank of the `hardware.ranks` that launch.py or torchrun started.
 
-        Raises UserError if the device is not there or the number of ranks is another one.
+        Raises:
+            UserError: there is no such device, or the number of ranks is another one.
         """
         device = device_of(hardware)
         if hardware.ranks is None:
             return cls(device=device)
         if "WORLD_SIZE" not in os.environ:
-            raise UserError(f"hardware.ranks is {hardware.ranks}: this step is started by torchrun")
-        size = int(os.environ["WORLD_SIZE"])
+            raise UserError(f"hardware.ranks is {hardware.ranks}, but this process is not a rank: start it by torchrun")
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if size != hardware.ranks:
             raise UserError(f"torchrun started {size} ranks, but hardware.ranks is {hardware.ranks}")
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        meeting = {}  # torchrun's own, where that started the ranks
-        if MEETING in os.environ:
-            place = f"file://{os.environ[MEETING]}"
-            meeting = {"init_method": place, "rank": int(os.environ["RANK"]), "world_size": size}
-        torch.distributed.init_process_group(backend, timeout=TIMEOUT, **meeting)
-        mesh = torch.distributed.init_device_mesh(device.type, (size,))
-        return cls(torch.distributed.get_rank(), size, device, mesh)
+        rendezvous = f"file://{os.environ[RENDEZVOUS]}" if RENDEZVOUS in os.environ else "env://"  # torchrun's
+        torch.distributed.init_process_group(backend, rendezvous, rank=rank, world_size=size, timeout=TIMEOUT)
+        return cls(rank, size, device, torch.distributed.init_device_mesh(device.type, (size,)))
 
     @property
     def is_main(self) -> bool:
@@ -69,11 +66,11 @@ class Ranks:
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """This rank's part: every `size`-th item."""
+        """This rank's share: every `size`-th item."""
         return items[self.rank :: self.size]
 
     def sum(self, values: Tensor) -> Tensor:
-        """`values`, added up over the ranks in place."""
+        """`values`, summed over the ranks in place."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
         return values
@@ -85,22 +82,22 @@ class Ranks:
         lengths = self.sum(torch.eye(self.size, dtype=torch.long)[self.rank] * len(values)).tolist()
         padded = values.new_zeros(max(lengths))
         padded[: len(values)] = values
-        parts = [torch.empty_like(padded) for _ in lengths]
-        torch.distributed.all_gather(parts, padded)
-        return [part[:length] for part, length in zip(parts, lengths, strict=True)]
+        gathered = [torch.empty_like(padded) for _ in lengths]
+        torch.distributed.all_gather(gathered, padded)
+        return [own[:length] for own, length in zip(gathered, lengths, strict=True)]
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.sum(torch.zeros(1))
 
     def close(self) -> None:
-        """Leave the process group, if there still is one: a vLLM engine takes it along when it shuts down."""
+        """Leave the process group, unless a vLLM engine destroyed it when it shut down."""
         if self.mesh is not None and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
 
 def device_of(hardware: HardwareConfig) -> torch.device:
-    """Raises UserError for a GPU that is not there."""
+    """The configured device; UserError if it is a GPU that torch does not see."""
     if hardware.device == "cuda" and not torch.cuda.is_available():
         raise UserError("hardware.device is cuda, but torch sees no GPU here: set hardware.device=cpu")
     return torch.device(hardware.device)

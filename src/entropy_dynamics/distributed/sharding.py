@@ -1,7 +1,7 @@
-"""FSDP2: parameters, gradients and optimizer states divided over the ranks, gathered block by block while in use.
+"""FSDP2: parameters, gradients and optimizer states sharded over the ranks, gathered block by block while in use.
 
 A module is built on the meta device, sharded, and then filled from safetensors, so that no rank ever holds the whole
-model. Master weights and reductions are fp32 whatever the forward and backward passes compute in.
+model. Master weights and reductions are fp32 in any precision of the forward and backward passes.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,17 +21,17 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def empty_model(directory: Path) -> PreTrainedModel:
-    """The model of `directory` in fp32 without any numbers in it, on the meta device."""
+    """The model of `directory` in fp32 on the meta device: shapes without values."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks: Ranks) -> None:
-    """Divide the parameters of `module` over the ranks in place: each of `blocks` by itself, then the rest.
+    """Shard `module` over the ranks in place: each of `blocks` by itself, then the rest.
 
-    Computation is in `precision`, gradients are reduced in fp32; only the outermost module's outputs are made fp32, as
-    a block's output is the next one's input.
+    Computation is in `precision`, gradients are reduced in fp32. Only the outermost module casts its outputs to fp32,
+    as a block's output is the next one's input.
     """
     dtype = PRECISIONS[precision]
     compute = None if dtype == torch.float32 else dtype
@@ -43,10 +43,13 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks:
 
 
 def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str | None], ranks: Ranks) -> None:
-    """Give a sharded module on the meta device its memory, and its numbers from the safetensors files in `directory`.
+    """Materialize a sharded module from the safetensors files in `directory`; each rank keeps its shard.
 
-    Each rank reads a parameter and keeps its own part of it. Parameters for which `name_in_file` gives None start at 0.
-    Raises UserError for a damaged file, and for a parameter that no file holds or in another shape.
+    Args:
+        name_in_file: from a parameter's name; None for a parameter that starts at 0.
+
+    Raises:
+        UserError: a damaged file, or a parameter that is missing or has another shape.
     """
     module.to_empty(device=ranks.device)
     _rebuild_buffers(module, ranks.device)
@@ -56,7 +59,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
             with safe_open(path, framework="pt") as file:
                 where |= dict.fromkeys(file.keys(), path)
         except SafetensorError as error:  # the header says how long the file is, so a cut one is found here
-            raise UserError(f"the weights {path} are damaged ({error}): delete the folder, and make it anew") from error
+            raise UserError(f"the weights {path} are damaged ({error}): delete the folder and rerun") from error
     for name, parameter in module.named_parameters():
         source = name_in_file(name)
         if source is None:
@@ -70,7 +73,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
             raise UserError(
                 f"{where[source]}: {source} is {tuple(values.shape)}, the config says {tuple(parameter.shape)}"
             )
-        # Every rank has read the same values, so each takes its part without a word to the others.
+        # Every rank has read the same values, so each takes its shard without communication.
         own = distribute_tensor(
             values.to(ranks.device, torch.float32), parameter.device_mesh, parameter.placements, src_data_rank=None
         )
@@ -78,7 +81,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
 
 
 def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
-    """Make modules that compute their buffers from the config (rotary frequencies) anew: no file holds these."""
+    """Recreate modules that compute their buffers from the config (rotary frequencies): no file holds these."""
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if child._non_persistent_buffers_set:
@@ -86,15 +89,15 @@ def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
 
 
 def sync_gradients(module: nn.Module, now: bool) -> None:
-    """Before a backward pass: whether its gradients are reduced over the ranks, or only added up on this one.
+    """Before a backward pass: reduce its gradients over the ranks, or only accumulate them on this one.
 
-    Adding up saves reductions, but keeps a whole fp32 gradient on every rank until the last micro-batch.
+    Accumulation saves reductions, but keeps an unsharded fp32 gradient on every rank until the last micro-batch.
     """
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(now)
 
 
 def release(module: nn.Module) -> None:
-    """After a forward pass that no backward follows: the outermost parameters would stay gathered."""
+    """Reshard after a forward pass without a backward pass: the outermost parameters would stay gathered."""
     if isinstance(module, FSDPModule):
         module.reshard()
