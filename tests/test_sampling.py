@@ -1,11 +1,19 @@
-"""The native sampler against decoding without a cache, and its promise that batches change nothing."""
+"""The native engine against decoding without a cache, its promise that batches change nothing, and the registry."""
+
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from transformers import Cache, DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
-from entropy_dynamics.sampling import Prompt, sample_seed
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
+from entropy_dynamics.sampling.engines import ENGINES, open_sampler
 from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer
 
 NEW_TOKENS = 30
@@ -29,7 +37,7 @@ def sample(sampler, prompts, samples=4, temperature=1.0, max_new_tokens=NEW_TOKE
 
 @torch.no_grad()
 def decoded_slowly(model, prompts, samples, temperature, stream, end_token):
-    """One sequence at a time, the whole text through the model for every token."""
+    """One sequence at a time, all of it through the model for every token."""
     rollouts = []
     for prompt in prompts:
         for number in range(samples):
@@ -38,7 +46,7 @@ def decoded_slowly(model, prompts, samples, temperature, stream, end_token):
             for uniform in generator.random(NEW_TOKENS):
                 logits = model(torch.tensor([[*prompt.token_ids, *tokens]])).logits[0, -1].double()
                 cumulative = (logits / temperature).softmax(-1).cumsum(-1)
-                tokens.append(int((cumulative <= uniform).sum()))  # the first token whose cumulative share is above
+                tokens.append(int((cumulative <= uniform).sum()))  # the first whose cumulative probability is above
                 if tokens[-1] == end_token:
                     break
             rollouts.append((prompt.problem_id, number, tokens, "stop" if tokens[-1] == end_token else "length"))
@@ -51,7 +59,7 @@ def plain(rollouts):
 
 @pytest.fixture
 def rebuilds(monkeypatch):
-    """How many rows are left each time that finished ones leave the batch."""
+    """The number of rows left each time that finished ones leave the batch."""
     sizes = []
     original = PreallocatedLayer.batch_select_indices
 
@@ -77,14 +85,14 @@ def test_the_same_tokens_as_decoding_without_a_cache(
     got = sample(sampler_of(model), prompts[:6], temperature=temperature)
     assert plain(got) == decoded_slowly(model, prompts[:6], 4, temperature, "test", tokenizer.eos_token_id)
     assert {one.finish_reason for one in got} == {"stop", "length"}
-    assert rebuilds, "no finished sequence ever left the batch, so dropping was not tried"
+    assert rebuilds, "no finished sequence ever left the batch"
     assert max(rebuilds) < 24
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("window", [None, 5])
 def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, tokenizer, window, attention):
-    """One mask serves all steps of whole attention; a sliding window, shorter than any prompt here, moves."""
+    """One mask serves all steps of full attention; a sliding window, shorter than any prompt here, moves."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -108,7 +116,7 @@ def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, token
     assert max(len(one.token_ids) for one in got) > 10
 
 
-def test_almost_no_temperature_is_greedy(shared_model, sampler_of, prompts, tokenizer):
+def test_a_temperature_near_zero_is_greedy(shared_model, sampler_of, prompts, tokenizer):
     """transformers' own generate, one prompt at a time."""
     got = sample(sampler_of(shared_model), prompts[:4], samples=1, temperature=1e-5)
     for prompt, rollout in zip(prompts, got, strict=False):
@@ -124,9 +132,10 @@ def test_almost_no_temperature_is_greedy(shared_model, sampler_of, prompts, toke
 
 
 def test_batches_and_neighbours_change_nothing(shared_model, sampler_of, prompts):
+    prompts = prompts[:6]
     expected = {(one.problem_id, one.sample): one for one in sample(sampler_of(shared_model), prompts, samples=5)}
-    assert len({tuple(one.token_ids) for one in expected.values()}) > 30
-    for batch_size in (1, 3, 5, 7, 17, 1000):
+    assert len({tuple(one.token_ids) for one in expected.values()}) > 15
+    for batch_size in (1, 3, 7, 1000):
         got = sample(sampler_of(shared_model, batch_size), prompts, samples=5)
         assert [(one.problem_id, one.sample) for one in got] == [(p.problem_id, n) for p in prompts for n in range(5)]
         assert got == list(expected.values())
@@ -146,7 +155,7 @@ def test_a_prompt_with_more_samples_than_a_batch(shared_model, sampler_of, promp
         assert sample(sampler_of(shared_model, batch_size), prompts[:2], samples=7) == whole
 
 
-def test_a_batch_is_never_larger_than_asked(shared_model, sampler_of, prompts, monkeypatch):
+def test_a_batch_is_never_larger_than_batch_size(shared_model, sampler_of, prompts, monkeypatch):
     rows = []
     original = NativeSampler._sample_batch
 
@@ -206,7 +215,7 @@ def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokeniz
         assert {one.finish_reason for one in short} == {"stop", "length"}
 
 
-def test_an_end_at_the_last_allowed_token_is_a_stop(shared_model, sampler_of, prompts, tokenizer):
+def test_an_end_token_at_the_limit_is_a_stop(shared_model, sampler_of, prompts, tokenizer):
     first = sample(sampler_of(shared_model), prompts, samples=16, max_new_tokens=1)
     ended = [one for one in first if one.token_ids == [tokenizer.eos_token_id]]
     assert ended
@@ -232,7 +241,7 @@ def test_frequencies_are_those_of_the_softmax(make_model, sampler_of, prompts, t
 
     statistic, freedom = chi_square(temperature)
     assert statistic < freedom + 4 * np.sqrt(2 * freedom)
-    assert chi_square(1.5 - temperature)[0] > 10 * freedom  # the test would see another temperature
+    assert chi_square(1.5 - temperature)[0] > 10 * freedom  # another temperature would be detected
 
 
 @torch.no_grad()
@@ -264,3 +273,44 @@ def test_the_preallocated_cache_against_transformers_own(make_model):
     assert caches[0].get_seq_length() == 11
     layer = caches[0].layers[0]
     assert layer.keys.data_ptr() == layer.key_buffer.data_ptr()  # a view: nothing was copied to grow
+
+
+# ---------------------------------------------------------------- the registry of engines
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pass_rates"],
+        ["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"],
+        ["evaluate", "--model", "qwen2.5-7b-instruct", "--method", "base", "--seed", "0"],
+        ["plan"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(ROOT)
+    scale = "gpu" if command == ["plan"] else "smoke"
+    options = ["--scale", scale, "--results", str(tmp_path), "--set", "engine.name=vlm"]
+    assert main([*command, *options]) == 2
+    assert capsys.readouterr().err == "error: unknown engine.name 'vlm'; did you mean 'vllm'?\n"  # not: no model there
+
+
+def test_a_new_engine_is_a_module_and_a_line_in_the_registry(tmp_path, monkeypatch, prompts, tokenizer):
+    class Parrot:
+        """Repeats the prompt."""
+
+        def sample(self, prompts, *, samples, **_):
+            return [Rollout(one.problem_id, k, list(one.token_ids), "stop") for one in prompts for k in range(samples)]
+
+        def close(self):
+            closed.append(self)
+
+    closed, module = [], ModuleType("parrot")
+    module.open_engine = lambda *_, **__: Parrot()
+    monkeypatch.setitem(sys.modules, "parrot", module)
+    monkeypatch.setitem(ENGINES, "parrot", "parrot")
+    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=["engine.name=parrot"], configs=ROOT / "configs")
+    with open_sampler(config, tmp_path, tokenizer, Ranks()) as sampler:
+        assert [one.token_ids for one in sample(sampler, prompts[:2], samples=1)] == [p.token_ids for p in prompts[:2]]
+    assert closed

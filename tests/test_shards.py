@@ -1,4 +1,4 @@
-"""Long samplings that were ended go on where they were: parts are made once, of one config and one set of inputs."""
+"""Interrupted samplings resume: parts are made once, for one config and one set of inputs."""
 
 import pandas as pd
 import pytest
@@ -13,19 +13,19 @@ from entropy_dynamics.sampling.shards import Shards
 PROMPTS = [Prompt(name, []) for name in "abcde"]
 
 
-class Machine:
-    """Makes two rows a prompt, until it goes in the part number `goes_in`."""
+class Maker:
+    """Makes two rows per prompt, until it is interrupted in the part number `interrupted_in`."""
 
-    def __init__(self, goes_in: int | None = None):
-        self.goes_in, self.asked = goes_in, []
+    def __init__(self, interrupted_in: int | None = None):
+        self.interrupted_in, self.asked = interrupted_in, []
 
     def __call__(self, part) -> pd.DataFrame:
-        if len(self.asked) == self.goes_in:
+        if len(self.asked) == self.interrupted_in:
             raise KeyboardInterrupt
         self.asked.append("".join(prompt.problem_id for prompt in part))
         ids = [prompt.problem_id for prompt in part for _ in range(2)]
-        answers = pd.array([7, None] * len(part), dtype="Int64")  # types that have to come back as they were
-        return pd.DataFrame({"problem_id": ids, "answer": answers, "response": ["7", None] * len(part)})
+        answers = pd.array(["7", None] * len(part), dtype="str")  # the type has to survive the file
+        return pd.DataFrame({"problem_id": ids, "answer": answers, "tokens": [7, 8] * len(part)})
 
 
 @pytest.fixture(autouse=True)
@@ -38,53 +38,48 @@ def shards(root, made_from=1) -> Shards:
 
 
 @pytest.fixture
-def ended(tmp_path):
+def interrupted(tmp_path):
     """A folder in which the first two of three parts were made."""
     with pytest.raises(KeyboardInterrupt):
-        shards(tmp_path).rows(PROMPTS, Machine(goes_in=2))
+        shards(tmp_path).rows(PROMPTS, Maker(interrupted_in=2))
     return tmp_path
 
 
-def test_only_the_missing_part_is_made_and_the_rows_are_those_of_one_go(ended):
-    machine = Machine()
-    found = shards(ended).rows(PROMPTS, machine)
-    assert machine.asked == ["e"]
-    pd.testing.assert_frame_equal(found, Machine()(PROMPTS))
+def test_only_the_missing_part_is_made_and_the_rows_are_those_of_one_go(interrupted):
+    maker = Maker()
+    found = shards(interrupted).rows(PROMPTS, maker)
+    assert maker.asked == ["e"]
+    pd.testing.assert_frame_equal(found, Maker()(PROMPTS))
 
 
-def test_parts_of_something_else_are_not_taken(ended):
-    machine = Machine()
-    shards(ended, made_from=2).rows(PROMPTS, machine)
-    assert machine.asked == ["ab", "cd", "e"]
+@pytest.mark.parametrize(
+    ("changed", "made"),
+    [
+        ("config", ["ab", "cd", "e"]),
+        ("code", ["ab", "cd", "e"]),  # it may grade otherwise
+        ("machine and commit", ["e"]),
+        ("size of a part", ["abc", "de"]),
+    ],
+)
+def test_parts_count_if_what_they_are_made_from_agrees(interrupted, monkeypatch, changed, made):
+    maker, record = Maker(), "entropy_dynamics.results.provenance"
+    match changed:
+        case "code":
+            monkeypatch.setattr(f"{record}._code_hash", lambda: "another grader")
+        case "machine and commit":
+            monkeypatch.setattr(f"{record}.commit_of_code", lambda: "another")
+            monkeypatch.setattr(f"{record}.hardware", lambda: "another")
+        case "size of a part":
+            monkeypatch.setattr(module, "PROMPTS_HELD", 3)
+    shards(interrupted, made_from=2 if changed == "config" else 1).rows(PROMPTS, maker)
+    assert maker.asked == made
 
 
-def test_parts_that_other_code_graded_are_not_taken(ended, monkeypatch):
-    monkeypatch.setattr("entropy_dynamics.results.provenance._code_hash", lambda: "another grader")
-    machine = Machine()
-    shards(ended).rows(PROMPTS, machine)
-    assert machine.asked == ["ab", "cd", "e"]
-
-
-def test_parts_of_another_machine_and_commit_are_taken(ended, monkeypatch):
-    for name in ("commit_of_code", "hardware"):
-        monkeypatch.setattr(f"entropy_dynamics.results.provenance.{name}", lambda: "another")
-    machine = Machine()
-    shards(ended).rows(PROMPTS, machine)
-    assert machine.asked == ["e"]
-
-
-def test_parts_cut_otherwise_are_not_taken(ended, monkeypatch):
-    monkeypatch.setattr(module, "PROMPTS_HELD", 3)
-    machine = Machine()
-    shards(ended).rows(PROMPTS, machine)
-    assert machine.asked == ["abc", "de"]
-
-
-def test_they_go_once_the_result_is_there(ended):
-    one = shards(ended)
-    one.rows(PROMPTS, Machine())
+def test_parts_are_deleted_once_the_result_is_written(interrupted):
+    one = shards(interrupted)
+    one.rows(PROMPTS, Maker())
     one.delete()
-    assert list(ended.iterdir()) == []
+    assert list(interrupted.iterdir()) == []
 
 
 def cut(content: bytes) -> bytes:
@@ -96,9 +91,9 @@ def flip_a_bit_of_the_data(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, flip_a_bit_of_the_data])
-def test_a_damaged_part_is_one_line(ended, damage):
-    file = shards(ended).folder / "0-2.parquet"
+def test_a_damaged_part_is_one_line(interrupted, damage):
+    file = shards(interrupted).folder / "0-2.parquet"
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(UserError, match=r"0-2\.parquet is damaged \(.*\): delete it") as caught:
-        shards(ended).rows(PROMPTS, Machine())
+        shards(interrupted).rows(PROMPTS, Maker())
     assert "\n" not in str(caught.value)

@@ -16,6 +16,7 @@ from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import end_with_parent, launched, run_on_ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.sampling.engines import find_engine
 
 if TYPE_CHECKING:
     from entropy_dynamics.distributed.ranks import Ranks
@@ -156,6 +157,7 @@ def _load_torch(threads: int) -> None:
 
 def _done_by_ranks(config: StageConfig, options: argparse.Namespace) -> bool:
     """Run this stage on ranks and wait for them, if the config says so; else this process has to run it."""
+    find_engine(config.engine.name)  # before ranks are started and a model is loaded
     if launched():
         return False
     if config.hardware.ranks is None:

@@ -1,7 +1,7 @@
-"""Sampling: one protocol, served by the native sampler (native.py) and by vLLM (vllm.py).
+"""Sampling: one protocol, served by the native engine (native.py) and by vLLM (vllm.py).
 
 Random numbers belong to (stream, problem, sample), never to a place in a batch: the same stream gives the same
-rollouts whatever else is sampled beside them and however the work is cut.
+rollouts, whatever else is in the batch and however the work is divided.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Whose responses are held at a time (those of all DAPO problems take 200 GiB with 8 ranks), and what is sampled again
-# after a machine went.
+# Prompts whose responses are in memory at a time (those of all DAPO problems take 200 GiB on 8 ranks), and the most
+# that an interrupted stage samples again.
 PROMPTS_HELD = 1024
 
 
@@ -27,35 +27,35 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One response. `token_ids` include the end token when the model stopped by itself."""
+    """One response. `token_ids` include the end token if the model stopped by itself."""
 
     problem_id: str
     sample: int
     token_ids: list[int]
     finish_reason: Literal["stop", "length"]
-    logp: list[float] | None = None  # of the tokens, in nats, as the engine computed them, where it does
+    logp: list[float] | None = None  # of each token as the engine computed it, nats; None if it does not
 
 
 class Sampler(Protocol):
-    """What the pass-rate filter, the trainer and the evaluation need of an engine."""
+    """An engine, as the pass-rate filter, the trainer and the evaluation use it."""
 
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """`samples` responses to every prompt, ordered by prompt, then sample.
+        """`samples` responses per prompt, ordered by prompt, then sample.
 
         Args:
-            temperature: logits are divided by it; neither top-k nor top-p is applied. 0 takes the likeliest token.
+            temperature: logits are divided by it; neither top-k nor top-p is applied. 0 is greedy.
             stream: names the random numbers, e.g. "train/seed0/step12".
         """
         ...
 
     def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
-        """Sample from `weights` from now on: the policy's parameters by name, each a whole tensor."""
+        """Sample from `weights` from now on: the policy's parameters by name, each an unsharded tensor."""
         ...
 
     def sleep(self) -> None:
-        """Leave the memory to training until the next `push` or `sample`, where the engine can."""
+        """Free memory for training until the next `push` or `sample`, if the engine can."""
         ...
 
     def close(self) -> None:
@@ -64,6 +64,6 @@ class Sampler(Protocol):
 
 
 def sample_seed(stream: str, problem_id: str, sample: int) -> int:
-    """A 128-bit seed that belongs to one sample of one problem in one stream."""
+    """The 128-bit seed of one sample of one problem in one stream."""
     digest = hashlib.blake2b(f"{stream}\0{problem_id}\0{sample}".encode(), digest_size=16).digest()
     return int.from_bytes(digest, "little")

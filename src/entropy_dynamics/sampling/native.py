@@ -1,21 +1,48 @@
-"""The native sampler: a plain decoding loop around a transformers model.
+"""The native engine: a plain decoding loop around a transformers model.
 
-What makes it quick on a CPU: a prompt is read once per group and its keys and values repeated, cache and mask are
-made once instead of anew for every token, and finished sequences leave the batch.
+Fast on a CPU, because each prompt is prefilled once per group, cache and mask are allocated once instead of at every
+token, and finished sequences leave the batch.
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
+from entropy_dynamics.models.loading import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
+from entropy_dynamics.sampling.engines import pad_token
 
-# Compacting has a cost of its own, so it waits until this share of the rows is finished.
+if TYPE_CHECKING:
+    from entropy_dynamics.config.schema import StageConfig
+    from entropy_dynamics.distributed.ranks import Ranks
+
+# Compaction costs time, so it waits until this share of the rows is finished.
 FINISHED_SHARE = 0.1
+
+
+def open_engine(
+    config: "StageConfig",
+    directory: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    ranks: "Ranks",
+    model: PreTrainedModel | None,
+    with_training: bool,
+) -> "NativeSampler":
+    """See `open_sampler`."""
+    kind = ReplicaSampler if with_training and model is None else NativeSampler
+    return kind(
+        load_model(directory).to(ranks.device) if model is None else model,
+        end_token=tokenizer.eos_token_id,
+        pad_token=pad_token(tokenizer),
+        batch_size=config.sampling.batch_size,
+    )
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -52,7 +79,7 @@ class PreallocatedLayer(DynamicLayer):
         self._show(length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep rows `indices`, no more than there are. Rows that stay where they are cost nothing."""
+        """Keep rows `indices`, at most as many as there are. Rows that stay in place cost nothing."""
         length = self.get_seq_length()
         moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero().squeeze(-1)
         for name in ("key_buffer", "value_buffer"):
@@ -78,7 +105,7 @@ class NativeSampler:
     ) -> list[Rollout]:
         """See `Sampler.sample`."""
         requests = [(prompt, range(samples)) for prompt in prompts]
-        if samples > self.batch_size:  # one prompt's samples may be more than a batch
+        if samples > self.batch_size:  # one prompt's samples may exceed a batch
             cuts = range(0, samples, self.batch_size)
             requests = [(p, range(cut, min(cut + self.batch_size, samples))) for p in prompts for cut in cuts]
         per_batch = max(1, self.batch_size // samples)
@@ -88,19 +115,19 @@ class NativeSampler:
         return rollouts
 
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Nothing to do, and `weights` is left unread: the model is the policy itself."""
+        """No-op, and `weights` is not consumed: the model is the policy itself."""
 
     def sleep(self) -> None:
-        """Nothing to do: no memory is held between calls."""
+        """No-op: no memory is held between calls."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """No-op."""
 
     def _sample_batch(
         self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
-        repeats = len(requests[0][1])  # the same for all: a prompt whose samples were cut up is in a batch by itself
+        repeats = len(requests[0][1])  # the same for all: a prompt whose samples exceed a batch is alone in it
         device = self.model.device
         ids, attention = self._left_padded([prompt.token_ids for prompt, _ in requests], device)
         width = ids.shape[1]
@@ -115,17 +142,17 @@ class NativeSampler:
         seeds = [sample_seed(stream, *name) for name in names]
         uniforms = torch.from_numpy(_uniforms(seeds, max_new_tokens)).to(device)
         responses = torch.full((max_new_tokens, len(names)), self.pad_token, device=device)
-        rows = torch.arange(len(names), device=device)  # where each row still in the batch stands in `responses`
+        rows = torch.arange(len(names), device=device)  # column of `responses` of each row still in the batch
         alive = torch.ones(len(names), dtype=torch.bool, device=device)
         for position in range(max_new_tokens):
             tokens = _draw(logits, temperature, uniforms[position, rows])
-            responses[position, rows] = tokens  # what follows an end token is cut off below
+            responses[position, rows] = tokens  # what follows an end token is dropped below
             alive &= tokens != self.end_token
             left = int(alive.sum())
             if left == 0 or position + 1 == max_new_tokens:
                 break
             if left <= (1 - FINISHED_SHARE) * len(rows):
-                kept = _filled_up(alive, left)
+                kept = _compacted(alive, left)
                 cache.batch_select_indices(kept)
                 rows, tokens, length, alive = rows[kept], tokens[kept], length[kept], alive[kept]
                 mask = None if mask is None else mask[kept]
@@ -150,10 +177,10 @@ class NativeSampler:
         return self.model.lm_head(hidden[:, -1])
 
     def _decoding_mask(self, attention: Tensor, max_new_tokens: int) -> Tensor:
-        """What a row's new token attends to, for all steps at once: the first columns of it serve each.
+        """The attention mask of all decoding steps: each uses its first columns.
 
-        It is the mask that transformers would make of `attention` [rows, tokens] anew at every step, where that depends
-        on nothing else. A sliding window moves with the token, and other attentions than these two take no such mask.
+        This is the mask that transformers would derive from `attention` [rows, tokens] at every step, if it depends on
+        nothing else. A sliding window moves with the token, and other attention implementations take no such mask.
         """
         attention = torch.nn.functional.pad(attention, (0, max_new_tokens), value=1)
         config = self.model.config
@@ -176,29 +203,29 @@ class NativeSampler:
 
 
 class ReplicaSampler(NativeSampler):
-    """Samples from a copy of a policy whose own parameters are spread over ranks; a `push` renews the copy."""
+    """Samples from an unsharded copy of a policy that is sharded over ranks; `push` updates the copy."""
 
     @torch.no_grad()
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """See `Sampler.push`."""
-        own = dict(self.model.named_parameters())  # tied weights stand here once, as they come
+        own = dict(self.model.named_parameters())  # tied weights are here once, as in `weights`
         for name, tensor in weights:
             own.pop(name).copy_(tensor)
         if own:
             raise RuntimeError(f"new weights without {', '.join(own)}: these are stale")
 
 
-def _filled_up(alive: Tensor, left: int) -> Tensor:
-    """The `left` rows that are alive, in an order that moves few: the last of them take the places of finished ones."""
+def _compacted(alive: Tensor, left: int) -> Tensor:
+    """The `left` rows that are alive, in an order that moves few: the last of them replace finished ones."""
     kept = torch.arange(left, device=alive.device)
     kept[~alive[:left]] = alive[left:].nonzero().squeeze(-1) + left
     return kept
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
-    """[count, len(seeds)] of [0, 1): column i is what `Generator(Philox(key=seeds[i]))` gives first.
+    """[count, len(seeds)] in [0, 1): column i holds the first draws of `Generator(Philox(key=seeds[i]))`.
 
-    One generator gets the keys in turn, which is ten times as fast as a new one for each.
+    One generator is rekeyed, which is ten times as fast as a new one for each.
     """
     philox = np.random.Philox(key=0)
     generator, state = np.random.Generator(philox), philox.state

@@ -1,4 +1,4 @@
-"""Long samplings in parts: what was sampled and graded before a machine went is not sampled again."""
+"""Long samplings in parts: an interrupted stage does not sample again what it has sampled and graded."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,33 +14,34 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 
 class Shards:
-    """Parts of one result, each a file of `root`/<fingerprint of what it is made from> once it is made."""
+    """Finished parts of one result: files of `root`/<fingerprint of what the result is made from>."""
 
     def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
-        """record: of the result (see `provenance`). Parts are taken only if all of it but machine and commit agrees."""
+        """record: of the result (see `provenance`). Parts count only if all of it but machine and commit agrees."""
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
         self.root, self.folder, self.ranks = root, root / fingerprint(made_from), ranks
-        self.there = {path.stem for path in self.folder.glob("*.parquet")}
-        ranks.barrier()  # all ranks have to see the same ones: they make the others together
+        self.finished = {path.stem for path in self.folder.glob("*.parquet")}
+        ranks.barrier()  # all ranks have to see the same parts, as they sample the others together
 
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
-        """The rows that `make` gives for all `prompts`, of which it gets PROMPTS_HELD at a time.
+        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished part, else made and written.
 
-        A part is read where it is there, else made by all ranks and written. Raises UserError for a damaged file.
+        Raises:
+            UserError: a damaged file.
         """
-        parts = []
+        frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):
             part = prompts[start : start + PROMPTS_HELD]
             path = self.folder / f"{start}-{start + len(part)}.parquet"
-            if path.stem in self.there:
-                parts.append(read_parquet(path))
+            if path.stem in self.finished:
+                frames.append(read_parquet(path))
                 continue
-            parts.append(make(part))
+            frames.append(make(part))
             if self.ranks.is_main:
-                write_parquet(path, parts[-1])
-        return pd.concat(parts, ignore_index=True)
+                write_parquet(path, frames[-1])
+        return pd.concat(frames, ignore_index=True)
 
     def delete(self) -> None:
-        """Once the result is written, its parts are of no use."""
+        """Remove all parts, once the result is written."""
         if self.ranks.is_main:
             shutil.rmtree(self.root)

@@ -1,6 +1,6 @@
-"""Sampling on several ranks: the prompts are dealt out, and every rank gets all rollouts."""
+"""Sampling on several ranks: each samples its share of the prompts, and every rank gets all rollouts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,41 +10,40 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 
 class SharedSampler:
-    """A Sampler whose prompts are divided over the ranks, each with an engine of its own; all ranks get all rollouts.
+    """A `Sampler` over the engines of all ranks.
 
-    Random numbers belong to (stream, problem, sample), so who samples what changes nothing.
+    Random numbers belong to (stream, problem, sample), so which rank samples a prompt changes nothing.
     """
 
     def __init__(self, sampler: Sampler, ranks: Ranks):
-        self.sampler = sampler
-        self.ranks = ranks
+        self.sampler, self.ranks = sampler, ranks
 
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         """See `Sampler.sample`."""
-        mine = self.ranks.share(prompts)
+        own = self.ranks.share(prompts)
         rollouts = []
-        if mine:
+        if own:
             rollouts = self.sampler.sample(
-                mine, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
+                own, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
             )
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
         return sorted(self._gather(rollouts, prompts, place), key=lambda one: (place[one.problem_id], one.sample))
 
     def _gather(
         self, rollouts: Iterable[Rollout], prompts: Sequence[Prompt], place: dict[str, int]
-    ) -> Iterable[Rollout]:
-        """Send rollouts as two flat tensors: no object is pickled between ranks."""
-        mine, logp = [], []
+    ) -> Iterator[Rollout]:
+        """Exchange rollouts as two flat tensors, so that no object is pickled."""
+        numbers, logp = [], []
         for one in rollouts:
-            mine += [place[one.problem_id], one.sample, one.finish_reason == "stop", one.logp is not None]
-            mine += [len(one.token_ids), *one.token_ids]
+            numbers += [place[one.problem_id], one.sample, one.finish_reason == "stop", one.logp is not None]
+            numbers += [len(one.token_ids), *one.token_ids]
             logp += one.logp or []
-        everyones = self.ranks.gather(torch.tensor(mine, dtype=torch.long))
-        logps = self.ranks.gather(torch.tensor(logp, dtype=torch.float64))
-        for numbers, scores in zip(everyones, logps, strict=True):
-            left, scores = iter(numbers.tolist()), iter(scores.tolist())
+        all_numbers = self.ranks.gather(torch.tensor(numbers, dtype=torch.long))
+        all_logp = self.ranks.gather(torch.tensor(logp, dtype=torch.float64))
+        for of_rank, logp_of_rank in zip(all_numbers, all_logp, strict=True):
+            left, logps = iter(of_rank.tolist()), iter(logp_of_rank.tolist())
             for number in left:
                 sample, stopped, has_logp, length = (next(left) for _ in range(4))
                 yield Rollout(
@@ -52,7 +51,7 @@ class SharedSampler:
                     sample,
                     [next(left) for _ in range(length)],
                     "stop" if stopped else "length",
-                    [next(scores) for _ in range(length)] if has_logp else None,
+                    [next(logps) for _ in range(length)] if has_logp else None,
                 )
 
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -60,9 +59,9 @@ class SharedSampler:
         self.sampler.push(weights)
 
     def sleep(self) -> None:
-        """This rank's own engine: see `Sampler.sleep`."""
+        """See `Sampler.sleep`."""
         self.sampler.sleep()
 
     def close(self) -> None:
-        """This rank's own engine: see `Sampler.close`."""
+        """See `Sampler.close`."""
         self.sampler.close()

