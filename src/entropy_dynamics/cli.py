@@ -306,7 +306,7 @@ def _plan(options: argparse.Namespace) -> None:
 
     plan = make_plan(options.scale, options.set)
     print(write_plan(plan, options.markdown))
-    check_fits(plan, options.scale, options.set)
+    check_fits(plan)
 
 
 def _config(options: argparse.Namespace) -> None:

@@ -10,7 +10,8 @@ method may be given with parameters: `clip_b@mu=1.2,apply_to=both` is method/cli
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -170,11 +171,16 @@ def read_yaml(path: Path) -> Any:
         UserError: no such file, or not valid YAML.
     """
     try:
-        return OmegaConf.to_container(OmegaConf.load(io.StringIO(path.read_text(encoding="utf-8"))))
+        return deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:  # PyYAML's and OmegaConf's
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+@lru_cache(maxsize=64)  # OmegaConf takes 20 ms for a small file, and one command may load dozens of configs
+def _parsed(text: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -291,7 +291,7 @@ class ThroughputConfig(Section):
     sampled: PositiveFloat
     """Of responses."""
     trained: PositiveFloat
-    """Of prompts and responses, scored and updated in a run of GRPO."""
+    """Of prompts and responses, in the updates of a GRPO run, which needs no scoring pass."""
 
 
 class PlanConfig(Section):

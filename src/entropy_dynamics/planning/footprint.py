@@ -1,20 +1,19 @@
-"""How large a model is, and what a GPU holds while it is sampled from and while it is trained, from the config alone.
+"""Size of a model, and memory of a GPU while it samples and while it trains, from the config alone.
 
-A GPU is shared by two phases of training: while the engine samples, the trainer's shards lie still beside its weights
-and KV cache; while the trainer computes, the engine sleeps and its weights lie in the host's memory (vLLM's sleep
-level 1). Sizes are in bytes. No torch here: Snakemake asks `plan.resources`, which asks this module.
+The two phases of training share a GPU: while the engine samples, the trainer's idle shards are beside its weights and
+KV cache; while the trainer computes, the engine sleeps with its weights in the host's memory (vLLM's sleep level 1).
+Sizes are in bytes. No torch here, since the workflow imports this when Snakemake parses it.
 """
 
 from entropy_dynamics.config import Config, StageConfig
 from entropy_dynamics.config.schema import ShapeConfig
-from entropy_dynamics.errors import UserError
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
-STATES = 12  # bytes a parameter: fp32 master weight and Adam's two moments
+STATES = 12  # bytes per parameter: fp32 master weight and Adam's two moments
 GRADIENT = 4  # reductions are fp32
-BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: 2**26 logits of a block in bf16, and three fp32 tensors of its size
-STATISTICS_COLUMNS = 14  # fp32 [B, T]: statistics, advantages, masks and weights of a whole batch, with a critic's
+BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: a block of 2**26 logits in bf16, and three fp32 tensors of that size
+BATCH_TENSORS = 14  # fp32 [batch, token]: statistics, advantages, masks and weights, with a critic's
 
 
 def parameters(shape: ShapeConfig) -> int:
@@ -24,13 +23,11 @@ def parameters(shape: ShapeConfig) -> int:
 
 
 def block_parameters(shape: ShapeConfig) -> int:
-    """Parameters of one transformer block; qwen2 has biases of q, k and v, qwen3 norms of q and k."""
+    """Parameters of one transformer block; qwen2 has biases on q, k and v, qwen3 norms on q and k."""
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     attention = 2 * hidden * query + 2 * hidden * key
-    extra = {"qwen2": query + 2 * key, "qwen3": 2 * shape.head_size, "llama": 0}
-    if shape.architecture not in extra:
-        raise UserError(f"model.shape.architecture is {shape.architecture!r}; it has to be one of {', '.join(extra)}")
-    return attention + extra[shape.architecture] + 3 * hidden * shape.intermediate_size + 2 * hidden
+    extra = {"qwen2": query + 2 * key, "qwen3": 2 * shape.head_size, "llama": 0}[shape.architecture]
+    return attention + extra + 3 * hidden * shape.intermediate_size + 2 * hidden
 
 
 def kv_bytes(shape: ShapeConfig, dtype: str) -> int:
@@ -39,9 +36,9 @@ def kv_bytes(shape: ShapeConfig, dtype: str) -> int:
 
 
 def block_activation_bytes(shape: ShapeConfig) -> int:
-    """Bytes a token that one block keeps for its backward pass in bf16, its input not counted.
+    """Bytes per token that one block saves for its backward pass in bf16, besides its input.
 
-    Counted in transformers' layers with fused attention: inputs of the seven projections, both norms in fp32 and
+    As in transformers' layers with fused attention: inputs of the seven projections, both norms in fp32 and
     normalised, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
@@ -50,26 +47,26 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
 
 
 def ranks_of(config: Config) -> int:
-    """GPUs of a job: one for each of its processes."""
+    """GPUs of a job: one per process."""
     return config.hardware.ranks or 1
 
 
 def critic_parameters(shape: ShapeConfig) -> int:
-    """The policy's backbone, with one value for a head."""
+    """The policy's backbone with a scalar head."""
     head = 0 if shape.tied_embeddings else shape.vocabulary * shape.hidden_size
     return parameters(shape) - head + shape.hidden_size + 1
 
 
-def shard_bytes(config: StageConfig, a_parameter: int) -> float:
-    """Bytes on each GPU of what the trainer holds of the policy and of a critic, at so many bytes a parameter."""
+def shard_bytes(config: StageConfig, per_parameter: int) -> float:
+    """Bytes per GPU of the trainer's shards, of a critic too, at `per_parameter` bytes each."""
     count = parameters(config.model.shape)
     if config.training.advantage == "gae":
         count += critic_parameters(config.model.shape)
-    return a_parameter * count / ranks_of(config)
+    return per_parameter * count / ranks_of(config)
 
 
 def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
-    """Bytes on each GPU while the engine samples, by part."""
+    """Bytes per GPU while the engine samples, by part."""
     plan, shape, engine = config.plan, config.model.shape, config.engine
     weights = parameters(shape) * BYTES[engine.dtype]
     own = plan.engine_gib * GIB
@@ -80,20 +77,20 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
         cache = engine.kv_cache_gib * GIB
     else:
         cache = max(0.0, engine.gpu_memory_utilization * plan.gpu_memory_gib * GIB - weights - own)
-    shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # the gradient is dropped before
+    shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients are freed before
     return {"engine weights": weights, "KV cache": cache, "engine": own, **shards, "process": plan.process_gib * GIB}
 
 
 def training_memory(config: StageConfig) -> dict[str, float]:
-    """Bytes on each GPU at the peak of an update, the engine asleep, by part."""
+    """Bytes per GPU at the peak of an update, with the engine asleep, by part."""
     shape, training = config.model.shape, config.training
     longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
-    tokens = max(training.tokens_per_micro_batch, longest)  # a longer sequence is a micro-batch by itself
+    tokens = max(training.tokens_per_micro_batch, longest)  # a longer sequence is a micro-batch alone
     compute = BYTES[training.precision]
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
-    # Layer inputs are kept for all blocks, and of one at a time what is recomputed, with its gradients (gate, its
-    # activation and up in bf16, the residual stream in fp32). Fused attention holds no square of the length.
+    # With checkpointing: the inputs of all blocks, and the recomputed activations of one at a time, with their
+    # gradients (gate, its activation and up in bf16, the residual stream in fp32). Fused attention is linear in length.
     kept = 1 if training.activation_checkpointing else shape.layers
     width = compute / 2
     activations = tokens * (
@@ -104,14 +101,14 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     ranks = ranks_of(config)
     shards = shard_bytes(config, STATES + GRADIENT)
     if training.reduce_every_micro_batch:
-        in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced at once
+        in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced together
     else:
-        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks)  # FSDP2 holds the whole gradient in fp32
+        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks)  # FSDP2 holds an unsharded fp32 gradient
     rollouts = training.prompts_per_step * training.group_size
-    statistics = rollouts * (4 * STATISTICS_COLUMNS * config.sampling.max_new_tokens + 8 * longest)
+    statistics = rollouts * (4 * BATCH_TENSORS * config.sampling.max_new_tokens + 8 * longest)
     return {
         "shards": shards,
-        "gathered weights": compute * (root + 2 * block),  # the next block is fetched while one computes
+        "gathered weights": compute * (root + 2 * block),  # the next block is gathered while one computes
         "gradients in flight": in_flight,
         "activations": activations,
         "logits block": BLOCK_LOGITS,
@@ -126,20 +123,18 @@ def checkpoint_bytes(config: StageConfig) -> float:
     return shard_bytes(config, STATES) * ranks_of(config)
 
 
-def misfit(config: StageConfig, step: str) -> str | None:
-    """What does not fit on a GPU, if anything."""
-    there = config.plan.gpu_memory_gib
-    phases = [("sampling", sampling_memory(config, step == "train"))]
-    if step == "train":
-        phases.append(("training", training_memory(config)))
-    for phase, parts in phases:
+def misfit(config: StageConfig, stage: str) -> str | None:
+    """What does not fit on a GPU, or None."""
+    available = config.plan.gpu_memory_gib
+    phases = {"sampling": sampling_memory(config, stage == "train")}
+    if stage == "train":
+        phases["training"] = training_memory(config)
+    for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB
-        if needed > there:
-            return f"needs {needed:.0f} GiB of {there:.0f} while {phase}"
-    cache = phases[0][1]["KV cache"]
-    one = (config.sampling.max_prompt_tokens + config.sampling.max_new_tokens) * kv_bytes(
-        config.model.shape, config.engine.dtype
-    )
-    if cache < one:
-        return f"has {cache / GIB:.1f} GiB for the KV cache, and one sequence of full length needs {one / GIB:.1f}"
+        if needed > available:
+            return f"needs {needed:.0f} GiB of {available:.0f} while {phase}"
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
+    cache, sequence = phases["sampling"]["KV cache"], longest * kv_bytes(config.model.shape, config.engine.dtype)
+    if cache < sequence:
+        return f"has {cache / GIB:.1f} GiB for the KV cache, and one sequence of full length needs {sequence / GIB:.1f}"
     return None
