@@ -1,40 +1,29 @@
-# What all rules share: the chosen scale, where its results stand, and which configs a run depends on.
-import os
+# What all rules share: the chosen scale, the layout of its results, and which configs a result depends on.
 import re
 import sys
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
-from snakemake.utils import validate
-
-from entropy_dynamics.config import (
-    check_scale_file,
-    load_config,
-    scale_files,
-    split_method,
-)
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
+from entropy_dynamics.config import load_config, scale_files, select_scale, split_method
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.reporting import claims
-from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
+from entropy_dynamics.results.layout import Layout
 
-validate(config, "../schemas/selection.schema.yaml")
-SCALE = config.get("scale", "laptop")
-SCALE_CONFIG = load_config(SCALE)
-# A scale's file may be given with --configfile: its `scale` is what counts, and the steps read the rest from configs/.
-check_scale_file(SCALE, config)
-# snakemake --config seeds=5 extra_seeds=3: more seeds, without touching a file that every run depends on
+# snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
+selection = select_scale(config)
+SCALE = selection.scale
+SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
-SEEDS |= {"tables": config["seeds"]} if isinstance(config.get("seeds"), int) else {}
-SEEDS |= {"extras": config["extra_seeds"]} if "extra_seeds" in config else {}
 SET_SEEDS = f"--set seeds.tables={SEEDS['tables']} --set seeds.extras={SEEDS['extras']}"
 LAYOUT = Layout.of(SCALE)
 ROOT = LAYOUT.root.as_posix()
-# CPU threads of a job that runs on ranks, so that jobs side by side leave each other their cores
+RUN = ("{model}", "{method}", "{seed}")
+# CPU threads of a job that runs on ranks, so that concurrent jobs leave each other their cores
 THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
-ONE_GPU = int(SCALE_CONFIG.hardware.device == "cuda")  # of a step without ranks
+ONE_GPU = int(SCALE_CONFIG.hardware.device == "cuda")  # of a stage without ranks
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
-REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, where stand-ins are trained
+REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 EXPERIMENTS = {
@@ -42,12 +31,10 @@ EXPERIMENTS = {
 }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
+# what `all` makes; each name is a target at every scale
+WANTED = SCALE_CONFIG.experiments or list(EXPERIMENTS)
 
-WANTED = SCALE_CONFIG.experiments or list(
-    EXPERIMENTS
-)  # what `all` makes; each name is a target at every scale
-
-# Rules call `entropy-dynamics`: take the one beside this Snakemake, activated environment or not.
+# Rules call `entropy-dynamics`: take the one beside this Snakemake, in an activated environment or not.
 shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
 
 
@@ -73,42 +60,37 @@ def method_config(wildcards):
 
 
 def policy_facts(wildcards):
-    """A policy's model.json: it holds the hashes of the weights, which may be in several files."""
-    directory = LAYOUT.policy(wildcards.model, wildcards.method, wildcards.seed)
-    return (directory / "model.json").as_posix()
-
-
-@lru_cache(maxsize=None)
-def job_needs(step, model, method):
-    on_cpu = SCALE_CONFIG.hardware.device == "cpu"  # where all jobs are alike
-    return resources(
-        SCALE_CONFIG if on_cpu else load_config(SCALE, model, method) if method else load_config(SCALE, model), step
-    )
-
-
-def needs(step, model=None):
-    """The resources of a rule: what `entropy-dynamics plan` reckons for each of its jobs.
-
-    The default profile has no bounds for them; a profile for several GPUs or a cluster does.
-    """
-
-    def of_a_job(resource):
-        return lambda wildcards: job_needs(
-            step, model or wildcards.model, wildcards.get("method")
-        )[resource]
-
-    return {resource: of_a_job(resource) for resource in ("gpu", "mem_mb", "runtime")}
+    return LAYOUT.facts(wildcards.model, wildcards.method, wildcards.seed)
 
 
 def problem_files(wildcards):
     """The files that problems are read from: those that sets name, and those of a folder that replaces sources."""
     data = SCALE_CONFIG.data
-    sets = {"train": data.train, **data.evaluation}
-    files = [one.path for one in sets.values() if one.source == "file"]
+    files = [source.path for source in data.sets.values() if source.source == "file"]
     if data.folder is not None:
-        names = [f"{name}{end}" for name in sets for end in (".jsonl", ".parquet")]
+        names = [f"{name}{end}" for name in data.sets for end in (".jsonl", ".parquet")]
         files += [path for name in names if (path := Path(data.folder, name)).is_file()]
     return files
+
+
+@cache
+def resources_of(stage, model, method):
+    if SCALE_CONFIG.hardware.device == "cpu":  # where all jobs are alike
+        return resources(SCALE_CONFIG, stage)
+    return resources(load_config(SCALE, model, method), stage)
+
+
+def needs(stage, model=None):
+    """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them; profiles for GPUs and clusters limit them."""
+
+    def of_job(resource):
+        return lambda wildcards: resources_of(
+            stage,
+            model or wildcards.model,
+            wildcards.method if stage == "train" else None,
+        )[resource]
+
+    return {resource: of_job(resource) for resource in ("gpu", "mem_mb", "runtime")}
 
 
 def inputs_of(name):

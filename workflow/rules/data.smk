@@ -6,13 +6,13 @@ rule problems:
         configs(),
         files=problem_files,
     output:
-        expand(f"{ROOT}/data/{{name}}.parquet", name=["train", *EVALUATION_SETS]),
-        f"{ROOT}/data/problems.json",
+        [LAYOUT.problems(name) for name in ("train", *EVALUATION_SETS)],
+        LAYOUT.problems_report,
     log:
-        f"{ROOT}/logs/problems.log",
+        LAYOUT.log("problems"),
     benchmark:
-        f"{ROOT}/logs/problems.jsonl"
-    localrule: True  # light, and where a scale downloads its problems compute nodes often have no network
+        LAYOUT.benchmark("problems")
+    localrule: True  # light, and compute nodes often have no network for a download
     conda:
         "../../environment.yml"
     params:
@@ -27,11 +27,11 @@ rule model:
         model_config,
         rules.problems.output,
     output:
-        f"{ROOT}/models/{{model}}/model.json",
+        LAYOUT.facts("{model}"),
     log:
-        f"{ROOT}/logs/models/{{model}}.log",
+        LAYOUT.log("models/{model}"),
     benchmark:
-        f"{ROOT}/logs/models/{{model}}.jsonl"
+        LAYOUT.benchmark("models/{model}")
     priority: 100
     localrule: REAL_MODELS
     conda:
@@ -48,14 +48,14 @@ rule model:
 rule pass_rates:
     input:
         configs(f"model/{PASS_RATE_MODEL}"),
-        f"{ROOT}/data/train.parquet",
-        f"{ROOT}/models/{PASS_RATE_MODEL}/model.json",
+        LAYOUT.problems("train"),
+        LAYOUT.facts(PASS_RATE_MODEL),
     output:
-        f"{ROOT}/data/pass_rates.parquet",
+        LAYOUT.pass_rates,
     log:
-        f"{ROOT}/logs/pass_rates.log",
+        LAYOUT.log("pass_rates"),
     benchmark:
-        f"{ROOT}/logs/pass_rates.jsonl"
+        LAYOUT.benchmark("pass_rates")
     priority: 100
     conda:
         "../../environment.yml"

@@ -1,4 +1,4 @@
-# One job evaluates one policy on all sets, so that the imports are paid once.
+# One job evaluates one policy on all sets, so that imports and engine start once.
 
 
 rule evaluate:
@@ -6,16 +6,13 @@ rule evaluate:
         configs(),
         model_config,
         policy_facts,
-        expand(f"{ROOT}/data/{{dataset}}.parquet", dataset=EVALUATION_SETS),
+        [LAYOUT.problems(name) for name in EVALUATION_SETS],
     output:
-        expand(
-            f"{ROOT}/evaluations/{{{{model}}}}/{{{{method}}}}/seed{{{{seed}}}}/{{dataset}}.parquet",
-            dataset=EVALUATION_SETS,
-        ),
+        [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
     log:
-        f"{ROOT}/logs/evaluations/{{model}}/{{method}}/seed{{seed}}.log",
+        LAYOUT.log("evaluations/{model}/{method}/seed{seed}"),
     benchmark:
-        f"{ROOT}/logs/evaluations/{{model}}/{{method}}/seed{{seed}}.jsonl"
+        LAYOUT.benchmark("evaluations/{model}/{method}/seed{seed}")
     conda:
         "../../environment.yml"
     threads: THREADS

@@ -6,31 +6,31 @@ rule train:
         configs(),
         model_config,
         method_config,
-        f"{ROOT}/models/{{model}}/model.json",
-        f"{ROOT}/data/train.parquet",
-        f"{ROOT}/data/dapo500.parquet",
-        f"{ROOT}/data/pass_rates.parquet",
+        LAYOUT.facts("{model}"),
+        LAYOUT.problems("train"),
+        LAYOUT.problems("dapo500"),
+        LAYOUT.pass_rates,
     output:
-        metrics=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/metrics.parquet",
-        config=report(
-            f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/config.yaml",
+        LAYOUT.metrics(*RUN),
+        LAYOUT.facts(*RUN),
+        report(
+            LAYOUT.run(*RUN) / "config.yaml",
             caption="../report/runs.rst",
             category="5 Runs",
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "config"},
         ),
-        provenance=report(
-            f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/provenance.json",
+        report(
+            LAYOUT.run(*RUN) / "provenance.json",
             caption="../report/runs.rst",
             category="5 Runs",
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "provenance"},
         ),
-        policy=f"{ROOT}/runs/{{model}}/{{method}}/seed{{seed}}/policy/model.json",
     log:
-        f"{ROOT}/logs/runs/{{model}}/{{method}}/seed{{seed}}.log",
+        LAYOUT.log("runs/{model}/{method}/seed{seed}"),
     benchmark:
-        f"{ROOT}/logs/runs/{{model}}/{{method}}/seed{{seed}}.jsonl"
+        LAYOUT.benchmark("runs/{model}/{method}/seed{seed}")
     conda:
         "../../environment.yml"
     threads: THREADS

@@ -2,13 +2,13 @@
 
 from entropy_dynamics.config.loading import (
     CONFIGS,
-    check_scale_file,
     flatten,
     identity,
     known_names,
     load_config,
     read_yaml,
     scale_files,
+    select_scale,
     split_method,
     to_yaml,
 )
@@ -21,7 +21,6 @@ __all__ = [
     "Config",
     "RunConfig",
     "StageConfig",
-    "check_scale_file",
     "file_schema",
     "flatten",
     "identity",
@@ -29,6 +28,7 @@ __all__ = [
     "load_config",
     "read_yaml",
     "scale_files",
+    "select_scale",
     "split_method",
     "to_yaml",
 ]

@@ -17,11 +17,11 @@ from typing import Any, cast, overload
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel
+from pydantic import BaseModel, PositiveInt
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, keys_of_the_machine
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.validation import Key, parse
+from entropy_dynamics.validation import Key, Section, parse
 
 CONFIGS = Path("configs")
 MACHINE = "machine.yaml"
@@ -128,15 +128,37 @@ def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
     return [_named(configs, "scale", parent), path]
 
 
-def check_scale_file(scale: str, given: Mapping[str, Any], configs: Path = CONFIGS) -> None:
-    """Raise UserError if `given`, the contents of a --configfile, differs from the scale's own file, which is read."""
+class Selection(Section):
+    """What `snakemake --config` may select."""
+
+    scale: str = "laptop"
+    seeds: PositiveInt | None = None
+    """Seeds of the tables; null: the scale's own number."""
+    extra_seeds: PositiveInt | None = None
+    """Seeds of ablations, sweeps and extras; null: the scale's own number."""
+
+    @property
+    def overrides(self) -> list[str]:
+        chosen = {"seeds.tables": self.seeds, "seeds.extras": self.extra_seeds}
+        return [f"{key}={value}" for key, value in chosen.items() if value is not None]
+
+
+def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection:
+    """What Snakemake's `config` selects. A --configfile may only be a scale's own file, as every stage reads that.
+
+    Raises:
+        UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
+    """
+    scale = given.get("scale", "laptop")
     content = _read(_named(configs, "scale", scale))
-    for key in given.keys() - {"scale", "seeds", "extra_seeds"}:
-        if given[key] != content.get(key):
+    changed = {key: value for key, value in given.items() if content.get(key) != value} | {"scale": scale}
+    for key in changed:
+        if key in (*RunConfig.model_fields, "extends", "overrides") and key not in Selection.model_fields:
             raise UserError(
                 f"{key} differs from configs/scale/{scale}.yaml, which is what runs; edit that file, or save yours "
                 "beside it under the name of its own `scale`"
             )
+    return parse(Selection, changed, "--config")
 
 
 def split_method(name: str) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Where results stand: the one place that knows the names of files under `results/<scale>/`."""
+"""Names of all files under `results/<scale>/`; rules of the workflow fill in wildcards such as "{model}"."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths under `<results>/<scale>`. The untrained model is the method `base` with seed 0."""
+    """Paths under `<results>/<scale>`.
+
+    A run is a model, a method and a seed. The untrained model is the method `base` with seed 0.
+    """
 
     root: Path
 
@@ -18,6 +21,14 @@ class Layout:
     def data(self) -> Path:
         return self.root / "data"
 
+    def problems(self, name: str) -> Path:
+        return self.data / f"{name}.parquet"
+
+    @property
+    def problems_report(self) -> Path:
+        """Which problems were dropped, and why."""
+        return self.data / "problems.json"
+
     @property
     def pass_rates(self) -> Path:
         return self.data / "pass_rates.parquet"
@@ -26,29 +37,60 @@ class Layout:
     def logit_steps(self) -> Path:
         return self.root / "theory" / "logit_steps.parquet"
 
-    def problems(self, name: str) -> Path:
-        return self.data / f"{name}.parquet"
-
     def model(self, model: str) -> Path:
         return self.root / "models" / model
 
-    def run(self, model: str, method: str, seed: int) -> Path:
-        return self.root / "runs" / model / method / f"seed{seed}"
+    def run(self, model: str, method: str, seed: int | str) -> Path:
+        return self._of_run("runs", model, method, seed)
 
-    def checkpoints(self, model: str, method: str, seed: int) -> Path:
-        """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
-        return self.root / "checkpoints" / model / method / f"seed{seed}"
+    def metrics(self, model: str, method: str, seed: int | str) -> Path:
+        return self.run(model, method, seed) / "metrics.parquet"
 
-    def failure(self, model: str, method: str, seed: int) -> Path:
-        """What a run that broke off leaves for inspection."""
-        return self.root / "failures" / model / method / f"seed{seed}"
-
-    def shards(self, *names: str) -> Path:
-        """What a long sampling has done so far."""
-        return self.root / "shards" / "+".join(names)
-
-    def policy(self, model: str, method: str, seed: int) -> Path:
+    def policy(self, model: str, method: str, seed: int | str) -> Path:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 
-    def evaluation(self, model: str, method: str, seed: int) -> Path:
-        return self.root / "evaluations" / model / method / f"seed{seed}"
+    def facts(self, model: str, method: str = "base", seed: int | str = 0) -> Path:
+        """A policy's model.json: what it is, and the hashes of its weights."""
+        return self.policy(model, method, seed) / "model.json"
+
+    def checkpoints(self, model: str, method: str, seed: int | str) -> Path:
+        """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
+        return self._of_run("checkpoints", model, method, seed)
+
+    def failure(self, model: str, method: str, seed: int | str) -> Path:
+        """What a run that stopped with an error leaves for inspection."""
+        return self._of_run("failures", model, method, seed)
+
+    def evaluation(self, model: str, method: str, seed: int | str) -> Path:
+        return self._of_run("evaluations", model, method, seed)
+
+    def samples(self, model: str, method: str, seed: int | str, dataset: str) -> Path:
+        """One row per sample of an evaluation set."""
+        return self.evaluation(model, method, seed) / f"{dataset}.parquet"
+
+    def shards(self, *names: str) -> Path:
+        """Finished parts of a long sampling."""
+        return self.root / "shards" / "+".join(names)
+
+    def table(self, name: str, suffix: str) -> Path:
+        """`suffix`: csv, md, tex or html."""
+        return self.root / "tables" / f"{name}.{suffix}"
+
+    def figure(self, name: str, suffix: str) -> Path:
+        """`suffix`: png, svg or csv."""
+        return self.root / "figures" / f"{name}.{suffix}"
+
+    def claims(self, suffix: str) -> Path:
+        """`suffix`: json, md, html, png or svg."""
+        return self.root / f"claims.{suffix}"
+
+    def log(self, name: str) -> Path:
+        """Output of a job, named like what it makes."""
+        return self.root / "logs" / f"{name}.log"
+
+    def benchmark(self, name: str) -> Path:
+        """Time and memory of a job, as Snakemake measures them."""
+        return self.root / "logs" / f"{name}.jsonl"
+
+    def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:
+        return self.root / folder / model / method / f"seed{seed}"
