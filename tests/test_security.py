@@ -1,111 +1,55 @@
-"""What SECURITY.md promises: nothing read is ever run, nothing is pickled, and there is no network unless asked for."""
+"""What SECURITY.md promises: nothing read is run or unpickled, and there is no network unless a config names it."""
 
 import contextlib
 import json
 import os
-import pickle
+import re
 import subprocess
 import sys
 import textwrap
-import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from conftest import ROOT
-from unsafe import unsafe_calls, unsafe_files
 
 MODEL = "qwen2.5-7b-instruct"
 
 # ---------------------------------------------------------------- the source
 
-ALLOWED = {  # the tokenizer's own code of an InternLM3, from a pinned commit, with model.remote_tokenizer only
-    "src/entropy_dynamics/models/loading.py": ["trust_remote_code=trusted"],
-}
+UNSAFE = """
+import pickle
+import torch
+import torch.distributed as dist
+from subprocess import run
+from torch import load as read
+eval(answer)
+exec(answer)
+run("ls", shell=True)
+torch.load(path, weights_only=True)
+torch.save({}, path)
+dist.all_gather_object(out, thing)
+"""
 
 
-def test_no_source_runs_or_unpickles_what_it_reads():
-    sources = {path: path.read_text() for folder in ("src", "benchmarks") for path in (ROOT / folder).rglob("*.py")}
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        cells = json.loads(path.read_text())["cells"]
-        sources[path] = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    assert len(sources) > 70
-    found = {path.relative_to(ROOT).as_posix(): unsafe_calls(source) for path, source in sources.items()}
-    assert {path: calls for path, calls in found.items() if calls} == ALLOWED
+def test_the_linter_refuses_what_runs_or_unpickles_files():
+    """`make lint` holds src, benchmarks and notebooks to it."""
+    command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename", "src/unsafe.py"]
+    run = subprocess.run([*command, "-"], input=UNSAFE, cwd=ROOT, capture_output=True, text=True)
+    refused = {int(number) for number in re.findall(r"unsafe.py:(\d+):\d+: (?:S|TID)\d+", run.stdout)}
+    assert refused == {2, 6, 7, 8, 9, 10, 11, 12}
 
 
-@pytest.mark.parametrize("name", ["Snakefile", *sorted(path.name for path in (ROOT / "workflow").rglob("*.smk"))])
-def test_no_rule_of_the_workflow_does(name):
-    """Rules as Snakemake compiles them to Python."""
-    [path] = [ROOT / name] if name == "Snakefile" else (ROOT / "workflow").rglob(name)
-    command = [Path(sys.executable).parent / "snakemake", "--snakefile", path, "--print-compilation"]
-    run = subprocess.run([*command, "--config", "scale=smoke"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ("@workflow.rule(" in run.stdout) == (name != "common.smk")
-    assert unsafe_calls(run.stdout) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "import dill as d",
-        "from marshal import loads",
-        "import importlib\nimportlib.import_module('shelve')",
-        "eval(answer)",
-        "exec(answer)",
-        "code = compile(answer, '', 'eval')",
-        "values = list(map(eval, answers))",
-        "__import__(name)",
-        "import os\nos.system('ls')",
-        "from os import system as run",
-        "import subprocess as s\ns.run('ls', shell=True)",
-        "from subprocess import run\nrun('ls', shell=asked)",
-        "import torch\ntorch.load(path)",
-        "import torch as t\nt.save({}, path)",
-        "from torch import load",
-        "import torch\ntorch.load(path, weights_only=False)",
-        "import torch.distributed as dist\ndist.all_gather_object(out, thing)",
-        "import torch.distributed.checkpoint as dcp\ndcp.save(state, checkpoint_id=path)",
-        "import torch.distributed.checkpoint as dcp\ndcp.save(state, storage_writer=dcp.FileSystemWriter(path))",
-        "import numpy as np\nnp.load(path, allow_pickle=True)",
-        "import pandas\npandas.read_pickle(path)",
-        "frame.to_pickle(path)",
-        "import yaml\nyaml.load(text, Loader=yaml.FullLoader)",
-        "from yaml import unsafe_load",
-        "AutoModel.from_pretrained(name, trust_remote_code=True)",
-        "AutoModel.from_pretrained(name, trust_remote_code=asked)",
-        "AutoModel.from_pretrained(name, use_safetensors=False)",
-        "import sympy\nsympy.sympify(answer)",
-    ],
-)
-def test_the_check_of_the_source_finds(source):
-    assert unsafe_calls(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "model.eval()",
-        "import re\nre.compile('a')",
-        "import torch\ntorch.compile(model)",
-        "import yaml\nyaml.safe_load(text)",
-        "import numpy as np\nnp.load(path, allow_pickle=False)",
-        "import subprocess\nsubprocess.run(['ls'], check=True, shell=False)",
-        "AutoModel.from_pretrained(name, trust_remote_code=False, use_safetensors=True)",
-        "import torch.distributed.checkpoint as dcp\ndcp.save(state, storage_writer=writer)",
-        "from safetensors.torch import load",
-        "'pickle.loads is what this text is about'",
-    ],
-)
-def test_the_check_of_the_source_leaves_alone(source):
-    assert unsafe_calls(source) == []
+def test_no_code_of_a_model_is_trusted():
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    # `trusted`: the tokenizer of an InternLM3, from a pinned commit, with model.remote_tokenizer only
+    assert set(re.findall(r"trust_remote_code=(\w+)", sources)) == {"False", "trusted"}
 
 
 # ---------------------------------------------------------------- what is written, and who is called
 
-# Every process that is started, workers of workers too, writes down what it asks of the network, and does not get it.
-# Python tells its audit hooks of all of its own sockets; the Hub's Rust client is called after such a request only.
+# Every process that is started, with its children, records what it asks of the network, and is refused it. Python
+# reports its own sockets to audit hooks; the Hub's Rust client is called only after such a request.
 WATCH = """
 import os, socket, sys
 
@@ -121,7 +65,7 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 """
 
-STEPS = """
+STAGES = """
 import sys
 from entropy_dynamics import cli
 from entropy_dynamics.training.checkpoints import Checkpoints
@@ -129,17 +73,17 @@ from entropy_dynamics.training.checkpoints import Checkpoints
 results, model, *settings = sys.argv[1:]
 Checkpoints.delete = Checkpoints.finish  # a run deletes its own at its end
 of_run = ["--model", model, "--method", "clip_b", "--seed", "0"]
-steps = [["data"], ["model", "--model", model], ["pass-rates"], ["train", *of_run], ["evaluate", *of_run]]
-steps += [["theory", "--model", model], ["report", "pass_rates"], ["claims"]]
-for step in steps:
-    code = cli.main([*step, "--results", results, *settings])
+stages = [["problems"], ["model", "--model", model], ["pass_rates"], ["train", *of_run], ["evaluate", *of_run]]
+stages += [["theory", "--model", model], ["report", "data_filter"], ["claims"]]
+for stage in stages:
+    code = cli.main([*stage, "--results", results, *settings])
     if code:
-        sys.exit(f"{step[0]} ended with {code}")
+        sys.exit(f"{stage[0]} ended with {code}")
 """
 
 SMALL = [
     *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
-    *("data.evaluation.dapo500.size=4", f"stand_ins[{MODEL}].warm_start.steps=2"),
+    *("data.evaluation.dapo500.size=4", f"toy_models[{MODEL}].warm_start.steps=2"),
     *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2"),
     *("sampling.max_new_tokens=8", "training.steps=2", "training.prompts_per_step=3", "training.group_size=4"),
     *("training.validation_problems=2", "training.validation_samples=2", "training.checkpoint_every=1"),
@@ -148,7 +92,7 @@ SMALL = [
 
 
 def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.CompletedProcess, list[str]]:
-    """Run `program` under watch, with an empty cache of downloads; how it ended, and what it asked of the network."""
+    """Run `program` under watch with an empty download cache. Returns how it ended and what it asked of the network."""
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch" / "sitecustomize.py").write_text(WATCH)
     asked = tmp_path / "asked"
@@ -167,15 +111,15 @@ def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.C
 
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory) -> tuple[Path, list[str]]:
-    """All steps of one tiny run: its results, and what they asked of the network."""
+    """All stages of one tiny run: its results, and what they asked of the network."""
     folder = tmp_path_factory.mktemp("small")
     settings = [part for entry in SMALL for part in ("--set", entry)]
-    run, asked = watched(folder, STEPS, str(folder / "results"), MODEL, *settings)
+    run, asked = watched(folder, STAGES, str(folder / "results"), MODEL, *settings)
     assert run.returncode == 0, run.stderr
     return folder / "results", asked
 
 
-def test_no_step_asks_for_the_network(small_run):
+def test_no_stage_asks_for_the_network(small_run):
     assert small_run[1] == []
 
 
@@ -199,36 +143,10 @@ def test_the_watch_sees_a_program_that_does(tmp_path, program, asked):
 
 def test_every_written_file_is_of_a_kind_that_runs_nothing(small_run):
     results, _ = small_run
-    assert unsafe_files(results) == []
     written = {path.suffix for path in results.rglob("*") if path.is_file()}
-    assert written >= {".json", ".yaml", ".parquet", ".safetensors", ".csv", ".md", ".html", ".png", ".svg"}
-    assert list(results.rglob("step1/*.safetensors"))  # a checkpoint is among them
-
-
-def zipped(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps([1]))
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("metrics.pkl", lambda path: path.write_bytes(pickle.dumps([1]))),
-        ("metrics.json", lambda path: path.write_bytes(pickle.dumps([1]))),
-        ("metrics.parquet", lambda path: path.write_bytes(pickle.dumps([1]))),
-        ("run.log", lambda path: path.write_bytes(pickle.dumps([1]))),
-        ("policy.safetensors", lambda path: torch.save({"weight": torch.zeros(2)}, path)),
-        ("notes.txt", zipped),
-        ("figure.png", zipped),
-        ("policy.pt", lambda path: path.write_text("")),
-        ("code.py", lambda path: path.write_text("")),
-    ],
-)
-def test_the_check_of_written_files_finds(tmp_path, name, write):
-    (tmp_path / "runs").mkdir()
-    write(tmp_path / "runs" / name)
-    (tmp_path / "runs" / "fine.json").write_text("[1]")
-    assert unsafe_files(tmp_path) == [f"runs/{name}"]
+    tables, figures = {".csv", ".md", ".html", ".jinja"}, {".png", ".svg"}
+    assert written == {".json", ".yaml", ".parquet", ".safetensors", *tables, *figures}
+    assert list(results.rglob("step1/*.safetensors"))  # of a checkpoint too
 
 
 # ---------------------------------------------------------------- models that come with code
@@ -236,7 +154,7 @@ def test_the_check_of_written_files_finds(tmp_path, name, write):
 
 @pytest.fixture
 def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
-    """A model whose configs name code of its own, and a file that is there once that has run."""
+    """A model whose configs name code of its own, and a file that this code creates."""
     from transformers import dynamic_module_utils
 
     from entropy_dynamics.models.loading import save_policy
@@ -249,7 +167,7 @@ def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
         from pathlib import Path
         Path({str(ran)!r}).touch()
         from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-        # Classes of its own: what is loaded from here is marked as such, and these are not to be for the other tests.
+        # Classes of its own, since transformers marks loaded ones, and other tests use the originals.
         class Config(Qwen2Config): pass
         class Model(Qwen2ForCausalLM): pass
         class Tokenizer(PreTrainedTokenizerFast): pass
@@ -266,7 +184,7 @@ def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("without", [None, "tokenizer.json"])
 def test_a_models_own_code_is_not_run(hostile, without):
-    """It is left aside, or, where there is no other way to load the model, that is not loaded."""
+    """The model loads without it, or not at all."""
     from entropy_dynamics.models.loading import load_policy
 
     model, ran = hostile
@@ -277,7 +195,7 @@ def test_a_models_own_code_is_not_run(hostile, without):
     assert not ran.exists()
 
 
-def test_the_model_above_does_have_code_to_run(hostile):
+def test_the_hostile_model_has_code_to_run(hostile):
     from transformers import AutoConfig
 
     model, ran = hostile
@@ -287,23 +205,23 @@ def test_the_model_above_does_have_code_to_run(hostile):
 
 # ---------------------------------------------------------------- known vulnerabilities
 
-HOLE = {"name": "jinja2", "version": "3.0.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.6"]}]}
+VULNERABLE = {"name": "jinja2", "version": "3.0.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.6"]}]}
 FINE = {"name": "tqdm", "version": "4.67.0", "vulns": []}
 UNKNOWN = {"name": "yte", "version": "1.9.4", "skip_reason": "not found"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "message"),
     [
         ([FINE, UNKNOWN], 0, "audited: 1 of"),
-        ([FINE, HOLE], 1, "jinja2 3.0.0: PYSEC-1 (mended in 3.1.6)"),
+        ([FINE, VULNERABLE], 1, "jinja2 3.0.0: PYSEC-1 (fixed in 3.1.6)"),
         ("ERROR: Could not connect to PyPI's vulnerability feed", 0, "not audited: ERROR: Could not connect"),
         ("pip-audit: error: unrecognized arguments", 1, "not audited: pip-audit: error"),
     ],
 )
-def test_a_known_hole_fails_the_audit_and_a_missing_network_does_not(tmp_path, answer, code, said):
-    stand_in = tmp_path / "pip-audit"
-    stand_in.write_text(
+def test_a_known_vulnerability_fails_the_audit_and_a_missing_network_does_not(tmp_path, answer, code, message):
+    fake = tmp_path / "pip-audit"
+    fake.write_text(
         textwrap.dedent(f"""
         #!{sys.executable}
         import json, sys
@@ -318,7 +236,7 @@ def test_a_known_hole_fails_the_audit_and_a_missing_network_does_not(tmp_path, a
         sys.exit(any(one.get("vulns") for one in answer))
         """).lstrip()
     )
-    stand_in.chmod(0o755)
-    run = subprocess.run([sys.executable, ROOT / ".ci" / "audit", stand_in], capture_output=True, text=True)
+    fake.chmod(0o755)
+    run = subprocess.run([sys.executable, ROOT / ".ci" / "audit", fake], capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (code, "")
-    assert said in run.stdout
+    assert message in run.stdout
