@@ -1,9 +1,9 @@
-"""What tests/test_ranks.py runs on one or several ranks: a small training run, its outcome written for comparison.
+"""A small training run on one or several ranks, for tests/test_ranks.py.
 
-    python tests/rank_program.py DIRECTORY CASE [CASE ...]
+    python tests/rank_program.py ROOT MODEL/CASE ...
 
-Cases are the entries of CASES, checkpoint-save and checkpoint-resume. Rank 0 writes DIRECTORY/<case>-<ranks>.json.
-DEVICE=cuda runs them on GPUs.
+Cases are the entries of CASES, checkpoint-save and checkpoint-resume, with the model in ROOT/MODEL/model. Rank 0 writes
+the outcome of each to ROOT/MODEL/<case>-<ranks>.json. DEVICE=cuda runs them on GPUs.
 """
 
 import json
@@ -12,45 +12,47 @@ import sys
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 
-from entropy_dynamics.config import CriticConfig, HardwareConfig
-from entropy_dynamics.distributed.ranks import Ranks, SharedSampler
+from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_model, load_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import ReplicaSampler
-from entropy_dynamics.tasks.arithmetic import generate_problems
-from entropy_dynamics.tasks.prompts import encode_prompt
+from entropy_dynamics.sampling.shared import SharedSampler
+from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
+from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.loading import load_critic, load_trained_policy
 from entropy_dynamics.training.policy import whole
 from entropy_dynamics.training.trainer import Trainer
 from reference import even_sum, training_config
 
+MICRO_BATCHES = {"tokens_per_micro_batch": 70, "single_forward_tokens": 0}
 CASES = {
-    "held": {"method": "clip_b", "held_tokens": 10_000},
-    "cut": {"method": "clip_b", "tokens_per_micro_batch": 70, "held_tokens": 0},
-    "forking": {"method": "forking_tokens", "tokens_per_micro_batch": 70, "held_tokens": 0},
-    "clip_cov": {"method": "clip_cov", "tokens_per_micro_batch": 70, "held_tokens": 0},
-    "updates": {"method": "kl_cov", "tokens_per_micro_batch": 70, "updates_per_batch": 2},
-    "reduced": {"method": "clip_b", "tokens_per_micro_batch": 70, "reduce_every_micro_batch": True},
-    "bounds": {"method": "clip_b", "tokens_per_micro_batch": 70, "held_tokens": 0, "bounds_from": "previous_step"},
-    "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "held_tokens": 0},
-    "entropy_bonus": {"method": "entropy_bonus", "tokens_per_micro_batch": 70, "held_tokens": 0},
-    "recomputed": {"method": "grpo", "activation_checkpointing": True, "held_tokens": 0},
-    "bfloat16": {"method": "grpo", "precision": "bfloat16", "held_tokens": 0},
+    "single_forward": {"method": "clip_b", "single_forward_tokens": 10_000},
+    "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
+    "during_update": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
+    "forking": {"method": "forking_tokens", **MICRO_BATCHES},
+    "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
+    "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2},
+    "gspo": {"method": "gspo", **MICRO_BATCHES, "updates_per_batch": 2},
+    "reduced": {"method": "clip_b", **MICRO_BATCHES, "reduce_every_micro_batch": True},
+    "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "single_forward_tokens": 0},
+    "adaptive_entropy": {"method": "adaptive_entropy", "params": {"target": 9.0}, **MICRO_BATCHES},
+    "recomputed": {"method": "grpo", "activation_checkpointing": True, "single_forward_tokens": 0},
+    "bfloat16": {"method": "grpo", "precision": "bfloat16", "single_forward_tokens": 0},
 }
 STEPS = 2
-CRITIC = CriticConfig(learning_rate=1e-2, weight_decay=0.01, max_grad_norm=1e9, gamma=1.0, lam=0.9, value_clip=0.5)
+CRITIC = {"learning_rate": 1e-2, "weight_decay": 0.01, "max_grad_norm": 1e9, "gae_lambda": 0.9}
 
 
 def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     settings = dict(CASES[case])
-    method = load_method(settings.pop("method"))
+    method = load_method(settings.pop("method"), **settings.pop("params", {}))
     config = training_config(prompts_per_step=6, group_size=4, critic=CRITIC, **settings)
     tokenizer = load_tokenizer(model)
-    problems = generate_problems(12, terms=(2, 6), seed=3, prefix="p")
+    problems = ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
     policy = load_trained_policy(model, config, ranks)
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
     sampler = ReplicaSampler(
@@ -65,7 +67,7 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
         method=method,
         sampler=SharedSampler(sampler, ranks),
         grade=even_sum,
-        prompts=[Prompt(one.id, encode_prompt(tokenizer, one.problem, "chat", 32)) for one in problems],
+        prompts=[Prompt(one.id, prompt_tokens(tokenizer, one, "chat")) for one in problems],
         temperature=1.0,
         max_new_tokens=16,
         pad_token=tokenizer.pad_token_id,
@@ -77,26 +79,27 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
 
 
 def recorded(trainer: Trainer) -> dict:
-    """Keep what the trainer's own methods see: masks, losses and gradients of every update."""
+    """Record the rollouts, token weights and gradients of every step."""
     seen = {"weights": [], "rollouts": [], "gradients": []}
-    weigh, step, sample = trainer.weigh, trainer.optimizer.step, trainer.sampler.sample
+    update, step, sample = trainer.updates.update, trainer.optimizer.step, trainer.sampler.sample
 
-    def weigh_and_keep(*arguments):
-        weighing = weigh(*arguments)
-        seen["weights"].append(weighing.weights.tolist())
-        return weighing
+    def update_and_record(*arguments, **more):
+        weights, norm = update(*arguments, **more)
+        seen["weights"].append(weights.tolist())
+        return weights, norm
 
-    def keep_and_step():
+    def record_and_step():
         gradients = [whole(parameter.grad).flatten() for parameter in trainer.policy.parameters()]
         seen["gradients"].append(torch.cat(gradients).tolist())
         step()
 
-    def sample_and_keep(*arguments, **settings):
+    def sample_and_record(*arguments, **settings):
         rollouts = sample(*arguments, **settings)
         seen["rollouts"].append([[one.problem_id, one.sample, *one.token_ids] for one in rollouts])
         return rollouts
 
-    trainer.weigh, trainer.optimizer.step, trainer.sampler.sample = weigh_and_keep, keep_and_step, sample_and_keep
+    trainer.updates.update, trainer.optimizer.step = update_and_record, record_and_step
+    trainer.sampler.sample = sample_and_record
     return seen
 
 
@@ -116,11 +119,11 @@ def checkpoint(part: str, directory: Path, ranks: Ranks) -> dict:
     if part == "save":
         for step in (0, 1):
             rows.append(trainer.step(step))
-        checkpoints.save(trainer.trained(), 2, rows)
+        checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
     else:
-        done, rows = checkpoints.resume(trainer.trained())
-        assert done == 2
-    for step in (2, 3):  # what is written in the background must not change by this
+        rows, _ = checkpoints.resume(trainer.trained())
+        assert len(rows) == 2
+    for step in (2, 3):  # must not change what is written in the background
         rows.append(trainer.step(step))
     checkpoints.finish()
     critic, _ = trainer.trained()["critic"]
@@ -132,18 +135,18 @@ def checkpoint(part: str, directory: Path, ranks: Ranks) -> dict:
 
 
 def main() -> None:
-    directory = Path(sys.argv[1])
+    root = Path(sys.argv[1])
     torch.set_num_threads(1)
     size = int(os.environ["WORLD_SIZE"])
-    ranks = Ranks.join(OmegaConf.structured(HardwareConfig(device=os.environ.get("DEVICE", "cpu"), ranks=size)))
-    for case in sys.argv[2:]:
+    ranks = Ranks.join(HardwareConfig(device=os.environ.get("DEVICE", "cpu"), ranks=size))
+    for model, case in (argument.split("/") for argument in sys.argv[2:]):
         part = case.removeprefix("checkpoint-")
-        result = checkpoint(part, directory, ranks) if part != case else train(case, directory, ranks)
+        result = checkpoint(part, root / model, ranks) if part != case else train(case, root / model, ranks)
         if ranks.is_main:
-            (directory / f"{case}-{size}.json").write_text(json.dumps(result))
+            (root / model / f"{case}-{size}.json").write_text(json.dumps(result))
     ranks.close()
 
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # as the command does: taken apart in order, torch's threads now and then abort the process
+    os._exit(0)  # as the command does: in an orderly shutdown torch's threads now and then abort the process

@@ -12,40 +12,41 @@ from safetensors import safe_open
 from batches import skewed_batch
 from conftest import ROOT
 from entropy_dynamics.distributed.launch import start_ranks
-from entropy_dynamics.distributed.ranks import Ranks, SharedSampler
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_model, save_policy, save_weights
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.sampling.shared import SharedSampler
 from rank_program import CASES, STEPS, make_trainer, recorded
 
-ALL = {  # what each number of ranks runs, in one start of them
-    "tied": {2: [*CASES, "checkpoint-save", "checkpoint-resume"], 1: ["cut", "checkpoint-resume"]},
-    "untied": {2: ["cut", "ppo", "checkpoint-save", "checkpoint-resume"]},
+RUN = {  # number of ranks -> what they run in one launch; untied weights concern loading and pushing, not methods
+    2: [
+        *(f"tied/{case}" for case in (*CASES, "checkpoint-save", "checkpoint-resume")),
+        *(f"untied/{case}" for case in ("scoring_pass", "ppo", "checkpoint-save", "checkpoint-resume")),
+    ],
+    1: ["tied/scoring_pass", "tied/checkpoint-resume"],
 }
 
 
-@pytest.fixture(scope="session", params=ALL)
-def directory(request, tmp_path_factory, make_model, tokenizer) -> Path:
-    """A folder with a small model whose parameters do not divide evenly, and what the ranks made of it."""
-    tied = request.param == "tied"
-    root = tmp_path_factory.mktemp(request.param)
-    model = make_model("qwen3" if tied else "llama", layers=2, tied=tied)
-    save_policy(model, tokenizer, root / "model")
-    for count, cases in ALL[request.param].items():
+@pytest.fixture(scope="session")
+def root(tmp_path_factory, make_model, tokenizer) -> Path:
+    """Small models whose parameters do not divide evenly, and the outcomes on ranks."""
+    root = tmp_path_factory.mktemp("ranks")
+    save_policy(make_model("qwen3", layers=2), tokenizer, root / "tied" / "model")
+    save_policy(make_model("llama", layers=2, tied=False), tokenizer, root / "untied" / "model")
+    for count, cases in RUN.items():
         start_ranks(count, [sys.executable, str(ROOT / "tests" / "rank_program.py"), str(root), *cases])
     return root
 
 
-def on_ranks(count: int, case: str, directory: Path) -> dict:
-    path = directory / f"{case}-{count}.json"
-    if "untied" in directory.name and case not in ALL["untied"].get(count, ()):
-        pytest.skip("untied weights are a matter of loading and pushing, not of the method")
-    return json.loads(path.read_text())
+def on_ranks(count: int, case: str, root: Path) -> dict:
+    return json.loads((root / f"{case}-{count}.json").read_text())
 
 
-def in_one_process(case: str, directory: Path) -> dict:
-    trainer = make_trainer(case, directory / "model", Ranks())
+def in_one_process(case: str, root: Path) -> dict:
+    model, case = case.split("/")
+    trainer = make_trainer(case, root / model / "model", Ranks())
     seen = recorded(trainer)
     rows = [trainer.step(step) for step in range(STEPS)]
     weights = {name: tensor.flatten().tolist() for name, tensor in trainer.policy.weights()}
@@ -68,18 +69,18 @@ def assert_same(one: dict, other: dict, tolerance: float) -> None:
         np.testing.assert_allclose(values, other["policy"][name], atol=10 * tolerance)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "bfloat16"])
-def test_two_ranks_do_what_one_process_does(case, directory):
-    assert_same(on_ranks(2, case, directory), in_one_process(case, directory), 1e-5)
+@pytest.mark.parametrize("case", [one for one in RUN[2] if "checkpoint" not in one and "bfloat16" not in one])
+def test_two_ranks_match_one_process(case, root):
+    assert_same(on_ranks(2, case, root), in_one_process(case, root), 1e-5)
 
 
-def test_one_rank_is_sharded_too_and_does_the_same(directory):
-    assert_same(on_ranks(1, "cut", directory), in_one_process("cut", directory), 1e-5)
+def test_one_sharded_rank_matches_one_process(root):
+    assert_same(on_ranks(1, "tied/scoring_pass", root), in_one_process("tied/scoring_pass", root), 1e-5)
 
 
-def test_bfloat16_stays_near_and_keeps_fp32_master_weights(directory):
-    """Its gradients are rounded; its weights are not: a learning rate of 1e-3 moves them by less than bf16 resolves."""
-    rounded, exact = on_ranks(2, "bfloat16", directory), on_ranks(2, "recomputed", directory)
+def test_bfloat16_stays_near_and_keeps_fp32_master_weights(root):
+    """Gradients are rounded, master weights are not: a learning rate of 1e-3 moves them by less than bf16 resolves."""
+    rounded, exact = on_ranks(2, "tied/bfloat16", root), on_ranks(2, "tied/recomputed", root)
     gradients = np.array(rounded["gradients"][0]), np.array(exact["gradients"][0])
     assert np.corrcoef(*gradients)[0, 1] > 0.99
     assert not np.array_equal(*gradients)
@@ -87,10 +88,10 @@ def test_bfloat16_stays_near_and_keeps_fp32_master_weights(directory):
     assert not torch.equal(values, values.bfloat16().float())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_checkpoint_of_two_ranks_goes_on_with_one_or_two(ranks, directory):
-    whole = on_ranks(2, "checkpoint-save", directory)
-    resumed = on_ranks(ranks, "checkpoint-resume", directory)
+@pytest.mark.parametrize(("model", "ranks"), [("tied", 1), ("tied", 2), ("untied", 2)])
+def test_a_checkpoint_of_two_ranks_resumes_on_one_or_two(model, ranks, root):
+    whole = on_ranks(2, f"{model}/checkpoint-save", root)
+    resumed = on_ranks(ranks, f"{model}/checkpoint-resume", root)
     for part in ("policy", "critic"):
         for name, values in whole[part].items():
             if ranks == 2:
@@ -100,10 +101,10 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_one_or_two(ranks, directory):
     for one, other in zip(whole["rows"], resumed["rows"], strict=True):
         same = [name for name in one if not name.startswith("seconds_")]
         exact = {name: one[name] for name in same}
-        if ranks == 1:  # sums are taken in another order
+        if ranks == 1:  # sums in another order
             exact = pytest.approx(exact, rel=1e-3, abs=1e-4, nan_ok=True)
         assert {name: other[name] for name in same} == exact
-    [kept] = (directory / "checkpoints").glob("*/*")
+    [kept] = (root / model / "checkpoints").glob("*/*")
     assert sorted({path.suffix for path in kept.iterdir()}) == [".json", ".safetensors"]  # nothing pickled
     for path in kept.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
@@ -136,7 +137,7 @@ def test_rows_that_cannot_be_dealt_evenly_are_refused(tmp_path, make_model, toke
 
 
 class Scripted:
-    """An engine whose responses say who was asked for what."""
+    """An engine whose responses encode the request."""
 
     def sample(self, prompts, *, samples, temperature, max_new_tokens, stream):
         return [
@@ -146,7 +147,7 @@ class Scripted:
         ]
 
 
-def test_one_rank_samples_all_and_in_order():
+def test_one_rank_samples_all_prompts_in_order():
     prompts = [Prompt(name, range(n)) for name, n in (("b", 3), ("a", 1))]
     rollouts = SharedSampler(Scripted(), Ranks()).sample(
         prompts, samples=2, temperature=1.0, max_new_tokens=7, stream="x"
@@ -160,7 +161,7 @@ def test_one_rank_samples_all_and_in_order():
     assert rollouts[0].logp == [-0.5] * 3
 
 
-def test_weights_in_several_files_load_as_in_one(tmp_path, make_model, tokenizer):
+def test_weights_in_several_files_load_like_one(tmp_path, make_model, tokenizer):
     model = make_model("llama", layers=2, tied=False)
     save_policy(model, tokenizer, tmp_path)
     whole = dict(load_model(tmp_path).named_parameters())
@@ -173,7 +174,7 @@ def test_weights_in_several_files_load_as_in_one(tmp_path, make_model, tokenizer
         assert torch.equal(parameter, whole[name])
 
 
-def test_cut_weights_are_one_line(tmp_path, shared_model, tokenizer):
+def test_truncated_weights_are_a_single_line_error(tmp_path, shared_model, tokenizer):
     save_policy(shared_model, tokenizer, tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
