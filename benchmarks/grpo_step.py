@@ -1,9 +1,9 @@
-"""A full GRPO step (rollouts, rewards, update) beside TRL's GRPOTrainer, on one stand-in and the same prompts.
+"""A full GRPO step (rollouts, rewards, update) against TRL's GRPOTrainer, on one toy model and the same prompts.
 
 Both start from the same model and see the same prompts in the same order, with the same group size, response length,
-temperature, learning rate, reward and loss (token mean, no KL term), in fp32 and one optimizer step a batch. They take
-turns step by step in one process, so that a drift of the machine's speed meets both alike; seconds are medians after
-the first steps. Rollouts are drawn from different random numbers, so the curves agree as two seeds of one run do.
+temperature, learning rate, reward and loss (token mean, no KL term), in fp32 and one optimizer step per batch. They
+take turns step by step in one process, so that a drift of the machine's speed affects both alike; seconds are medians
+after the first steps. Rollouts are drawn from different random numbers, so the curves agree as two seeds of one run do.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from entropy_dynamics.config import Config, load_config
+from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class Turns(TrainerCallback):
-    """Times every step of TRL's loop, all that it does from one step to the next, and takes one of ours after it."""
+    """Times every step of TRL's loop, with all it does until the next, and runs one of ours after it."""
 
     def __init__(self, ours: Trainer):
         self.ours = ours
@@ -94,7 +94,7 @@ class Turns(TrainerCallback):
 
 
 def make_trl_trainer(
-    config: Config,
+    config: RunConfig,
     model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     ours: Trainer,
@@ -102,7 +102,7 @@ def make_trl_trainer(
     seed: int,
     directory: str,
 ) -> GRPOTrainer:
-    """TRL's trainer of `model` with the settings, the prompts of every step and the reward of `ours`."""
+    """TRL's trainer of `model` with the settings, prompts and reward of `ours`."""
     training, optimizer = config.training, config.training.optimizer
     prompts = [prompt for step in range(steps) for prompt in ours.prompts_of_step(step)]
     texts = [tokenizer.decode(prompt.token_ids) for prompt in prompts]
@@ -137,8 +137,8 @@ def make_trl_trainer(
             temperature=config.sampling.temperature,
             beta=0.0,
             loss_type="dapo",  # the mean over all tokens of the batch
-            epsilon=training.objective.clip_low,
-            epsilon_high=training.objective.clip_high,
+            epsilon=ours.method.clip_low,
+            epsilon_high=ours.method.clip_high,
             learning_rate=optimizer.learning_rate,
             lr_scheduler_type="constant",
             adam_beta1=optimizer.betas[0],
@@ -167,7 +167,7 @@ def trl_rows(history: list[dict], seconds: list[float], rollouts: int) -> list[d
     ]
 
 
-def summary(options: argparse.Namespace, config: Config, curves: list[dict[str, list[dict]]]) -> dict:
+def summary(options: argparse.Namespace, config: RunConfig, curves: list[dict[str, list[dict]]]) -> dict:
     sides = ("ours", "trl")
     timed = {side: [row for run in curves for row in run[side][options.warm_up :]] for side in sides}
 
@@ -178,7 +178,7 @@ def summary(options: argparse.Namespace, config: Config, curves: list[dict[str, 
         return [float(np.mean([row[name] for row in run[side][-LAST:]])) for run in curves]
 
     return {
-        "what": f"a full GRPO step beside TRL's, scale {options.scale}, stand-in of {options.model}",
+        "what": f"a full GRPO step against TRL's, scale {options.scale}, toy model of {options.model}",
         "hardware": hardware(),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")},
         "threads": torch.get_num_threads(),
@@ -186,11 +186,13 @@ def summary(options: argparse.Namespace, config: Config, curves: list[dict[str, 
         "group_size": config.training.group_size,
         "max_new_tokens": config.sampling.max_new_tokens,
         "learning_rate": config.training.optimizer.learning_rate,
-        "times_as_fast_per_token": round(
+        "speedup_per_token": round(
             statistics.median(per_token(b) / per_token(a) for a, b in zip(*timed.values(), strict=True)), 2
         ),
-        "seconds_a_step": {side: round(statistics.median(row["seconds"] for row in timed[side]), 4) for side in sides},
-        "tokens_a_second": {
+        "seconds_per_step": {
+            side: round(statistics.median(row["seconds"] for row in timed[side]), 4) for side in sides
+        },
+        "tokens_per_second": {
             side: round(1 / statistics.median(per_token(row) for row in timed[side])) for side in sides
         },
         "our_seconds_by_phase": {

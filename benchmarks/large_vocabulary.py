@@ -1,7 +1,7 @@
-"""One training step with a vocabulary of 151,936: peak memory and time of our token statistics against the eager way.
+"""One training step with a vocabulary of 151,936: peak memory and time of our token statistics against eager ones.
 
-The same step of the same small model (width 64, two layers) in a process of its own each, with nothing different but
-`token_stats`: ours, or log-probabilities and probabilities of all tokens at once, as the authors' code has them.
+The same step of the same small model (width 64, two layers), each in its own process; only `token_stats` differs: ours,
+or log-probabilities and probabilities of all tokens at once, as in the authors' code.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from entropy_dynamics.methods import load_method
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.tasks.grading import grade
+from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
@@ -44,8 +44,8 @@ def eager(hidden: Tensor, tokens: Tensor, *, weight: Tensor, temperature: float,
     return TokenStats(logp, entropy if entropy_gradient else entropy.detach(), s_star, s_expected)
 
 
-class Given:
-    """Random responses in place of an engine: what is measured begins with the score pass."""
+class RandomResponses:
+    """In place of an engine: what is measured begins with the scoring pass."""
 
     def __init__(self, tokens: int):
         self.tokens = tokens
@@ -65,14 +65,20 @@ class Given:
         pass
 
 
+def alternating(rollout: Rollout) -> Grade:
+    """Every second response is correct."""
+    correct = rollout.sample % 2 == 1
+    return Grade(answer="1", correct=correct, answer_correct=correct, formatted=True, truncated=False)
+
+
 def step(side: str, tokens: int) -> dict[str, float]:
     """One step of 8 rollouts; extra peak memory in MiB beyond model and optimizer, and seconds."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = load_config("laptop", "qwen2.5-7b-instruct", "clip_b").training
-    config.prompts_per_step, config.group_size, config.steps = 1, 8, 2
-    config.tokens_per_micro_batch, config.held_tokens = 1 << 20, 1 << 20
-    config.entropy_change_every = config.validation_every = 0
+    settings = {"prompts_per_step": 1, "group_size": 8, "steps": 2, "entropy_change_every": 0, "validation_every": 0}
+    settings |= {"tokens_per_micro_batch": 1 << 20, "single_forward_tokens": 1 << 20}
+    overrides = [f"training.{key}={value}" for key, value in settings.items()]
+    config = load_config("laptop", "qwen2.5-7b-instruct", "clip_b", overrides).training
     model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=VOCABULARY,
@@ -88,8 +94,8 @@ def step(side: str, tokens: int) -> dict[str, float]:
         config,
         policy=Policy(model),
         method=load_method("clip_b"),
-        sampler=Given(8),
-        grade=lambda rollout: grade("\\boxed{1}", rollout.sample % 2, "stop"),
+        sampler=RandomResponses(8),
+        grade=alternating,
         prompts=[Prompt("problem", list(range(PROMPT_TOKENS)))],
         temperature=1.0,
         max_new_tokens=tokens,
@@ -98,10 +104,10 @@ def step(side: str, tokens: int) -> dict[str, float]:
     )
     if side == "eager":
         policy_module.token_stats = eager
-    trainer.step(0)  # a small one first: the optimizer's state and the libraries' buffers are no cost of the statistics
+    trainer.step(0)  # a small one first, for the optimizer's state and the libraries' buffers
     trainer.optimizer.zero_grad(set_to_none=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    trainer.sampler = Given(tokens // 8)
+    trainer.sampler = RandomResponses(tokens // 8)
     start = time.perf_counter()
     metrics = trainer.step(1)
     seconds = time.perf_counter() - start

@@ -1,8 +1,8 @@
-"""The native sampler beside transformers' `generate`: response tokens a second at the size of a training step.
+"""The native engine against transformers' `generate`: response tokens per second at the size of a training step.
 
-Both sample from the same stand-in with the same prompts, samples, temperature and limit, and take turns, each turn on
-other prompts of the training set; medians over the turns. `generate` is given the padded prompts once and told how many
-samples of each to return.
+Both sample from the same toy model with the same prompts, samples, temperature and limit. They take turns, each turn on
+other prompts of the training set; medians over the turns. `generate` gets the padded prompts once, and the number of
+samples per prompt.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.sampling.responses import make_prompts
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.stages.common import make_prompts
+from entropy_dynamics.tasks.files import load_problems
 
 RESULT = Path(__file__).parent / "results" / "sampler.json"
 
@@ -63,10 +63,10 @@ def main() -> None:
     for turn in range(-1, options.turns):  # the first warms up
         start = (turn + 1) * count % (len(prompts) - count)
         for side in speeds:
-            speeds[side].append(tokens_a_second(side, prompts[start : start + count], turn))
+            speeds[side].append(tokens_per_second(side, prompts[start : start + count], turn))
     (ours_speeds, generate_speeds) = (found[1:] for found in speeds.values())
     result = {
-        "what": f"sampling the rollouts of a step, scale {options.scale}, stand-in of {options.model}",
+        "what": f"sampling the rollouts of a step, scale {options.scale}, toy model of {options.model}",
         "hardware": hardware(),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")},
         "threads": torch.get_num_threads(),
@@ -74,17 +74,17 @@ def main() -> None:
         "samples": samples,
         **settings,
         "turns": options.turns,
-        "tokens_a_second": {
+        "tokens_per_second": {
             "native": round(statistics.median(ours_speeds)),
             "generate": round(statistics.median(generate_speeds)),
         },
-        "times_as_fast": round(statistics.median(a / b for a, b in zip(ours_speeds, generate_speeds, strict=True)), 2),
+        "speedup": round(statistics.median(a / b for a, b in zip(ours_speeds, generate_speeds, strict=True)), 2),
     }
     write_json(options.out, result)
     print(options.out.read_text())
 
 
-def tokens_a_second(side: Callable[[Sequence[Prompt], int], int], prompts: Sequence[Prompt], turn: int) -> float:
+def tokens_per_second(side: Callable[[Sequence[Prompt], int], int], prompts: Sequence[Prompt], turn: int) -> float:
     start = time.perf_counter()
     tokens = side(prompts, turn)
     return tokens / (time.perf_counter() - start)
@@ -98,7 +98,7 @@ def generated_tokens(
     temperature: float,
     max_new_tokens: int,
 ) -> int:
-    """How many tokens `generate` drew, end tokens counted and what follows them not."""
+    """Number of tokens that `generate` drew, end tokens included."""
     inputs = tokenizer.pad({"input_ids": [list(prompt.token_ids) for prompt in prompts]}, return_tensors="pt")
     sequences = model.generate(
         input_ids=inputs["input_ids"],

@@ -1,9 +1,9 @@
-"""Token statistics against what they replace: time in one run, turn by turn, and peak memory in processes of their own.
+"""Token statistics against what they replace: time, taking turns in one process, and peak memory, one process each.
 
-From given logits: log_softmax alone (as everyone calls it, and into a buffer that is there already), TRL's
-selective_log_softmax and entropy_from_logits, which give neither S* nor E[S], and the authors' way, which builds
-log p, p, p^2 and p^2 log p of the whole vocabulary. From hidden states: the bare matrix product. TRL has to be
-installed for its row (extra `bench`). The rows of a GPU run where there is one.
+From given logits: log_softmax alone (allocating, and into an existing buffer), TRL's selective_log_softmax and
+entropy_from_logits, which give neither S* nor E[S], and the authors' code, which builds log p, p, p^2 and p^2 log p of
+the whole vocabulary. From hidden states: the bare matrix product. TRL's row needs the extra `bench`, rows of a GPU need
+one.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def make_hidden(rows: int, device: str = "cpu", dtype: torch.dtype = torch.float
 
 
 def seconds(sides: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
-    """The sides take turns, so that a drift of the machine's speed meets all of them alike."""
+    """The sides take turns, so that a drift of the machine's speed affects all alike."""
     found = {name: [] for name in sides}
     for repeat in range(repeats + 1):
         for name, side in sides.items():
@@ -122,7 +122,7 @@ def seconds(sides: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
 
 
 def table(found: dict[str, list[float]], rows: int) -> dict:
-    """Medians, and the median of each turn's own ratio."""
+    """Medians, and the median of the ratios of each turn."""
     return {
         "microseconds_per_token": {name: round(1e6 * statistics.median(x) / rows, 1) for name, x in found.items()},
         f"{OURS}_over": {
@@ -134,7 +134,7 @@ def table(found: dict[str, list[float]], rows: int) -> dict:
 
 
 def peak_mib(form: str, side: str, rows: int) -> float:
-    """What a side adds to the process's peak memory, its result included, in a process of its own."""
+    """Memory that a side adds to its process's peak, its result included."""
     command = [sys.executable, __file__, "--peak", form, side, str(rows)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -142,7 +142,7 @@ def peak_mib(form: str, side: str, rows: int) -> float:
 def print_peak(form: str, side: str, rows: int) -> None:
     run = SIDES[form](rows, buffer=False)[side]
     torch.set_grad_enabled(form == "backward")
-    torch.randn(64, 64) @ torch.randn(64, 64)  # what the libraries take for themselves
+    torch.randn(64, 64) @ torch.randn(64, 64)  # the libraries' own buffers
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kept = run()
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
@@ -201,11 +201,11 @@ def main() -> None:
     rows = options.tokens
     result = {
         "what": f"statistics of {rows} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, medians of "
-        f"{options.repeats} turns; peak memory in MiB, in a process of each side's own, its result included",
+        f"{options.repeats} turns; peak memory in MiB, one process per side, its result included",
         "hardware": hardware(),
         "torch": torch.__version__,
     }
-    # Memory first: a process starts with the peak of the one that started it, which is small as yet.
+    # Memory first: a process starts with the peak of its parent, which is still small.
     for form, names in PEAKS.items():
         peaks = {name: round(peak_mib(form, name, rows)) for name in names}
         result[form] = {"peak_mib": peaks, "peak_mib_twice_the_tokens": round(peak_mib(form, OURS, 2 * rows))}
@@ -214,8 +214,8 @@ def main() -> None:
             result[form] |= table(seconds(SIDES[form](rows), repeats), rows)
     result["relative_error_against_float64"] = relative_error(32)
     if "trl" not in result["logits"]["microseconds_per_token"]:
-        result["trl"] = "not installed, so not measured"
-    result["cuda"] = cuda_rows(8192, options.repeats) if torch.cuda.is_available() else "no GPU, so not measured"
+        result["trl"] = "not installed"
+    result["cuda"] = cuda_rows(8192, options.repeats) if torch.cuda.is_available() else "no GPU"
     write_json(options.out, result)
     print(json.dumps(result, indent=1))
     return None

@@ -1,13 +1,12 @@
-"""One training step of a scale, split by phase: seconds, tokens a second and peak memory, each method beside GRPO.
+"""One training step of a scale by phase: seconds, tokens per second and peak memory, Clip_B and Clip_V against GRPO.
 
-Once where the batch is small enough for one forward pass to serve scoring and update, and once where it is not (as at
-the paper's scale): there Clip_B and Clip_V take their bounds from the batch, which costs a scoring pass, or from the
-step before. The methods take turns step by step (grpo, clip_b, clip_v, grpo, ...), each from its own copy of the base
-model, so that a drift of the machine's speed meets all of them alike. Medians over the steps after the first.
+Once with batches that keep the graphs of a single forward pass, and once with batches that do not (as at the paper's
+scale), where Clip_B and Clip_V need a scoring pass and GRPO does not. The methods take turns step by step, each from
+its own copy of the base model, so that a drift of the machine's speed affects all alike. Medians over the steps after
+the first.
 """
 
 import argparse
-import copy
 import resource
 import statistics
 import sys
@@ -18,29 +17,19 @@ import pandas as pd
 import torch
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.sampling.responses import make_grader, make_prompts
-from entropy_dynamics.tasks.problems import load_problems
+from entropy_dynamics.stages.common import make_grader, make_prompts
+from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 
 PHASES = ("sample", "grade", "score", "update")
-TOO_LARGE = "training.held_tokens=0"  # for one forward pass
-CASES = {
-    "batch held": {"grpo": [], "clip_b": [], "clip_v": []},
-    "batch not held": {
-        "grpo": [TOO_LARGE],
-        "clip_b": [TOO_LARGE],
-        "clip_v": [TOO_LARGE],
-        "clip_b, bounds of the step before": [TOO_LARGE, "training.bounds_from=previous_step"],
-        "clip_v, bounds of the step before": [TOO_LARGE, "training.bounds_from=previous_step"],
-    },
-}
+METHODS = ("grpo", "clip_b", "clip_v")
+CASES = {"single forward": [], "scoring pass": ["training.single_forward_tokens=0"]}  # with these overrides
 RESULT = Path(__file__).parent / "results" / "training_step.json"
 
 
@@ -55,11 +44,11 @@ def main() -> None:
 
     layout = Layout.of(options.scale, options.results)
     torch.set_num_threads(load_config(options.scale).threads)
-    found = {case: measured(options, layout, methods) for case, methods in CASES.items()}
+    found = {case: measured(options, layout, overrides) for case, overrides in CASES.items()}
     write_json(
         options.out,
         {
-            "what": f"a training step, scale {options.scale}, stand-in of {options.model}, {options.steps} steps each",
+            "what": f"a training step, scale {options.scale}, toy model of {options.model}, {options.steps} steps each",
             "hardware": hardware(),
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
@@ -70,11 +59,8 @@ def main() -> None:
     print(options.out.read_text(), file=sys.stdout)
 
 
-def measured(options: argparse.Namespace, layout: Layout, methods: dict[str, list[str]]) -> dict:
-    trainers = {
-        name: make_trainer(options.scale, options.model, name.partition(",")[0], layout, overrides)
-        for name, overrides in methods.items()
-    }
+def measured(options: argparse.Namespace, layout: Layout, overrides: Sequence[str]) -> dict:
+    trainers = {name: make_trainer(options.scale, options.model, name, layout, overrides) for name in METHODS}
     rows = {name: [] for name in trainers}
     for step in range(options.steps + 1):
         for name, trainer in trainers.items():
@@ -85,16 +71,15 @@ def measured(options: argparse.Namespace, layout: Layout, methods: dict[str, lis
 def make_trainer(
     scale: str, model_name: str, method_name: str, layout: Layout, overrides: Sequence[str] = ()
 ) -> Trainer:
-    config = load_config(scale, model_name, method_name, list(overrides))
+    # What is measured is the step, not its measurements.
+    config = load_config(scale, model_name, method_name, [*overrides, "training.entropy_change_every=0"])
     model, tokenizer = load_policy(layout.model(model_name))
     kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
-    training = copy.deepcopy(config.training)
-    training.entropy_change_every = 0  # what is measured is the step, not the measurements
     return Trainer(
-        training,
+        config.training,
         policy=Policy(model),
-        method=load_method(config.method.name, **config.method.params),
+        method=config.method.build(),
         sampler=NativeSampler(
             model,
             end_token=tokenizer.eos_token_id,
@@ -119,15 +104,15 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> dict:
 
     methods = {
         method: {
-            "seconds_a_step": median(method, seconds),
+            "seconds_per_step": median(method, seconds),
             **{f"seconds_{phase}": median(method, lambda row, p=phase: row[f"seconds_{p}"]) for phase in PHASES},
-            "response_tokens_a_second": median(method, lambda row: row["tokens"] / seconds(row)),
-            "tokens_a_step": median(method, lambda row: row["tokens"]),
+            "response_tokens_per_second": median(method, lambda row: row["tokens"] / seconds(row)),
+            "tokens_per_step": median(method, lambda row: row["tokens"]),
         }
         for method in rows
     }
     first = next(iter(rows))
-    result = {
+    return {
         "methods": methods,
         f"seconds_per_token_against_{first}": {
             method: round(
@@ -140,8 +125,6 @@ def summary(rows: dict[str, list[dict[str, float]]]) -> dict:
             for method in rows
         },
     }
-    changed = {method: median(method, lambda row: row["bounds_changed"]) for method in rows if "bounds" in method}
-    return result | ({"share_of_tokens_weighed_otherwise": changed} if changed else {})
 
 
 if __name__ == "__main__":

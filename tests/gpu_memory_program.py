@@ -1,4 +1,4 @@
-"""What tests/test_gpu.py measures: one training step of Qwen2.5-0.5B's shape, with random weights and responses.
+"""One training step of Qwen2.5-0.5B's shape with random weights and responses, for tests/test_gpu.py.
 
     python tests/gpu_memory_program.py DIRECTORY
 
@@ -11,20 +11,19 @@ import time
 from pathlib import Path
 
 import torch
-from entropy_dynamics.tasks.grading import grade
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.methods import load_method
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
+from reference import graded
 
 CASE = ("gpu", "qwen2.5-7b-instruct", "clip_b")  # scale, model, method
 
 
 class RandomResponses:
-    """In place of an engine, so that the memory is the trainer's alone."""
+    """In place of an engine, so that all memory is the trainer's."""
 
     def sample(self, prompts, *, samples, temperature, max_new_tokens, stream):
         draw = torch.Generator().manual_seed(0)
@@ -48,9 +47,9 @@ def main() -> None:
     trainer = Trainer(
         config.training,
         policy=load_trained_policy(directory / "model", config.training, ranks),
-        method=load_method(config.method.name, **config.method.params),
+        method=config.method.build(),
         sampler=RandomResponses(),
-        grade=lambda rollout: grade("\\boxed{1}", rollout.sample % 2, "stop"),
+        grade=lambda rollout: graded(rollout.sample % 2 == 1),
         prompts=[Prompt(str(number), list(range(150))) for number in range(config.training.prompts_per_step)],
         temperature=1.0,
         max_new_tokens=config.sampling.max_new_tokens,
@@ -58,7 +57,7 @@ def main() -> None:
         seed=0,
         ranks=ranks,
     )
-    trainer.step(0)  # Adam's moments are there from the second step on
+    trainer.step(0)  # Adam's moments exist from the second step on
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     metrics = trainer.step(1)

@@ -37,7 +37,7 @@ def reproduce(monkeypatch):
 
 @pytest.fixture
 def account(reproduce, tmp_path, monkeypatch, capsys):
-    """`account(...)` runs the script on a made-up run of two cores -> its JSON."""
+    """`account(...)` runs the script on a made-up run on two cores and returns its JSON."""
     root = tmp_path / "laptop"
     for name, (start, end) in JOBS.items():
         file = root / "logs" / f"{name}.jsonl"

@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest -m gpu` on a machine with one. vLLM's part is in test_vllm_sampler.py."""
+"""What only a GPU can show: `pytest -m gpu` on a machine with one. vLLM's part is test_vllm_sampler.py."""
 
 import json
 import sys
@@ -18,25 +18,26 @@ from entropy_dynamics.planning.footprint import training_memory
 from gpu_memory_program import CASE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
-CASES = ("cut", "updates", "ppo", "recomputed", "bfloat16", "checkpoint-save", "checkpoint-resume")
+CASES = ("scoring_pass", "updates", "ppo", "recomputed", "bfloat16", "checkpoint-save", "checkpoint-resume")
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory, make_model, tokenizer):
-    """The cases of rank_program.py on one GPU under FSDP2, and `cut`, `updates` and `ppo` on one CPU rank."""
+    """Cases of rank_program.py on one GPU under FSDP2, and the first three on one CPU rank."""
     root = tmp_path_factory.mktemp("ranks")
-    save_policy(make_model("qwen3", layers=2), tokenizer, root / "model")
+    save_policy(make_model("qwen3", layers=2), tokenizer, root / "tied" / "model")
     found = {}
     for device, cases in (("cuda", CASES), ("cpu", CASES[:3])):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DEVICE", device)
-            start_ranks(1, [sys.executable, str(ROOT / "tests" / "rank_program.py"), str(root), *cases])
-        found |= {(device, case): json.loads((root / f"{case}-1.json").read_text()) for case in cases}
+            program = [sys.executable, str(ROOT / "tests" / "rank_program.py"), str(root)]
+            start_ranks(1, [*program, *(f"tied/{case}" for case in cases)])
+        found |= {(device, case): json.loads((root / "tied" / f"{case}-1.json").read_text()) for case in cases}
     return found
 
 
 @pytest.mark.parametrize("case", CASES[:3])
-def test_a_gpu_does_what_a_cpu_does(outcomes, case):
+def test_a_gpu_matches_a_cpu(outcomes, case):
     gpu, cpu = outcomes["cuda", case], outcomes["cpu", case]
     assert gpu["rollouts"][0] == cpu["rollouts"][0]
     assert np.array_equal(gpu["weights"][0], cpu["weights"][0])
@@ -50,7 +51,7 @@ def test_bfloat16_stays_near_and_keeps_fp32_master_weights(outcomes):
     assert not torch.equal(values, values.bfloat16().float())
 
 
-def test_a_checkpoint_written_in_the_background_goes_on_as_if_nothing_had_been(outcomes):
+def test_a_checkpoint_written_in_the_background_resumes_the_run(outcomes):
     saved, resumed = outcomes["cuda", "checkpoint-save"], outcomes["cuda", "checkpoint-resume"]
     for part in ("policy", "critic"):
         for name, values in saved[part].items():
@@ -79,7 +80,7 @@ def test_token_statistics_on_a_gpu(dtype):
         torch.testing.assert_close(getattr(stats, name).cpu().double(), value, rtol=1e-3, atol=1e-5)
 
 
-def test_memory_is_within_a_fifth_of_what_plan_says(tmp_path):
+def test_memory_is_within_a_fifth_of_the_plan(tmp_path):
     config = load_config(*CASE, configs=ROOT / "configs")
     shape = config.model.shape
     model = Qwen2ForCausalLM(
