@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Stands in for SLURM's commands, by the name it is called by. Jobs run for real, as processes of this machine.
+"""A fake of SLURM's commands, chosen by the name that it is called by. Jobs really run, as processes of this machine.
 
-CLUSTER_STAND_IN names a folder. There stand `sbatch.jsonl` and `srun.jsonl`, a line a call; of each job `<id>.json`,
-what was asked for, `<id>.state`, and `<id>.pid`, its process group. `cancel`, if there, holds a word: a job with it in
-its comment is cancelled as soon as its step runs.
+FAKE_SLURM names a folder with `sbatch.jsonl` and `srun.jsonl`, one line per call; and of each job `<id>.json`, what was
+requested, `<id>.state`, and `<id>.pid`, its process group. A job whose comment contains the word in the file `cancel`
+is cancelled as soon as it runs.
 """
 
 import json
@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-FOLDER = Path(os.environ["CLUSTER_STAND_IN"])
+FOLDER = Path(os.environ["FAKE_SLURM"])
 ACCOUNT, PARTITION = "lab", "gpu"
 
 
@@ -28,7 +28,7 @@ def state(job: Path) -> str:
 
 
 def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """`--key=value`, `--key value`, `-k value`, `-n1` and flags up to the first word that is none; and the rest."""
+    """`--key=value`, `--key value`, `-k value`, `-n1` and flags up to the first other word; and the rest."""
     found, rest = {}, list(arguments)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
@@ -87,14 +87,14 @@ def slurmd(arguments: list[str]) -> int:
 
 
 def srun(arguments: list[str]) -> int:
-    """A step: as many tasks as it asks for, else one for each GPU of the job."""
+    """A step: as many tasks as requested, else one per GPU of the job."""
     job = os.environ["SLURM_JOB_ID"]
     asked, command = options(arguments)
     batch = json.loads((FOLDER / f"{job}.json").read_text())
     tasks = [subprocess.Popen(command) for _ in range(int(asked.get("-n") or batch.get("--gpus", 1)))]
     note("srun", asked | {"id": int(job), "started": len(tasks)})
-    fated = FOLDER / "cancel"
-    if fated.exists() and fated.read_text() in batch["--comment"]:
+    cancel = FOLDER / "cancel"
+    if cancel.exists() and cancel.read_text() in batch["--comment"]:
         return scancel([job])
     return max(task.wait() for task in tasks)
 
@@ -102,7 +102,7 @@ def srun(arguments: list[str]) -> int:
 def sacct(arguments: list[str]) -> int:
     asked, _ = options([word for word in arguments if word not in ("-X", "--noheader", "--parsable2", "-n")])
     jobs = [file for file in FOLDER.glob("*.json") if json.loads(file.read_text())["--job-name"] == asked.get("--name")]
-    give_up = time.monotonic() + 50  # answers when all have ended, as who asks waits longer from time to time
+    give_up = time.monotonic() + 50  # answer once all have ended, as the executor polls at growing intervals
     while any(state(job) in ("PENDING", "RUNNING") for job in jobs) and time.monotonic() < give_up:
         time.sleep(0.1)
     for job in jobs:
@@ -138,6 +138,6 @@ def squeue(_: list[str]) -> int:
 
 if __name__ == "__main__":
     name = Path(sys.argv[0]).stem
-    if name == "slurm_stand_in":  # python slurm_stand_in.py slurmd <id>
+    if name == "fake_slurm":  # python fake_slurm.py slurmd <id>
         name, *sys.argv[1:] = sys.argv[1:]
     sys.exit(globals()[name](sys.argv[1:]))
