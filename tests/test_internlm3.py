@@ -43,7 +43,7 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
     "intermediate_size": 40,
     "max_position_embeddings": 64,
     "model_type": "internlm3",
-    "num_attention_heads": 4,  # 4 x 16 is not hidden_size: head_dim has to be heeded
+    "num_attention_heads": 4,  # 4 x 16 is not hidden_size, so head_dim matters
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,
     "pad_token_id": 2,
@@ -297,7 +297,7 @@ def test_an_added_token_may_have_an_unused_pieces_id(tmp_path):
     assert tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)[::2] == [start, end]
 
 
-def test_a_conversion_that_is_wrong_is_refused_and_the_way_out_named(checkpoint, tmp_path):
+def test_a_wrong_conversion_is_an_error_that_names_the_alternative(checkpoint, tmp_path):
     from tokenizers import normalizers
 
     settings = read_settings(checkpoint)
@@ -306,7 +306,7 @@ def test_a_conversion_that_is_wrong_is_refused_and_the_way_out_named(checkpoint,
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    with pytest.raises(UserError, match=r"disagree on 'What is 12345 \+ 67890\?'; model.remote_tokenizer=true is"):
+    with pytest.raises(UserError, match=r"disagree on 'What is 12345 \+ 67890\?'; model.remote_tokenizer=true"):
         check_tokenizer(tokenizer, checkpoint, settings, PROBLEMS[1:])
 
 
@@ -363,7 +363,7 @@ class InternLM3Tokenizer(PreTrainedTokenizer):
 """
 
 
-def test_its_own_code_runs_only_where_it_is_asked_for(checkpoint, tmp_path, monkeypatch):
+def test_its_own_code_runs_only_with_remote_tokenizer(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     source = tmp_path / "source"
     source.mkdir()

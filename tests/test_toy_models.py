@@ -1,39 +1,34 @@
-"""The stand-ins: their tokenizer, their architectures, their warm start."""
+"""Toy models: their tokenizers, their architectures, their warm start."""
 
 import itertools
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from entropy_dynamics.config import HabitsConfig, StandInConfig, WarmStartConfig
+from conftest import toy_model_config
+from entropy_dynamics.config.schema import ToyModelConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy, save_policy
-from entropy_dynamics.models.toy import build_stand_in
+from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import IGNORED, POOL, solution_batches, warm_start
+from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.prompts import prompt_tokens
 
-SHAPE = {
-    "hidden_size": 64,
-    "layers": 2,
-    "head_size": 32,
-    "heads": 2,
-    "kv_heads": 1,
-    "intermediate_size": 96,
-    "tied_embeddings": True,
-    "seed": 11,
-}
+BYTES = build_tokenizer("bytes")
+HABITS = {"shuffled": 0.5, "shortcut": 0.2, "sloppy": 0.1, "unboxed": 0.1, "rambling": 0.1}
 
 
-def stand_in(**changed) -> StandInConfig:
-    return StandInConfig(**({"architecture": "qwen2"} | SHAPE | changed))
-
-
-def lessons(**changed) -> WarmStartConfig:
-    habits = HabitsConfig(shuffled=0.5, shortcut=0.2, sloppy=0.1, unboxed=0.1, rambling=0.1)
-    values = {"terms": [2, 5], "steps": 8, "batch_size": 8, "learning_rate": 3e-3}
-    return WarmStartConfig(**(values | {"habits": habits} | changed))
+def toy_model(terms=(2, 5), habits=HABITS, lessons=None, **changes) -> ToyModelConfig:
+    shape = {"hidden_size": 64, "layers": 2, "heads": 2, "intermediate_size": 96, "seed": 11}
+    solutions = {"task": "arithmetic", "terms": terms, "habits": habits}
+    values = {"steps": 8, "batch_size": 8, "learning_rate": 3e-3, "solutions": solutions}
+    return toy_model_config(**shape | {"warm_start": values | (lessons or {})} | changes)
 
 
 # Tokenizer
@@ -48,7 +43,7 @@ def test_a_solution_is_a_token_a_character_and_comes_back_as_it_was(tokenizer):
 
 
 def test_ids_are_fixed(tokenizer):
-    # A change of any id would make every saved model useless.
+    # Changing any id would make every saved model useless.
     text = "<pad><unk><user><assistant><end>\\boxed{019+=}\n"
     assert tokenizer.encode(text, add_special_tokens=False) == [0, 1, 2, 3, 4, 5, 6, 7, 15, 16, 22, 23, 27]
     assert build_tokenizer().get_vocab() == tokenizer.get_vocab()
@@ -89,8 +84,8 @@ def test_the_tokenizer_survives_saving(tokenizer, tmp_path):
     ],
 )
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_saved_stand_in_is_the_same_model_again(tokenizer, tmp_path, architecture, class_name, own_weight, tied):
-    model = build_stand_in(stand_in(architecture=architecture, tied_embeddings=tied), tokenizer).eval()
+def test_a_saved_toy_model_loads_as_the_same_model(tokenizer, tmp_path, architecture, class_name, own_weight, tied):
+    model = build_toy_model(toy_model(architecture=architecture, tied_embeddings=tied), tokenizer).eval()
     save_policy(model, tokenizer, tmp_path)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         names = set(file.keys())
@@ -114,56 +109,57 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    one = build_stand_in(stand_in(), tokenizer)
+    one = build_toy_model(toy_model(), tokenizer)
     assert torch.equal(torch.rand(3), expected)
-    same, other = (build_stand_in(stand_in(seed=seed), tokenizer) for seed in (11, 12))
+    same, other = (build_toy_model(toy_model(seed=seed), tokenizer) for seed in (11, 12))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changes", "message"),
     [
-        ({"architecture": "gpt2"}, "one of qwen2, qwen3, llama"),
-        ({"head_size": 16, "heads": 4}, "32 or 64.*vLLM"),
-        ({"heads": 3}, "3 x 32 = 96.*hidden_size = 64"),
-        ({"kv_heads": 3}, "must divide heads = 2"),
-        ({"kv_heads": 0}, "must divide heads = 2"),
+        ({"architecture": "gpt2"}, "'qwen2', 'qwen3' or 'llama'"),
+        ({"tokenizer": "byte"}, "'characters' or 'bytes'"),
+        ({"head_size": 16, "heads": 4}, "32 or 64"),
+        ({"heads": 3}, "3 x 32; it should be hidden_size = 64"),
+        ({"heads": 2, "kv_heads": 3}, "should divide heads = 2"),
+        ({"kv_heads": 0}, "greater than 0"),
     ],
 )
-def test_a_shape_that_cannot_be_is_a_users_mistake(tokenizer, changed, message):
-    with pytest.raises(UserError, match=message):
-        build_stand_in(stand_in(**changed), tokenizer)
+def test_an_impossible_shape_is_a_users_mistake(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        toy_model(**changes)
 
 
 # Warm start
 
 
-def batches(tokenizer, number: int, **changed):
-    settings = {"seed": 4, "exclude": set(), "max_new_tokens": 24}
-    config = lessons(**{key: value for key, value in changed.items() if key not in settings})
-    settings |= {key: value for key, value in changed.items() if key in settings}
-    return list(itertools.islice(solution_batches(tokenizer, config, **settings), number))
+def batches(tokenizer, number: int, terms=(2, 5), exclude=()):
+    config = toy_model(terms).warm_start
+    return list(
+        itertools.islice(solution_batches(tokenizer, config, seed=4, exclude=exclude, max_new_tokens=24), number)
+    )
 
 
 def test_labels_are_the_response_and_nothing_else(tokenizer):
     whole = 0
-    for tokens_BT, labels_BT, _ in batches(tokenizer, 2 * POOL):
-        assert tokens_BT.shape == labels_BT.shape
-        for tokens, labels in zip(tokens_BT, labels_BT, strict=True):
-            start = tokens.tolist().index(tokenizer.convert_tokens_to_ids("<assistant>")) + 1
-            length = int((tokens != tokenizer.pad_token_id).sum())
-            assert (labels[:start] == IGNORED).all()
-            assert torch.equal(labels[start:length], tokens[start:length])
-            assert (labels[length:] == IGNORED).all()
+    for tokens, labels, _ in batches(tokenizer, 2 * POOL):
+        assert tokens.shape == labels.shape
+        for row, label in zip(tokens, labels, strict=True):
+            start = row.tolist().index(tokenizer.convert_tokens_to_ids("<assistant>")) + 1
+            length = int((row != tokenizer.pad_token_id).sum())
+            assert (label[:start] == IGNORED).all()
+            assert torch.equal(label[start:length], row[start:length])
+            assert (label[length:] == IGNORED).all()
             assert 1 <= length - start <= 24
-            ended = tokens[length - 1] == tokenizer.eos_token_id
+            ended = row[length - 1] == tokenizer.eos_token_id
             assert ended or length - start == 24  # only the limit cuts a solution short
             whole += int(ended)
     assert 0 < whole < 2 * POOL * 8  # rambling ones have no end
 
 
-def test_every_token_weighs_the_same_in_a_pool(tokenizer):
+def test_every_token_of_a_pool_has_the_same_weight(tokenizer):
     pool = batches(tokenizer, POOL)
     responses = sum(int((labels != IGNORED).sum()) for _, labels, _ in pool)
     assert all(mean == pytest.approx(responses / POOL) for *_, mean in pool)
@@ -176,20 +172,20 @@ def prompts_of(tokenizer, pool) -> set[tuple[str, ...]]:
 
 def test_excluded_problems_are_never_taught_in_any_order(tokenizer):
     held = {(str(a), str(b)) for a in range(1, 10) for b in range(a, 10) if a + b != 10}
-    taught = prompts_of(tokenizer, batches(tokenizer, POOL, terms=[2, 2]))
+    taught = prompts_of(tokenizer, batches(tokenizer, POOL, terms=(2, 2)))
     assert taught & held
     exclude = {f"{b}+{a}" for a, b in held}
-    taught = prompts_of(tokenizer, batches(tokenizer, POOL, terms=[2, 2], exclude=exclude))
+    taught = prompts_of(tokenizer, batches(tokenizer, POOL, terms=(2, 2), exclude=exclude))
     assert taught == {("1", "9"), ("2", "8"), ("3", "7"), ("4", "6"), ("5", "5")}
 
 
-def train(tokenizer, seed=2, **changed):
-    model = build_stand_in(stand_in(), tokenizer)
-    steps = []
+def train(tokenizer, seed=2, **changes):
+    config = toy_model(**changes)
+    model, steps = build_toy_model(config, tokenizer), []
     losses = warm_start(
         model,
         tokenizer,
-        lessons(**changed),
+        config.warm_start,
         seed=seed,
         exclude=set(),
         max_new_tokens=24,
@@ -198,7 +194,7 @@ def train(tokenizer, seed=2, **changed):
     return model, losses, steps
 
 
-def test_warm_start_is_the_same_for_a_seed(tokenizer):
+def test_warm_start_depends_on_the_seed_only(tokenizer):
     one, losses, steps = train(tokenizer)
     same, again, _ = train(tokenizer)
     _, other, _ = train(tokenizer, seed=3)
@@ -211,14 +207,72 @@ def test_warm_start_is_the_same_for_a_seed(tokenizer):
 
 
 def test_warm_start_learns(tokenizer):
-    careful = HabitsConfig(shuffled=0.0, shortcut=0.0, sloppy=0.0, unboxed=0.0, rambling=0.0)
-    _, losses, _ = train(tokenizer, terms=[2, 2], steps=120, batch_size=16, habits=careful)
+    careful, lessons = dict.fromkeys(HABITS, 0.0), {"steps": 120, "batch_size": 16}
+    solutions = {"task": "arithmetic", "terms": (2, 2), "habits": careful}
+    _, losses, _ = train(tokenizer, lessons=lessons | {"solutions": solutions})
     assert sum(losses[-8:]) < 0.4 * sum(losses[:8])
 
 
-def test_a_loss_that_is_not_finite_is_said_with_its_step(tokenizer):
-    model = build_stand_in(stand_in(), tokenizer)
+def test_a_loss_that_is_not_finite_is_reported_with_its_step(tokenizer):
+    model = build_toy_model(toy_model(), tokenizer)
     with torch.no_grad():
         model.model.norm.weight[0] = float("nan")
     with pytest.raises(UserError, match="nan at step 0"):
-        warm_start(model, tokenizer, lessons(), seed=0, exclude=set(), max_new_tokens=24)
+        warm_start(model, tokenizer, toy_model().warm_start, seed=0, exclude=set(), max_new_tokens=24)
+
+
+# Byte tokenizer
+
+PROBLEM = "Let $x$ be real with $x^2 = 2$ — find ⌊10x⌋.\n\tHinweis: é, 你好, 🙂"
+
+
+@given(st.text())
+@example(PROBLEM)
+@example("  two spaces  \r\n\x00 Ġ Ċ ▁ \\boxed{} \\boxed{7}")
+@example("<end> is </s>, and <assistant><user><pad> too")
+@settings(deadline=None)
+def test_any_text_comes_back(text):
+    assert BYTES.decode(BYTES.encode(text, add_special_tokens=False)) == text
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\\<")))
+@settings(deadline=None)
+def test_a_token_is_a_byte(text):
+    ids = BYTES.encode(text, add_special_tokens=False)
+    assert len(ids) == len(text.encode())
+    assert len({*ids, 0, 1, 2, 3, 4, 5}) == len({*text.encode()}) + 6  # no byte shares an id with another or a special
+
+
+def test_special_tokens_and_the_box_have_the_same_ids_in_both_tokenizers(tokenizer):
+    text = "<pad><unk><user><assistant><end>\\boxed{"
+    assert BYTES.encode(text, add_special_tokens=False) == tokenizer.encode(text, add_special_tokens=False)
+    assert len(BYTES) == 6 + 256
+    for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "padding_side"):
+        assert getattr(BYTES, name) == getattr(tokenizer, name), name
+
+
+def test_the_byte_prompt_has_the_system_line_and_the_problem_unchanged():
+    problem = Problem("p", PROBLEM, "14", "math")
+    instruction = r"Please reason step by step, and put your final answer within \boxed{}."
+    assert BYTES.decode(prompt_tokens(BYTES, problem, "chat")) == f"{instruction}\n<user>{PROBLEM}<assistant>"
+
+
+@pytest.mark.parametrize("kind", ["characters", "bytes"])
+def test_the_warm_start_uses_the_prompt_that_is_sampled_from(kind, tmp_path):
+    tokenizer, config = build_tokenizer(kind), toy_model(tokenizer=kind, lessons={"steps": 3 * POOL, "batch_size": 4})
+    batches = solution_batches(tokenizer, config.warm_start, seed=1, exclude=set(), max_new_tokens=32)
+    tokens, labels, _ = next(batches)
+    for row, label in zip(tokens, labels, strict=True):
+        start = int((label != IGNORED).nonzero()[0])
+        text = tokenizer.decode(row[:start]).split("<user>")[1].removesuffix("<assistant>")
+        assert row[:start].tolist() == prompt_tokens(tokenizer, Problem("p", text, "", "arithmetic"), "chat")
+
+    model = build_toy_model(config, tokenizer)
+    losses = warm_start(model, tokenizer, config.warm_start, seed=2, exclude=set(), max_new_tokens=32)
+    assert sum(losses[-POOL:]) < 0.9 * sum(losses[:POOL])  # a pool: its batches differ in length
+    save_policy(model, tokenizer, tmp_path)
+    loaded, loaded_tokenizer = load_policy(tmp_path)
+    assert loaded.config.max_position_embeddings == tokenizer.model_max_length
+    text = f"{PROBLEM}\\boxed{{1}}<end>"
+    assert loaded_tokenizer.encode(text) == tokenizer.encode(text)
+    assert loaded_tokenizer.chat_template == tokenizer.chat_template
