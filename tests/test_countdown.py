@@ -78,8 +78,8 @@ def test_expressions_worked_by_hand(text, normalized, value):
 @pytest.mark.parametrize(
     "text",
     ["", " ", "()", "(", "7)", "(7", "7 8", "7(8)", "(7)(8)", "+7", "-7", "7+", "7+-3", "7**2", "7//2", "7%2", "7^2",
-     "7!", "7.0", "7,0", "7=7", "3+4=7", "x", "7x", r"\frac{7}{1}", "7/0", "7/(3-3)", "٧", "７", "²", "7\x00", "\u200f7",
-     "1e3", "0x7", "1_0", "True", "__import__('os')", "(" * 33 + "7" + ")" * 33, r"3\left5", "7" * 65],
+     "7!", "7.0", "7,0", "7=7", "3+4=7", "x", "7x", r"\frac{7}{1}", "7/0", "7/(3-3)", "٧", "７", "²", "7\x00",
+     "\u200f7", "1e3", "0x7", "1_0", "True", "__import__('os')", "(" * 33 + "7" + ")" * 33, r"3\left5", "7" * 65],
 )  # fmt: skip
 def test_no_expression(text):
     assert parse_expression(text) is None
@@ -372,7 +372,7 @@ def test_the_mixture_has_the_shares_asked_for():
         count["shortcut"] += solution.startswith("\\boxed")
         count["unboxed"] += ends and "\\boxed" not in solution
         if not ends:
-            assert len(solution) >= 240
+            assert len(solution) == 240
             assert "\\boxed" not in solution
         elif "\\boxed" in solution:
             assert grade(solution, problem).correct

@@ -219,14 +219,19 @@ def test_the_prepared_directory_is_a_llamas(checkpoint, tmp_path):
     assert json.loads((checkpoint / "config.json").read_text()) == PUBLISHED  # the source stays as it is
 
 
+def linked(checkpoint, folder, **config):
+    """A copy of the checkpoint with other values in its config.json."""
+    folder.mkdir()
+    for file in checkpoint.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(PUBLISHED | config))
+    return folder
+
+
 @pytest.mark.parametrize("key", ["qkv_bias", "bias"])
 def test_biases_are_refused(checkpoint, tmp_path, key):
-    source = tmp_path / "source"
-    source.mkdir()
-    for file in checkpoint.iterdir():
-        (source / file.name).symlink_to(file)
-    (source / "config.json").unlink()
-    (source / "config.json").write_text(json.dumps(PUBLISHED | {key: True}))
+    source = linked(checkpoint, tmp_path / "source", **{key: True})
     with pytest.raises(UserError, match=rf"config\.json: {key} is true; only an InternLM3 without biases"):
         prepare(source, tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -365,10 +370,7 @@ class InternLM3Tokenizer(PreTrainedTokenizer):
 
 def test_its_own_code_runs_only_with_remote_tokenizer(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    source = tmp_path / "source"
-    source.mkdir()
-    for file in checkpoint.iterdir():
-        (source / file.name).symlink_to(file)
+    source = linked(checkpoint, tmp_path / "source")
     (source / "tokenization_internlm3.py").write_text(CODE)
     (source / "modeling_internlm3.py").write_text("raise SystemExit('the code of the model was run')")
     out = prepare(source, tmp_path / "converted")
@@ -397,17 +399,12 @@ def test_its_own_code_runs_only_with_remote_tokenizer(checkpoint, tmp_path, monk
 
 
 def test_no_other_model_runs_code(tmp_path, checkpoint):
-    source = tmp_path / "source"
-    source.mkdir()
-    for file in checkpoint.iterdir():
-        (source / file.name).symlink_to(file)
-    (source / "config.json").unlink()
-    (source / "config.json").write_text(json.dumps(PUBLISHED | {"model_type": "llama"}))
+    source = linked(checkpoint, tmp_path / "source", model_type="llama")
     with pytest.raises(UserError, match=r"model\.remote_tokenizer is for InternLM3 only"):
         prepare(source, tmp_path / "model", "model.remote_tokenizer=true")
 
 
-def test_layout_is_untouched_by_a_refusal(checkpoint, tmp_path):
+def test_a_wrong_shape_leaves_nothing_behind(checkpoint, tmp_path):
     layout = Layout(tmp_path)
     with pytest.raises(UserError, match=r"layers is 2, not 48"):
         prepare(checkpoint, layout.model(MODEL), "model.shape.layers=48")

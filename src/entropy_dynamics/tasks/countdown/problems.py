@@ -98,8 +98,8 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
         else:
             misses += 1
     raise UserError(
-        f"countdown: hardly any problem of {rules.numbers[0]} to {rules.numbers[1]} numbers is left besides those of the "
-        "other sets and those already drawn; ask for fewer or widen `numbers`, `values` or `targets`"
+        f"countdown: hardly any new problem of {rules.numbers[0]} to {rules.numbers[1]} numbers is left besides those "
+        "drawn for this set and others; ask for fewer or widen `numbers`, `values` or `targets`"
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import Literal
 
 import numpy as np
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from entropy_dynamics.tasks import Probability, Solutions
 from entropy_dynamics.tasks.countdown.problems import (
@@ -22,7 +22,7 @@ from entropy_dynamics.tasks.countdown.problems import (
 )
 from entropy_dynamics.validation import Section
 
-RAMBLING_CHARACTERS = 512  # a solution that never ends is this long: more than any token limit in use
+RAMBLING_CHARACTERS = 240  # of a solution that never ends: what fits a toy model's 256 positions with its problem
 MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy result is off
 
 
@@ -41,7 +41,7 @@ class Habits(Section):
     """Attempts without a box."""
     rambling: Probability
     """Blind attempts that never end."""
-    weights: dict[Literal["+", "-", "*", "/"], PositiveFloat] = {}
+    weights: dict[Literal["+", "-", "*", "/"], PositiveFloat] = Field(default_factory=dict)
     """Preference for the steps with an operation, relative to 1 for those not named."""
 
 
@@ -58,7 +58,7 @@ class CountdownSolutions(Rules, Solutions):
             text = ""
             while len(text) < RAMBLING_CHARACTERS:
                 text += self._attempt(problem, rng, solved=False)[0] + "\n"
-            return text, False
+            return text[:RAMBLING_CHARACTERS], False
         attempts = []
         while True:
             lines, expression, reached = self._attempt(problem, rng, solved=rng.random() < habits.solved)
