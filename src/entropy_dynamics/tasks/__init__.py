@@ -158,7 +158,7 @@ class GeneratedSet(SetSource):
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
         own_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
-        entry = self.model_dump()
+        entry = self.model_dump(mode="json")
         entry["rows"] = entry.pop("size")
         return LoadedSet(self.generate(name, own_seed, exclude), entry)
 
