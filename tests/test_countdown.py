@@ -19,7 +19,7 @@ from entropy_dynamics.models.warm_start import warm_start
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown import TASK
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
-from entropy_dynamics.tasks.countdown.problems import CountdownSet, canonical, parse_problem, reachable, steps
+from entropy_dynamics.tasks.countdown.problems import CountdownSet, canonical, moves, parse_problem, reachable
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
 from entropy_dynamics.tasks.files import load_problems
 
@@ -231,7 +231,7 @@ def test_the_search_finds_what_brute_force_finds():
         subsets = {taken for taken, _ in divided(pool, 2) if len(taken) > 1}
         assert reachable(pool, "+-*/", 200) == set().union(*map(results, subsets))
     assert reachable((2, 3), "+", 200) == {5}
-    assert {(step.operation, step.result) for step in steps((3, 6), "+-*/", 10)} == {("+", 9), ("-", 3), ("/", 2)}
+    assert {(move.operation, move.result) for move in moves((3, 6), "+-*/", 10)} == {("+", 9), ("-", 3), ("/", 2)}
 
 
 def test_problems_are_solvable_different_and_within_their_ranges():
@@ -351,7 +351,7 @@ def test_sloppy_results_are_off_as_often_as_asked_and_are_used():
         slips, lines = slips + sum(one != 0 for one in off), lines + len(off)
         wrong += equations[-1][-1] == parse_problem(problem)[1] and not grade(solution, problem).correct
     assert 0.15 < slips / lines < 0.22  # a result of 1 may be rounded up to itself
-    assert wrong > 0  # a box that its steps, but not its value, recommend
+    assert wrong > 0  # boxes that their equations recommend and their values do not
 
 
 def test_the_mixture_has_the_shares_asked_for():

@@ -173,7 +173,7 @@ def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
             byte_fallback=proto.trainer_spec.byte_fallback,
         )
     )
-    chain = []
+    chain: list[Any] = []
     if spec.precompiled_charsmap:
         chain.append(normalizers.Precompiled(spec.precompiled_charsmap))
     if spec.remove_extra_whitespaces:

@@ -134,7 +134,7 @@ def save_weights(
     dtype = tensor.dtype
     write()
 
-    where = {}
+    where: dict[str, str] = {}
     for number, names in enumerate(files, 1):
         final = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         (directory / f"part{number}.safetensors").rename(directory / final)

@@ -74,8 +74,8 @@ class HubSet(RowsSource):
     def read(self) -> tuple[list[RawProblem], dict[str, Any]]:
         from entropy_dynamics.tasks.rows import read_hub
 
+        rows = read_hub(self.repository, self.revision, subset=self.subset, split=self.hub_split, columns=self.columns)
         place = {"repository": self.repository, "revision": self.revision, "subset": self.subset}
-        rows = read_hub(**place, split=self.hub_split, columns=self.columns)
         return rows, {"source": "hub", **place, "split": self.hub_split}
 
 

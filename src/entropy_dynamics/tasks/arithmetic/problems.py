@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import GeneratedSet, Problem, Range
 
-DIGITS = 9  # the numbers are 1 to 9: adding a zero is no step
+DIGITS = 9  # the numbers are 1 to 9: adding a zero changes nothing
 _SUM = re.compile(r"\d+(\+\d+)+")
 
 

@@ -14,6 +14,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import GeneratedSet, Problem, Range
 from entropy_dynamics.validation import Section
 
+Operation = Literal["+", "-", "*", "/"]
 PATIENCE = 10_000  # draws in a row without a new problem: then there are hardly any left
 _PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
 
@@ -25,7 +26,7 @@ def _searchable(numbers: tuple[int, int]) -> tuple[int, int]:
 
 
 class Rules(Section):
-    """Which problems there are. Solvable means in steps whose results are positive integers up to `largest`."""
+    """Which problems there are. Solvable means with intermediate results that are positive integers up to `largest`."""
 
     numbers: Annotated[Range, AfterValidator(_searchable)]
     """[fewest, most] numbers given, all counts equally frequent; the search takes 0.3 s for a problem of 6."""
@@ -52,11 +53,11 @@ class CountdownSet(Rules, GeneratedSet):
         return problems
 
 
-class Step(NamedTuple):
+class Move(NamedTuple):
     """Two numbers of a pool, at `left` and `right` in it, combined."""
 
     left: int
-    operation: str
+    operation: Operation
     right: int
     result: int
     pool: tuple[int, ...]
@@ -104,24 +105,24 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
 
 
 @lru_cache(maxsize=1 << 16)
-def steps(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Step, ...]:
+def moves(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Move, ...]:
     """Every different way to combine two numbers of a pool in ascending order."""
     found = {}
     for low, high in combinations(range(len(pool)), 2):
         a, b = pool[high], pool[low]
         rest = [number for place, number in enumerate(pool) if place not in (low, high)]
-        results = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if a % b == 0 else 0}
-        for operation in operations:
-            if 0 < (result := results[operation]) <= largest:
-                found[a, operation, b] = Step(high, operation, low, result, tuple(sorted([*rest, result])))
+        results: dict[Operation, int] = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if a % b == 0 else 0}
+        for operation, result in results.items():
+            if operation in operations and 0 < result <= largest:
+                found[a, operation, b] = Move(high, operation, low, result, tuple(sorted([*rest, result])))
     return tuple(found.values())
 
 
 @lru_cache(maxsize=1 << 16)
 def reachable(pool: tuple[int, ...], operations: str, largest: int) -> frozenset[int]:
-    """Results of one or more steps from a pool in ascending order."""
+    """Results of one or more moves from a pool in ascending order."""
     found = set()
-    for step in steps(pool, operations, largest):
-        found.add(step.result)
-        found |= reachable(step.pool, operations, largest)
+    for move in moves(pool, operations, largest):
+        found.add(move.result)
+        found |= reachable(move.pool, operations, largest)
     return frozenset(found)

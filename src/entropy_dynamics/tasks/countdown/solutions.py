@@ -1,6 +1,6 @@
-r"""Worked solutions: attempts with one step per line, then the expression of the last attempt in a box.
+r"""Worked solutions: attempts with one equation per line, then the expression of the last attempt in a box.
 
-An attempt at "3,5,7,25=24" reads "7-3=4\n25-5=20\n20+4=24\n" and has the expression "(25-5)+(7-3)". Which step leads to
+An attempt at "3,5,7,25=24" reads "7-3=4\n25-5=20\n20+4=24\n" and has the expression "(25-5)+(7-3)". Which move leads to
 the target cannot be seen without a search, so a model that imitates these solutions has every route in its repertoire,
 prefers some (`weights`), and is correct about as often as `solved` and `attempts` make it.
 """
@@ -13,12 +13,13 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from entropy_dynamics.tasks import Probability, Solutions
 from entropy_dynamics.tasks.countdown.problems import (
+    Operation,
     Rules,
     canonical,
     draw_problems,
+    moves,
     parse_problem,
     reachable,
-    steps,
 )
 from entropy_dynamics.validation import Section
 
@@ -28,7 +29,7 @@ MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy result is off
 
 class Habits(Section):
     solved: Probability
-    """An attempt: all its steps keep the target within reach. Otherwise they are blind."""
+    """An attempt: all its moves keep the target within reach. Otherwise they are blind."""
     attempts: PositiveInt
     """The most in a solution; the last one is boxed, whatever its result."""
     gives_up: Probability
@@ -41,8 +42,8 @@ class Habits(Section):
     """Attempts without a box."""
     rambling: Probability
     """Blind attempts that never end."""
-    weights: dict[Literal["+", "-", "*", "/"], PositiveFloat] = Field(default_factory=dict)
-    """Preference for the steps with an operation, relative to 1 for those not named."""
+    weights: dict[Operation, PositiveFloat] = Field(default_factory=dict)
+    """Preference for moves with an operation, relative to 1 for those not named."""
 
 
 class CountdownSolutions(Rules, Solutions):
@@ -75,19 +76,19 @@ class CountdownSolutions(Rules, Solutions):
         numbers, target = parse_problem(problem)
         pool = sorted((number, str(number)) for number in numbers.elements())  # with the expression of each
         lines, expression = "", pool[-1][1]
-        while choices := steps(tuple(number for number, _ in pool), self.operations, self.largest):
+        while choices := moves(tuple(number for number, _ in pool), self.operations, self.largest):
             if solved:
                 rules = self.operations, self.largest
-                leading = [step for step in choices if target == step.result or target in reachable(step.pool, *rules)]
-                choices = leading or choices  # a sloppy result may have lost the target
-            cumulated = np.cumsum([self.habits.weights.get(step.operation, 1.0) for step in choices])
-            step = choices[np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right")]
-            (a, left), (b, right) = pool.pop(step.left), pool.pop(step.right)  # left is the later one
-            result = step.result
+                leading = [move for move in choices if target == move.result or target in reachable(move.pool, *rules)]
+                choices = tuple(leading) or choices  # a sloppy result may have lost the target
+            cumulated = np.cumsum([self.habits.weights.get(move.operation, 1.0) for move in choices])
+            move = choices[np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right")]
+            (a, left), (b, right) = pool.pop(move.left), pool.pop(move.right)  # left is the later one
+            result = move.result
             if rng.random() < self.habits.sloppy:
                 result = max(1, result + int(rng.choice(MISTAKES)))
-            lines += f"{a}{step.operation}{b}={result}\n"
-            expression = f"{_operand(left)}{step.operation}{_operand(right)}"
+            lines += f"{a}{move.operation}{b}={result}\n"
+            expression = f"{_operand(left)}{move.operation}{_operand(right)}"
             if result == target:
                 return lines, expression, True
             pool = sorted([*pool, (result, expression)])
