@@ -102,7 +102,7 @@ def test_other_files_are_refused(tmp_path):
         read_file(tmp_path / "a.parquet")
     assert "\n" not in str(error.value)
     pd.DataFrame({"id": [1], "question": ["q"], "answer": [1]}).to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(UserError, match="no column 'problem'.*question"):
+    with pytest.raises(UserError, match=r"no column 'problem'.*question"):
         read_file(tmp_path / "b.parquet")
     pd.DataFrame({"id": [], "problem": [], "answer": []}).to_parquet(tmp_path / "c.parquet")
     with pytest.raises(UserError, match="holds no problems"):
