@@ -23,6 +23,7 @@ from entropy_dynamics.training.loading import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake
+from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
 pytest_plugins = ["recorded_results"]  # results to try `verify` on
@@ -123,7 +124,6 @@ def model(shared_model):
 @pytest.fixture
 def make_trainer(prompts, tokenizer) -> Callable:
     """`make_trainer(model, method, ...)`: a trainer of `model`; other keywords are those of `training_config`."""
-    from reference import even_sum, training_config
 
     def make(
         model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, ranks=None, **changes

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of the grader, for as long as wanted: python tests/fuzz_grader.py -max_total_time=600
+"""Coverage-guided fuzzing of the graders, for as long as wanted: python tests/fuzz_grader.py -max_total_time=600
 
 Needs atheris (pip install atheris). Every property of `grader_attacks.check` that fails ends it, with the input in a
 file crash-*; arguments are those of libFuzzer.
@@ -8,16 +8,16 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["entropy_dynamics.tasks.grading"]):
-    from grader_attacks import HUGE, PIECES, check
+with atheris.instrument_imports(include=["entropy_dynamics.tasks"]):
+    from grader_attacks import ANSWERS, HUGE, PIECES, check, countdown, sums
 
-ANSWERS = [33, -33, 0, 3, 3300, 10**18 - 1]
+PROBLEMS = [countdown(), *map(sums, ANSWERS)]
 
 
 def fuzz(data: bytes) -> None:
     """The bytes choose pieces of hostile responses and write what stands between them."""
     source = atheris.FuzzedDataProvider(data)
-    answer = source.PickValueInList(ANSWERS)
+    problem = source.PickValueInList(PROBLEMS)
     reason = source.PickValueInList(["stop", "length"])
     parts = []
     while source.remaining_bytes():
@@ -27,7 +27,7 @@ def fuzz(data: bytes) -> None:
             parts.append(source.PickValueInList(HUGE))
         else:
             parts.append(source.ConsumeUnicode(source.ConsumeIntInRange(0, 40)))
-    check("".join(parts), answer, reason)
+    check("".join(parts), problem, reason)
 
 
 if __name__ == "__main__":

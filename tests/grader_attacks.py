@@ -1,4 +1,4 @@
-r"""Responses that try to break a grader, and an independent tiny reading of the last box.
+r"""Responses that try to break a grader, and independent readings of the last box.
 
 Shared by the tests with hypothesis and by the fuzzer with atheris, which has no hypothesis.
 """
@@ -6,8 +6,13 @@ Shared by the tests with hypothesis and by the fuzzer with atheris, which has no
 import re
 import sys
 from contextlib import contextmanager
+from fractions import Fraction
 
-MEGABYTE = 1_000_000
+from entropy_dynamics.tasks import Grade, Problem, tasks
+from entropy_dynamics.training.rewards import REWARDS
+
+tasks()  # imports them: later it would look like a grader that does
+
 CANARY = "canary-of-the-grader"  # the name of a file that no response may create
 CODE = [
     f"__import__('os').system('touch {CANARY}')",
@@ -46,9 +51,25 @@ BRACES = [
     "Answer:",
     "\n",
 ]
-PIECES = [*CODE, *TOWERS, *DIGITS, *INVISIBLE, *FORMATS, *NUMBERS, *BOXES, *BRACES]
+EXPRESSIONS = [
+    "(",
+    ")",
+    "((((",
+    "+",
+    "-",
+    "*",
+    "/",
+    "\\times",
+    "\\left(",
+    "3*11",
+    "33-0",
+    "300/(3-3)",
+    "(300-3)/11+6",
+    "3(11)",
+]
+PIECES = [*CODE, *TOWERS, *DIGITS, *INVISIBLE, *FORMATS, *NUMBERS, *BOXES, *BRACES, *EXPRESSIONS]
 
-# What a megabyte may be made of: each of these again and again.
+# What a long response may be made of: each of these again and again.
 FAMILIES = [*PIECES, "\\boxed{1}", "{}", "\\boxed{}{", "1,", "1,234", "-1", "1.", "answer:", "answer ", " ", "a", "é"]
 FAMILIES = sorted({one for one in FAMILIES if one})
 
@@ -117,20 +138,51 @@ def literal(box: str | None) -> int | None:
     return sign * value
 
 
-def check(text: str, answer: int, finish_reason: str) -> None:
-    """The properties of every grade: it comes back, nothing was evaluated, it is right only where the number stands."""
-    from entropy_dynamics.tasks.grading import REWARDS, Grade, grade
+def evaluated(box: str | None) -> tuple[Fraction, list[int]] | None:
+    """The value of a box as Python reads it, and the numbers in it; None unless it has numbers, + - * / and () only."""
+    for latex, plain in ((r"\times", "*"), (r"\cdot", "*"), (r"\div", "/"), (r"\left", " "), (r"\right", " ")):
+        box = (box or "").replace(latex, plain)
+    box = box.replace("×", "*").replace("÷", "/").replace("−", "-")
+    if not re.fullmatch(r"[0-9+\-*/()\s]+", box) or re.search(r"\*\*|//", box):
+        return None
+    try:
+        value = eval(re.sub("[0-9]+", "Fraction('\\g<0>')", " ".join(box.split())), {"Fraction": Fraction})
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return None
+    return (value, [int(number) for number in re.findall("[0-9]+", box)]) if isinstance(value, Fraction) else None
 
+
+ANSWERS = [33, -33, 0, 3, 3300, 10**18 - 1]
+
+
+def sums(answer: int) -> Problem:
+    return Problem("p", "?", str(answer), "arithmetic")
+
+
+def countdown() -> Problem:
+    return Problem("p", "0,1,3,3,11,33,300=33", "33", "countdown")
+
+
+def check(text: str, problem: Problem, finish_reason: str) -> None:
+    """The properties of every grade: nothing was evaluated, and it is correct only if an independent reading agrees."""
     with nothing_evaluated():
-        found = grade(text, answer, finish_reason)
+        found = problem.grade(text, finish_reason)
         rewards = [reward(found) for reward in REWARDS.values()]
     assert isinstance(found, Grade)
-    assert all(-1 <= reward <= 1 for reward in rewards)
-    assert found.correct == (found.answer == answer)
-    if found.correct:
-        assert literal(last_box(text)) == answer
+    assert all(reward in (1.0, 0.0, -0.1, -1.0) for reward in rewards)
+    assert found.truncated == (finish_reason == "length")
+    assert found.formatted == (found.answer is not None and not found.truncated)
+    assert found.answer_correct or not found.correct
+    box = last_box(text)
+    if problem.task == "countdown":
+        assert found.answer is None or evaluated(box) is not None
+        if found.correct:
+            value, numbers = evaluated(box)
+            assert value == int(problem.answer)
+            given = [int(number) for number in problem.text.partition("=")[0].split(",")]
+            assert all(numbers.count(number) <= given.count(number) for number in numbers)
+        return
+    assert found.correct == (found.answer == problem.answer)
+    assert found.answer == (None if found.answer is None else str(literal(box)))
     if found.answer_correct:
-        written = re.sub(r"[^0-9]", "", text)
-        assert str(abs(answer)) in written  # it is nowhere else than in the text
-    if literal(last_box(text)) is None:
-        assert found.answer is None
+        assert problem.answer.lstrip("-") in re.sub(r"[^0-9]", "", text)  # it is nowhere else than in the text

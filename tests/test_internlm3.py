@@ -43,7 +43,7 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
     "intermediate_size": 40,
     "max_position_embeddings": 64,
     "model_type": "internlm3",
-    "num_attention_heads": 4,  # 4 x 16 is not hidden_size: head_dim has to be heeded
+    "num_attention_heads": 4,  # 4 x 16 is not hidden_size, so head_dim matters
     "num_hidden_layers": 2,
     "num_key_value_heads": 2,
     "pad_token_id": 2,
@@ -219,14 +219,19 @@ def test_the_prepared_directory_is_a_llamas(checkpoint, tmp_path):
     assert json.loads((checkpoint / "config.json").read_text()) == PUBLISHED  # the source stays as it is
 
 
+def linked(checkpoint, folder, **config):
+    """A copy of the checkpoint with other values in its config.json."""
+    folder.mkdir()
+    for file in checkpoint.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(PUBLISHED | config))
+    return folder
+
+
 @pytest.mark.parametrize("key", ["qkv_bias", "bias"])
 def test_biases_are_refused(checkpoint, tmp_path, key):
-    source = tmp_path / "source"
-    source.mkdir()
-    for file in checkpoint.iterdir():
-        (source / file.name).symlink_to(file)
-    (source / "config.json").unlink()
-    (source / "config.json").write_text(json.dumps(PUBLISHED | {key: True}))
+    source = linked(checkpoint, tmp_path / "source", **{key: True})
     with pytest.raises(UserError, match=rf"config\.json: {key} is true; only an InternLM3 without biases"):
         prepare(source, tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -297,7 +302,7 @@ def test_an_added_token_may_have_an_unused_pieces_id(tmp_path):
     assert tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)[::2] == [start, end]
 
 
-def test_a_conversion_that_is_wrong_is_refused_and_the_way_out_named(checkpoint, tmp_path):
+def test_a_wrong_conversion_is_an_error_that_names_the_alternative(checkpoint, tmp_path):
     from tokenizers import normalizers
 
     settings = read_settings(checkpoint)
@@ -306,7 +311,7 @@ def test_a_conversion_that_is_wrong_is_refused_and_the_way_out_named(checkpoint,
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    with pytest.raises(UserError, match=r"disagree on 'What is 12345 \+ 67890\?'; model.remote_tokenizer=true is"):
+    with pytest.raises(UserError, match=r"disagree on 'What is 12345 \+ 67890\?'; model.remote_tokenizer=true"):
         check_tokenizer(tokenizer, checkpoint, settings, PROBLEMS[1:])
 
 
@@ -363,12 +368,9 @@ class InternLM3Tokenizer(PreTrainedTokenizer):
 """
 
 
-def test_its_own_code_runs_only_where_it_is_asked_for(checkpoint, tmp_path, monkeypatch):
+def test_its_own_code_runs_only_with_remote_tokenizer(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    source = tmp_path / "source"
-    source.mkdir()
-    for file in checkpoint.iterdir():
-        (source / file.name).symlink_to(file)
+    source = linked(checkpoint, tmp_path / "source")
     (source / "tokenization_internlm3.py").write_text(CODE)
     (source / "modeling_internlm3.py").write_text("raise SystemExit('the code of the model was run')")
     out = prepare(source, tmp_path / "converted")
@@ -397,17 +399,12 @@ def test_its_own_code_runs_only_where_it_is_asked_for(checkpoint, tmp_path, monk
 
 
 def test_no_other_model_runs_code(tmp_path, checkpoint):
-    source = tmp_path / "source"
-    source.mkdir()
-    for file in checkpoint.iterdir():
-        (source / file.name).symlink_to(file)
-    (source / "config.json").unlink()
-    (source / "config.json").write_text(json.dumps(PUBLISHED | {"model_type": "llama"}))
+    source = linked(checkpoint, tmp_path / "source", model_type="llama")
     with pytest.raises(UserError, match=r"model\.remote_tokenizer is for InternLM3 only"):
         prepare(source, tmp_path / "model", "model.remote_tokenizer=true")
 
 
-def test_layout_is_untouched_by_a_refusal(checkpoint, tmp_path):
+def test_a_wrong_shape_leaves_nothing_behind(checkpoint, tmp_path):
     layout = Layout(tmp_path)
     with pytest.raises(UserError, match=r"layers is 2, not 48"):
         prepare(checkpoint, layout.model(MODEL), "model.shape.layers=48")

@@ -4,8 +4,6 @@ from contextlib import nullcontext
 
 import pandas as pd
 import pytest
-from entropy_dynamics.tasks.problems import write_problems
-from omegaconf import OmegaConf
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
@@ -15,6 +13,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.stages import pass_rates
 from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
+from entropy_dynamics.tasks.files import write_problems
 
 
 def test_the_paper_keeps_two_to_fourteen_of_sixteen():
@@ -51,7 +50,7 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
 
 
 class Scripted:
-    """A sampler that answers sample k of problem i rightly if k < i."""
+    """A sampler whose sample k of problem i is correct if k < i."""
 
     def __init__(self, problems, tokenizer):
         self.problems, self.tokenizer, self.asked = problems, tokenizer, {}
@@ -61,7 +60,7 @@ class Scripted:
         rollouts = []
         for number, (prompt, problem) in enumerate(zip(prompts, self.problems, strict=True)):
             for sample in range(samples):
-                answer = problem.answer + (0 if sample < number else 1)
+                answer = int(problem.answer) + (0 if sample < number else 1)
                 tokens = self.tokenizer.encode(f"\\boxed{{{answer}}}", add_special_tokens=False)
                 rollouts.append(Rollout(prompt.problem_id, sample, [*tokens, self.tokenizer.eos_token_id], "stop"))
         return rollouts
@@ -91,10 +90,9 @@ def test_an_empty_set_is_one_line_and_no_file(prepared):
 
 
 def test_the_real_sampler_and_grader(prepared, problems):
-    """Bounds wide enough that unanswered problems stay, which the configuration itself would not allow."""
     config, layout = prepared
-    OmegaConf.update(config, "pass_rates.low", -1.0)
-    frame = measure_pass_rates(config, layout)
+    bounds = config.pass_rates.model_copy(update={"low": None, "high": None})
+    frame = measure_pass_rates(config.model_copy(update={"pass_rates": bounds}), layout)
     assert len(frame) == 12
     assert frame["kept"].all()
     assert frame["correct"].between(0, 8).all()

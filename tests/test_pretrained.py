@@ -12,7 +12,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
@@ -97,7 +96,7 @@ def contents(folder):
 # ---------------------------------------------------------------- from a directory
 
 
-def test_a_sharded_model_is_taken_whole_and_its_source_left_alone(sharded, tmp_path):
+def test_a_sharded_model_is_copied_whole_and_its_source_unchanged(sharded, tmp_path):
     before = contents(sharded)
     (tmp_path / "models").mkdir()
     out = prepare(sharded, tmp_path / "models" / MODEL)
@@ -115,7 +114,8 @@ def test_a_sharded_model_is_taken_whole_and_its_source_left_alone(sharded, tmp_p
     assert facts == {
         "name": MODEL,
         "label": "Qwen2.5-7B-Instruct",
-        "stand_in": False,
+        "toy": False,
+        "substitute": False,
         "pretrained": "Qwen/Qwen2.5-7B-Instruct",
         "revision": None,  # a directory's is not known
         "architecture": "qwen2",
@@ -140,14 +140,14 @@ def test_a_tied_model_counts_its_embedding_once(tmp_path):
     assert json.loads((out / "model.json").read_text())["parameters"] == model.num_parameters()
 
 
-def test_what_a_directory_has_besides_is_not_taken(source, tmp_path):
+def test_other_files_of_a_directory_are_not_copied(source, tmp_path):
     for name in ("modeling_qwen.py", "pytorch_model.bin", "training_args.bin", "consolidated.safetensors", "README.md"):
         (source / name).write_bytes(b"no part of the model")
     out = prepare(source, tmp_path / MODEL)
     assert {file.name for file in out.iterdir()} == ROOT_FILES | {"model.safetensors"}
 
 
-def test_a_tokenizer_is_what_its_file_says(tmp_path):
+def test_the_tokenizer_is_the_one_in_its_file(tmp_path):
     """R1-Distill-Llama names the class of another tokenizer; transformers would rebuild it and give other ids."""
     source = write_model(tmp_path / "source")
     LlamaForCausalLM(
@@ -203,12 +203,12 @@ def test_a_broken_model_is_one_line_and_leaves_nothing(sharded, tmp_path):
     refused("no model.safetensors in .*: a model is loaded from safetensors only", only_pickles)
     refused(rf"1 of the {len(shards)} weights files .* are missing: {shards[1]}", lambda it: (it / shards[1]).unlink())
     refused(r"weights files .* are missing: secret", lambda it: edit_index(it, x="../secret"))
-    refused(rf"{shards[0]}: not a whole safetensors file", truncate)
+    refused(rf"{shards[0]}: not a complete safetensors file", truncate)
     refused(r"\d+ weights are missing, for example ", edit_index)
     refused(r"no model in .*: it has no config.json", lambda it: (it / "config.json").unlink())
-    refused(r"config.json: not readable as JSON", lambda it: (it / "config.json").write_text("{"))
+    refused(r"config.json: not JSON", lambda it: (it / "config.json").write_text("{"))
     refused(
-        r"transformers knows no model_type 'qwen99', and no code is run",
+        r"model_type 'qwen99' is not in transformers, and no other code is run",
         lambda it: edit_config(it, model_type="qwen99"),
     )
     refused(
@@ -217,12 +217,11 @@ def test_a_broken_model_is_one_line_and_leaves_nothing(sharded, tmp_path):
     refused(r"its tokenizer does not load", lambda it: (it / "tokenizer.json").write_text("{}"))
 
 
-def test_every_wrong_part_of_the_shape_is_named(source, tmp_path):
+def test_every_difference_from_the_shape_is_named(source, tmp_path):
     with pytest.raises(UserError) as error:
         prepare(source, tmp_path / MODEL, "model.shape.layers=28", "model.shape.tied_embeddings=true")
     assert str(error.value) == (
-        f"{source}/config.json is not of the shape that model.shape says: layers is 2, not 28; "
-        "tied_embeddings is False, not True"
+        f"{source}/config.json differs from model.shape: layers is 2, not 28; tied_embeddings is False, not True"
     )
 
 
@@ -238,11 +237,11 @@ def test_a_revision_is_a_whole_commit(tmp_path, revision):
         prepare_pretrained(config, tmp_path / MODEL, [])
 
 
-def test_a_smaller_model_in_the_place_of_the_papers_is_called_a_stand_in(source, tmp_path):
+def test_a_smaller_model_in_place_of_the_papers_is_a_substitute(source, tmp_path):
     layout = Layout(tmp_path)
-    prepare(source, layout.model(MODEL), "model.stand_in=true", "model.pretrained=Qwen/Qwen2.5-0.5B-Instruct")
-    ran = Results(tmp_path, "gpu", tmp_path, tmp_path).model(MODEL).ran
-    assert ran == "stand-in of Qwen2.5-7B-Instruct (Qwen/Qwen2.5-0.5B-Instruct)"
+    prepare(source, layout.model(MODEL), "model.substitute=true", "model.pretrained=Qwen/Qwen2.5-0.5B-Instruct")
+    facts = json.loads((layout.model(MODEL) / "model.json").read_text())
+    assert (facts["substitute"], facts["pretrained"]) == (True, "Qwen/Qwen2.5-0.5B-Instruct")
 
 
 # ---------------------------------------------------------------- from the Hub
@@ -338,12 +337,12 @@ def reach(monkeypatch, address):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
-def test_a_broken_download_goes_on_where_it_was(hub, tmp_path):
+def test_an_interrupted_download_resumes(hub, tmp_path):
     out = tmp_path / "models" / MODEL
     config = settings(f"model.revision={REVISION}")
     hub.broken = "model-00002-of-00004.safetensors"
     with pytest.raises(
-        UserError, match=r"^Qwen/Qwen2.5-7B-Instruct at 01234567 could not be fetched .* model.path"
+        UserError, match=r"^Qwen/Qwen2.5-7B-Instruct at 01234567 cannot be downloaded .* model.path"
     ) as error:
         prepare_pretrained(config, out, [])
     assert "\n" not in str(error.value)
@@ -355,7 +354,7 @@ def test_a_broken_download_goes_on_where_it_was(hub, tmp_path):
     hub.sent.clear()
     prepare_pretrained(config, out, [])
     assert broken in hub.sent
-    assert not first & set(hub.sent)  # what was there was not fetched again
+    assert not first & set(hub.sent)  # what was there was not downloaded again
     assert not {"modeling_qwen.py", "pytorch_model.bin", "original/model.safetensors"} & {*first, *hub.sent}
 
     taken = {file.name for file in out.iterdir()}
@@ -367,7 +366,7 @@ def test_a_broken_download_goes_on_where_it_was(hub, tmp_path):
     assert [path.name for path in out.parent.iterdir()] == [MODEL]
 
 
-def test_a_wrong_shape_is_seen_before_the_weights_are_fetched(hub, tmp_path):
+def test_a_wrong_shape_is_seen_before_the_weights_are_downloaded(hub, tmp_path):
     with pytest.raises(UserError, match="layers is 2, not 28"):
         prepare_pretrained(settings(f"model.revision={REVISION}", "model.shape.layers=28"), tmp_path / MODEL, [])
     assert "config.json" in hub.sent
@@ -375,7 +374,7 @@ def test_a_wrong_shape_is_seen_before_the_weights_are_fetched(hub, tmp_path):
 
 
 def test_a_revision_that_the_hub_does_not_have(hub, tmp_path):
-    with pytest.raises(UserError, match="at ffffffff could not be fetched"):
+    with pytest.raises(UserError, match="at ffffffff cannot be downloaded"):
         prepare_pretrained(settings(f"model.revision={'f' * 40}"), tmp_path / MODEL, [])
 
 
@@ -384,14 +383,14 @@ def test_without_a_network_the_way_out_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     results = ["--results", str(tmp_path)]
     laptop = ["--set", "data.train.size=8", "--set", "data.evaluation.dapo500.size=2"]
-    assert main(["data", "--scale", "laptop", *results, *laptop]) == 0
+    assert main(["problems", "--scale", "laptop", *results, *laptop]) == 0
     (tmp_path / "laptop").rename(tmp_path / "paper")
     capsys.readouterr()
     for _ in range(2):  # what the first try leaves must not look like a model to the second
         assert main(["model", "--scale", "paper", "--model", MODEL, *results]) == 2
         _, err = capsys.readouterr()
         assert err.startswith(
-            "error: Qwen/Qwen2.5-7B-Instruct at a09a3545 could not be fetched from the Hugging Face Hub"
+            "error: Qwen/Qwen2.5-7B-Instruct at a09a3545 cannot be downloaded from the Hugging Face Hub"
         )
         assert "model.path" in err
         assert err.count("\n") == 1

@@ -2,8 +2,6 @@
 
 import pandas as pd
 import pytest
-from entropy_dynamics.sampling.responses import make_prompts, make_training_prompts
-from entropy_dynamics.tasks.problems import Problem, write_problems
 
 from conftest import ROOT
 from entropy_dynamics.cli import main
@@ -12,10 +10,14 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages.common import make_prompts, make_training_prompts
 from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
-from entropy_dynamics.tasks.prompts import SYSTEM, encode_prompt, preview_messages, render_prompt
+from entropy_dynamics.tasks import Problem, find_task
+from entropy_dynamics.tasks.files import write_problems
+from entropy_dynamics.tasks.prompts import preview_prompt, prompt_tokens, render_prompt
 
-PROBLEM = "What is 1+1?"
+PROBLEM = Problem("p", "What is 1+1?", "2", "math")
+SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."  # spec: Appendix B of the paper
 TEMPLATE = (
     "<s>{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -47,48 +49,38 @@ def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
 def test_base_is_trinitys_format(llama_tokenizer):
     expected = f"System:{SYSTEM}\nUser:\nWhat is 1+1?\nAssistant:\n"
     assert render_prompt(llama_tokenizer, PROBLEM, "base") == expected
-    assert preview_messages(PROBLEM, "base") == expected
+    assert preview_prompt(PROBLEM, "base") == expected
 
 
 @pytest.mark.parametrize("prompt_format", ["chat", "base"])
-def test_begins_once(llama_tokenizer, prompt_format):
+def test_the_first_token_is_not_doubled(llama_tokenizer, prompt_format):
     text = render_prompt(llama_tokenizer, PROBLEM, prompt_format).removeprefix("<s>")
     expected = [0] + [ord(character) for character in text]
-    assert encode_prompt(llama_tokenizer, PROBLEM, prompt_format, len(expected)) == expected
-
-
-def test_a_prompt_over_the_limit_names_the_problem_and_both_lengths(llama_tokenizer):
-    length = len(encode_prompt(llama_tokenizer, PROBLEM, "chat", 10_000))
-    with pytest.raises(
-        UserError, match=rf"What is 1\+1.* {length} tokens.* sampling.max_prompt_tokens = {length - 1}$"
-    ) as error:
-        encode_prompt(llama_tokenizer, PROBLEM, "chat", length - 1)
-    assert "\n" not in str(error.value)
-    with pytest.raises(UserError) as error:
-        encode_prompt(llama_tokenizer, "long\n" * 10_000, "chat", 100)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 200
+    assert prompt_tokens(llama_tokenizer, PROBLEM, prompt_format) == expected
 
 
 def test_preview_has_both_messages():
-    assert preview_messages(PROBLEM, "chat") == f"[system]\n{SYSTEM}\n[user]\n{PROBLEM}"
+    assert preview_prompt(PROBLEM, "chat") == f"[system]\n{SYSTEM}\n[user]\nWhat is 1+1?"
 
 
-def test_mistakes_are_named(llama_tokenizer):
-    with pytest.raises(UserError, match="prompt_format 'chats'"):
-        render_prompt(llama_tokenizer, PROBLEM, "chats")
-    with pytest.raises(UserError, match="prompt_format ''"):
-        preview_messages(PROBLEM, "")
+def test_every_task_has_its_own_instruction():
+    problem = Problem("p", "3,8=24", "24", "countdown")
+    instruction = find_task("countdown").instruction
+    assert preview_prompt(problem, "base") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
+    assert r"\boxed{}" in instruction
+
+
+def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
     llama_tokenizer.chat_template = None
-    with pytest.raises(UserError, match="no chat template"):
+    with pytest.raises(UserError, match="no chat template; set prompt_format: base"):
         render_prompt(llama_tokenizer, PROBLEM, "chat")
 
 
 # ---------------------------------------------------------------- prompts over the limit
 
 MODEL = "qwen2.5-7b-instruct"
-SUMS = [Problem("long", "1+1+1+1+1+1", 6), Problem("short", "1+2", 3), Problem("longer", "1+1+1+1+1+1+1", 7)]
-SUMS += [Problem("fits", "1+3+1", 5)]  # five characters, and three tokens of the template around them
+TEXTS = {"long": "1+1+1+1+1+1", "short": "1+2", "longer": "1+1+1+1+1+1+1", "fits": "1+3+1"}
+SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "arithmetic") for name, text in TEXTS.items()]
 
 
 @pytest.fixture
@@ -117,7 +109,8 @@ def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(scale, 
     left = make_training_prompts(config, tokenizer, SUMS)
     assert [prompt.problem_id for prompt in left] == ["short", "fits"]  # a prompt at the limit is within it
     assert left == make_prompts(config, tokenizer, [SUMS[1], SUMS[3]])
-    with pytest.raises(UserError, match=r"1\+1\+1.*sampling.max_prompt_tokens"):
+    over = rf"problem long has {limit + 6} tokens, over the limit sampling.max_prompt_tokens = {limit}$"
+    with pytest.raises(UserError, match=over):
         make_prompts(config, tokenizer, SUMS)
     none, _ = scale(limit - 3)
     message = (
@@ -160,7 +153,7 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     limit = lengths(scale(1000)[0], tokenizer)[3]
     _, layout = scale(limit)
     write_json(layout.model(MODEL) / "model.json", {})
-    write_problems(layout.problems("dapo500"), [Problem("v", "2+2", 4)])
+    write_problems(layout.problems("dapo500"), [Problem("v", "2+2", "4", "arithmetic")])
     pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}).to_parquet(layout.pass_rates)
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
@@ -180,7 +173,10 @@ def command(scale, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     _, layout = scale(1000)
     for name in ("aime24", "aime25", "dapo500"):
-        write_problems(layout.problems(name), [Problem(f"{name}-0", "4+4", 8), Problem(f"{name}-1", "4+5", 9)])
+        write_problems(
+            layout.problems(name),
+            [Problem(f"{name}-{number}", f"4+{4 + number}", str(8 + number), "arithmetic") for number in range(2)],
+        )
 
     def run(*arguments):
         code = main(["prompt", "--model", MODEL, "--results", str(tmp_path), *arguments])

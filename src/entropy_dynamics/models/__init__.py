@@ -1,0 +1,1 @@
+"""Toy models, pretrained models, and the directories that hold either."""

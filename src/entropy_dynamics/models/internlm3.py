@@ -1,7 +1,7 @@
-"""InternLM3 as a Llama: transformers has no class for it, and its weights are Llama's under Llama's names.
+"""InternLM3 as a Llama: transformers has no class for it, and its weights have Llama's names and shapes.
 
-It is published with code of its own, which nothing here runs: config.json is rewritten, and the tokenizer, a slow class
-over sentencepiece, becomes a fast one that has to give sentencepiece's ids for every text that it will meet.
+The code it is published with is not run: config.json is rewritten, and the tokenizer, a slow class over sentencepiece,
+becomes a fast one, which must give sentencepiece's ids for every text that it will encode.
 """
 
 import json
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-OWN_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # of config.json; a Llama has none of them
+OWN_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # in config.json, unknown to a Llama
 BPE = 2  # in sentencepiece's trainer_spec.model_type
 NORMAL = 1  # the type of a piece that merging makes: no control, byte, unknown or user-defined symbol
 USER_DEFINED = 4
-PROBES = (  # where conversions of sentencepiece models have gone wrong
+PROBES = (  # where conversions of sentencepiece models are known to go wrong
     " a",
     "  two spaces",
     "trailing  ",
@@ -39,14 +39,16 @@ PROBES = (  # where conversions of sentencepiece models have gone wrong
 
 
 def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
-    """The config.json of `LlamaForCausalLM` for the same weights, from InternLM3's own.
+    """The config.json of `LlamaForCausalLM` for the same weights.
 
-    Its rope is "dynamic": the same as none within max_position_embeddings. Raises UserError for biases: transformers'
-    Llama and vLLM's have no such switches and would leave them out without a word.
+    The "dynamic" RoPE scaling has no effect within max_position_embeddings.
+
+    Raises:
+        UserError: the model has biases, which transformers' and vLLM's Llama would silently ignore.
     """
     for key in ("qkv_bias", "bias"):
         if published.get(key):
-            raise UserError(f"{where}: {key} is true; only an InternLM3 without biases can be run as a Llama")
+            raise UserError(f"{where}: {key} is true; only an InternLM3 without biases runs as a Llama")
     kept = {key: value for key, value in published.items() if key not in OWN_KEYS}
     rope = published.get("rope_scaling") or {"rope_type": "default"}
     return kept | {
@@ -59,21 +61,21 @@ def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
 
 
 def read_settings(source: Path) -> dict[str, Any]:
-    """tokenizer_config.json of an InternLM3, with its chat template wherever that stands."""
+    """tokenizer_config.json of an InternLM3, with the chat template, which may be in a file of its own."""
     settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
     template = source / "chat_template.jinja"
     if template.is_file():
         settings["chat_template"] = template.read_text(encoding="utf-8")
     for key in ("added_tokens_decoder", "chat_template"):
         if not settings.get(key):
-            raise UserError(f"{source / 'tokenizer_config.json'}: it has no {key}, which InternLM3's has")
+            raise UserError(f"{source / 'tokenizer_config.json'}: no {key}, which InternLM3 needs")
     return settings
 
 
 def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
-    """The token that ends a turn: of the ids in generation_config.json the one that the chat template writes.
+    """The token that ends a turn: the one of generation_config.json's `ends` that the chat template writes.
 
-    The published eos_token is </s>, but the model ends its turn with <|im_end|>.
+    The published eos_token is </s>, but the model ends its turns with <|im_end|>.
     """
     added = settings["added_tokens_decoder"]
     contents = [added[str(end)]["content"] for end in ([ends] if isinstance(ends, int) else ends or [])]
@@ -82,9 +84,13 @@ def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
 
 
 def convert_tokenizer(source: Path, end: str, settings: dict[str, Any]) -> "PreTrainedTokenizerFast":
-    """The fast tokenizer of `source`/tokenizer.model with the added tokens and the chat template of `settings`.
+    """`source`/tokenizer.model as a fast tokenizer with the added tokens and the chat template of `settings`.
 
-    `end` is its eos_token. Hold it against sentencepiece by `check_tokenizer`. Raises UserError without sentencepiece.
+    Args:
+        end: its eos_token.
+
+    Raises:
+        UserError: sentencepiece is not installed, or the model is not BPE.
     """
     sentencepiece_model = _import("sentencepiece.sentencepiece_model_pb2")
     from tokenizers import AddedToken, processors
@@ -120,10 +126,9 @@ def convert_tokenizer(source: Path, end: str, settings: dict[str, Any]) -> "PreT
 def check_tokenizer(
     tokenizer: "PreTrainedTokenizerFast", source: Path, settings: dict[str, Any], texts: Iterable[str]
 ) -> None:
-    """Raise UserError for the first text whose ids are not those of the published tokenizer.
+    """Raise UserError for the first text whose ids differ from the published tokenizer's.
 
-    That one cuts a text at its added tokens and gives what is between them to sentencepiece, whose own package is the
-    truth here.
+    The published one splits a text at its added tokens and encodes the rest with sentencepiece.
     """
     processor = _import("sentencepiece").SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
@@ -135,20 +140,19 @@ def check_tokenizer(
         if converted != _published_ids(text, cut, added, processor):
             raise UserError(
                 f"{source}: the converted tokenizer and sentencepiece disagree on {text[:60]!r}; "
-                "model.remote_tokenizer=true is the documented way out: it runs the tokenizer's own code, from the "
-                "pinned revision"
+                "model.remote_tokenizer=true runs the tokenizer's own code instead, from the pinned revision"
             )
 
 
 def _published_ids(text: str, cut: re.Pattern, added: dict[str, int], processor: "SentencePieceProcessor") -> list[int]:
     ids: list[int] = []
-    for part in cut.split(text):
-        ids += [added[part]] if part in added else processor.encode(part)
+    for piece in cut.split(text):
+        ids += [added[piece]] if piece in added else processor.encode(piece)
     return ids
 
 
 def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
-    """Merges by falling score, and the model's own normalisation of spaces and characters."""
+    """Merges by descending score, and the model's own normalization of spaces and characters."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL and piece.piece in vocabulary}
@@ -169,14 +173,14 @@ def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
             byte_fallback=proto.trainer_spec.byte_fallback,
         )
     )
-    steps = []
+    chain: list[Any] = []
     if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+        chain.append(normalizers.Precompiled(spec.precompiled_charsmap))
     if spec.remove_extra_whitespaces:
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        chain += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     if spec.add_dummy_prefix:
-        steps.append(normalizers.Prepend("▁"))
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+        chain.append(normalizers.Prepend("▁"))
+    tokenizer.normalizer = normalizers.Sequence([*chain, normalizers.Replace(" ", "▁")])
     ends = [decoders.Strip(content=" ", left=1)] if spec.add_dummy_prefix else []
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
     return tokenizer
@@ -189,11 +193,10 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise UserError(
-            "InternLM3's tokenizer is converted with sentencepiece, which is not installed: "
-            'pip install "entropy-dynamics[internlm3]"'
+            'converting InternLM3\'s tokenizer needs sentencepiece: pip install "entropy-dynamics[internlm3]"'
         ) from None
 
 
 def _content(token: str | dict[str, Any]) -> str:
-    """tokenizer_config.json has a special token either as its text or as an object with its `content`."""
+    """A special token of tokenizer_config.json, which is either a string or an object with `content`."""
     return token if isinstance(token, str) else token["content"]

@@ -1,4 +1,4 @@
-"""Loading and saving a policy: a directory with safetensors, a config and a tokenizer, as transformers has it."""
+"""Loading and saving a policy: a directory as transformers writes it, with config, tokenizer and safetensors."""
 
 import copy
 import json
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FACTS = "model.json"  # what a model directory says of itself; it holds the hashes of the weights
-FILE_BYTES = 4 * 2**30  # of one safetensors file: what is held at a time while a policy is written
+FACTS = "model.json"  # a model directory's record: what the model is, and the hashes of its files
+FILE_BYTES = 4 * 2**30  # of one safetensors file, which is what is held in memory while a policy is written
 
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """The model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read. No published code is run but that of a tokenizer, and that only where its user asked for
-    it when the model was made ready (model.remote_tokenizer). Raises UserError if the directory holds no model.
+    Only safetensors are read. The only published code that is ever run is a tokenizer's, with model.remote_tokenizer.
+
+    Raises:
+        UserError: the directory holds no model, or a damaged one.
     """
     return load_model(directory), load_tokenizer(directory)
 
@@ -38,7 +40,7 @@ def load_model(directory: Path | str) -> "PreTrainedModel":
             directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
         )
     except (SafetensorError, OSError) as error:
-        raise UserError(f"the model in {directory} is damaged ({error}): delete it, and make it anew") from error
+        raise UserError(f"the model in {directory} is damaged ({error}): delete and recreate it") from error
     return model.eval()
 
 
@@ -50,27 +52,22 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     # tokenizer.json is the whole tokenizer. AutoTokenizer would build another one from the model's type: Qwen2's for a
-    # stand-in of that type, and one that gives R1-Distill-Llama's texts other ids.
+    # toy model of that type, and one that gives other ids for R1-Distill-Llama.
     if (directory / "tokenizer.json").is_file():
         try:
             return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
         except Exception as error:  # the library has nothing narrower for a file that it cannot read
-            raise UserError(
-                f"the tokenizer in {directory} is damaged ({error}): delete it, and make it anew"
-            ) from error
+            raise UserError(f"the tokenizer in {directory} is damaged ({error}): delete and recreate it") from error
     trusted = (directory / FACTS).is_file() and read_facts(directory).get("remote_tokenizer", False)
     return AutoTokenizer.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
 
 
 def check_model_directory(directory: Path | str) -> Path:
-    """Raise UserError if `directory` lacks a config, a tokenizer or safetensors."""
+    """`directory` as a Path. Raises UserError if it lacks a config, a tokenizer or safetensors."""
     directory = Path(directory)
-    if not (directory / "config.json").is_file():
-        raise UserError(f"no model in {directory}: it has no config.json")
-    if not (directory / "tokenizer_config.json").is_file():
-        raise UserError(f"no tokenizer in {directory}: it has no tokenizer_config.json")
-    if not any(directory.glob("*.safetensors")):
-        raise UserError(f"no weights in {directory}: a model is loaded from safetensors only")
+    for part, files in (("model", "config.json"), ("tokenizer", "tokenizer_config.json"), ("weights", "*.safetensors")):
+        if not any(directory.glob(files)):
+            raise UserError(f"no {part} in {directory}: it has no {files}")
     return directory
 
 
@@ -80,7 +77,14 @@ def save_policy(
     directory: Path,
     weights: Iterable[tuple[str, "Tensor"]] | None = None,
 ) -> None:
-    """Write what `load_policy` reads. `weights`, by default the model's own, are taken one after the other."""
+    """Write what `load_policy` reads.
+
+    Args:
+        weights: name and tensor of each parameter, consumed one by one; by default the model's own.
+
+    Raises:
+        UserError: they cannot be written, for example because the disk is full.
+    """
     if weights is None:
         weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
     dtype = save_weights(weights, directory)
@@ -93,29 +97,29 @@ def save_policy(
         tokenizer.save_pretrained(directory)
     except OSError:
         raise
-    except Exception as error:  # the library has nothing narrower for a full disk
+    except Exception as error:  # the library's own for a full disk
         raise UserError(f"{directory}: the tokenizer cannot be written ({error})") from error
 
 
 def save_weights(
     weights: Iterable[tuple[str, "Tensor"]], directory: Path, file_bytes: int = FILE_BYTES
 ) -> "torch.dtype":
-    """Write weights as safetensors, with the names and the index that transformers gives them; return their dtype.
+    """Write weights as safetensors, with the file names and the index of transformers; return their dtype.
 
-    A file is written as soon as it is full, so a model is never held whole. Weights that are tied come once.
+    A file is written as soon as it is full, so a model is never held whole. Tied weights come once.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
-    parts: list[list[str]] = []
+    files: list[list[str]] = []  # names of the weights in each
     held: dict[str, torch.Tensor] = {}
     held_bytes = total = 0
 
     def write() -> None:
-        parts.append(list(held))
+        files.append(list(held))
         try:
-            save_file(held, directory / f"part{len(parts)}.safetensors", metadata={"format": "pt"})
+            save_file(held, directory / f"part{len(files)}.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:  # a full disk, for one
             raise UserError(f"{directory}: the weights cannot be written ({error})") from error
         held.clear()
@@ -130,33 +134,36 @@ def save_weights(
     dtype = tensor.dtype
     write()
 
-    where = {}
-    for number, names in enumerate(parts, 1):
-        final = "model.safetensors" if len(parts) == 1 else f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+    where: dict[str, str] = {}
+    for number, names in enumerate(files, 1):
+        final = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         (directory / f"part{number}.safetensors").rename(directory / final)
         where |= dict.fromkeys(names, final)
-    if len(parts) > 1:
+    if len(files) > 1:
         write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
     return dtype
 
 
+def write_facts(directory: Path, facts: dict[str, Any]) -> None:
+    """Write `facts` and the hashes of all files in `directory` to its model.json, the last file to be written."""
+    hashes = {"weights_sha256": weight_hashes(directory), "outputs": other_hashes(directory)}
+    write_json(directory / FACTS, facts | hashes)
+
+
 def weight_hashes(directory: Path) -> dict[str, str]:
-    """The sha256 of each weights file in `directory`, by name."""
+    """SHA-256 of each file of weights in `directory`, by name."""
     return {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))}
 
 
 def other_hashes(directory: Path) -> dict[str, str]:
-    """The sha256 of each file below `directory` that holds no weights, by its path from there."""
+    """SHA-256 of each file below `directory` that holds no weights, by relative path."""
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
     return {file.relative_to(directory).as_posix(): sha256(file) for file in files}
 
 
 def read_facts(directory: Path) -> dict[str, Any]:
-    """What the model in `directory` says of itself. Raises UserError where that is no JSON object."""
+    """The record of the model in `directory`. Raises UserError if it is not JSON."""
     try:
-        facts = json.loads((directory / FACTS).read_text(encoding="utf-8"))
-        if not isinstance(facts, dict):
-            raise ValueError("it has to hold an object of keys and values")
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{directory / FACTS} is damaged ({error}): delete it, and make it anew") from error
-    return facts
+        return json.loads((directory / FACTS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{directory / FACTS} is damaged ({error}): delete and recreate the model") from error

@@ -1,4 +1,4 @@
-"""Pretrained models: fetched at their pinned revision, or taken from a directory, and checked before anything runs."""
+"""Pretrained models: downloaded at a pinned revision, or taken from a directory, and checked before anything runs."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from entropy_dynamics.models.internlm3 import (
     read_settings,
     turn_end,
 )
-from entropy_dynamics.models.loading import FACTS, load_tokenizer, other_hashes, weight_hashes
+from entropy_dynamics.models.loading import load_tokenizer, write_facts
 from entropy_dynamics.results.files import write_json, written_whole
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TOKENIZER = (
     "merges.txt",
     "chat_template.jinja",
 )
-TOKENIZER_CODE = "tokenization*.py"  # taken, and run, with model.remote_tokenizer only
+TOKENIZER_CODE = "tokenization*.py"  # downloaded, and run, with model.remote_tokenizer only
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
 SHAPE = {  # the name in model.shape -> the name in config.json
@@ -55,9 +55,13 @@ SHAPE = {  # the name in model.shape -> the name in config.json
 def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
     """Write the model that `config.model` names into `out`, whole or not at all, with its `model.json`.
 
-    It comes from `model.path` or, at `model.revision`, from the Hugging Face Hub; files that a broken download got are
-    not fetched again. `texts` are what a converted tokenizer has to be right on. Raises UserError for a model that
-    cannot be had, is not in safetensors, is not whole, or is of another shape than `model.shape`.
+    It comes from `model.path` or, at `model.revision`, from the Hugging Face Hub. An interrupted download resumes.
+
+    Args:
+        texts: those on which a converted tokenizer has to agree with the published one.
+
+    Raises:
+        UserError: the model is not available, not in safetensors, incomplete, or not of the shape in `model.shape`.
     """
     model = config.model
     if model.path is not None:
@@ -68,13 +72,13 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         return
     if not re.fullmatch(r"[0-9a-f]{40}", model.revision):
         raise UserError(
-            f"model.revision is {model.revision!r}; it has to be a commit of {model.pretrained}, 40 hex digits"
+            f"model.revision is {model.revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
         )
     # Beside `out`, so that the files can be hard-linked; with the revision, so that two never mix.
     download = out.with_name(f".{out.name}.{model.revision}.download")
     code = [TOKENIZER_CODE] if model.remote_tokenizer else []
     _download(model, download, [*CONFIGURATION, *TOKENIZER, *code])
-    _check_shape(_transformers_config(_read_config(download), download), model.shape, download)  # before the long part
+    _check_shape(_transformers_config(_read_config(download), download), model.shape, download)  # before the weights
     _download(model, download, list(WEIGHTS))
     _assemble(model, download, out, texts)
     shutil.rmtree(download)
@@ -89,18 +93,18 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             revision=model.revision,
             local_dir=directory,
             allow_patterns=patterns,
-            ignore_patterns="*/*",  # some repositories have the weights once more, in a folder
+            ignore_patterns="*/*",  # some repositories hold a second copy of the weights, in a folder
         )
     except Exception as error:  # of the network, the Hub or the disk: of many classes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{model.pretrained} at {model.revision[:8]} could not be fetched from the Hugging Face Hub ({reason}); "
-            "trying again fetches only the files that are missing, and model.path can name a directory with the model"
+            f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
+            "rerunning downloads only what is missing, and model.path can name a directory with the model"
         ) from error
 
 
 def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
-    """Check `source` and make `out` of it, changing nothing in `source`."""
+    """Check `source` and assemble `out` from it; `source` stays unchanged."""
     published = _read_config(source)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
@@ -122,20 +126,18 @@ def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str])
             _write_internlm3_tokenizer(source, directory, texts, remote=model.remote_tokenizer)
         else:
             _copy(source, directory, TOKENIZER)
-        facts: dict[str, Any] = {
+        facts = {
             "name": model.name,
             "label": model.label,
             "toy": False,
             "substitute": model.substitute,
             "pretrained": model.pretrained,
-            "revision": model.revision if model.path is None else None,  # nobody knows a directory's revision
+            "revision": model.revision if model.path is None else None,  # a directory's is unknown
             "architecture": configuration.model_type,
             "parameters": skeleton.num_parameters(),
             "remote_tokenizer": model.remote_tokenizer,
-            "weights_sha256": weight_hashes(directory),
-            "outputs": other_hashes(directory),
         }
-        write_json(directory / FACTS, facts)
+        write_facts(directory, facts)
         _check_tokenizer_loads(directory, source)
 
 
@@ -146,18 +148,20 @@ def _read_config(source: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path}: not readable as JSON: {error}") from None
+        raise UserError(f"{path}: not JSON: {error}") from None
 
 
 def _transformers_config(published: dict[str, Any], source: Path) -> "PreTrainedConfig":
-    """The configuration as transformers completes it; an InternLM3's is that of a Llama."""
+    """The config completed with transformers' defaults; InternLM3's becomes a Llama's."""
     from transformers import CONFIG_MAPPING
 
     if published.get("model_type") == "internlm3":
         published = llama_config(published, source / "config.json")
     kind = published.get("model_type")
     if kind not in CONFIG_MAPPING:
-        raise UserError(f"{source / 'config.json'}: transformers knows no model_type {kind!r}, and no code is run")
+        raise UserError(
+            f"{source / 'config.json'}: model_type {kind!r} is not in transformers, and no other code is run"
+        )
     return CONFIG_MAPPING[kind].from_dict(published)
 
 
@@ -171,11 +175,11 @@ def _check_shape(configuration: "PreTrainedConfig", shape: ShapeConfig, source: 
         if value != getattr(shape, name)
     ]
     if wrong:
-        raise UserError(f"{source / 'config.json'} is not of the shape that model.shape says: {'; '.join(wrong)}")
+        raise UserError(f"{source / 'config.json'} differs from model.shape: {'; '.join(wrong)}")
 
 
 def _weight_files(source: Path) -> list[Path]:
-    """The safetensors files that make up the model: those that its index names, or the only one."""
+    """The model's safetensors files: those that its index names, or the only one."""
     index = source / INDEX
     names = {"model.safetensors"}
     if index.is_file():
@@ -201,9 +205,9 @@ def _skeleton(configuration: "PreTrainedConfig") -> "PreTrainedModel":
 
 
 def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool) -> None:
-    """Raise UserError unless the files hold the model's tensors, no fewer and no more.
+    """Raise UserError unless the files hold exactly the model's tensors.
 
-    transformers would start a missing one at random and leave an unknown one out, each with no more than a warning.
+    transformers would only warn, initialize missing ones at random and ignore unknown ones.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -213,7 +217,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
             with safe_open(file, framework="pt") as tensors:
                 found |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise UserError(f"{file}: not a whole safetensors file ({error})") from None
+            raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
     optional = {"lm_head.weight"} if tied else set()
     missing = expected.keys() - found.keys() - optional
@@ -221,8 +225,8 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     reshaped = {name for name in found.keys() & expected.keys() if found[name] != expected[name]}
     for names, fault in (
         (missing, "are missing"),
-        (unknown, "are none of the model's"),
-        (reshaped, "have another shape than config.json says"),
+        (unknown, "do not belong to the model"),
+        (reshaped, "have another shape than in config.json"),
     ):
         if names:
             raise UserError(f"{files[0].parent}: {len(names)} weights {fault}, for example {min(names)}")
@@ -249,7 +253,7 @@ def _write_internlm3_tokenizer(source: Path, out: Path, texts: Iterable[str], *,
 def _check_tokenizer_loads(directory: Path, source: Path) -> None:
     try:
         tokenizer = load_tokenizer(directory)
-    except Exception as error:  # of many classes: a broken file, or a published class that transformers has outgrown
+    except Exception as error:  # of many classes: a broken file, or published code that fits another transformers
         raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
@@ -262,8 +266,8 @@ def _copy(source: Path, out: Path, names: Iterable[str]) -> None:
 
 
 def _link(file: Path, target: Path) -> None:
-    """A hard link, which costs no disk and outlives its source; a copy where there can be none."""
+    """A hard link, which takes no disk space and outlives its source; a copy across file systems."""
     try:
-        os.link(file.resolve(), target)  # the Hub's cache has symbolic links
+        os.link(file.resolve(), target)  # the Hub's cache holds symbolic links
     except OSError:
         shutil.copyfile(file, target)

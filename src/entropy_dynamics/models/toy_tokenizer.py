@@ -8,9 +8,9 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 BOX = "\\boxed{"  # one token, so that the box costs three tokens and not nine
-CHARACTERS = "0123456789+-*/()=}., \n"
+CHARACTERS = "0123456789+-*/()=}., \n"  # of the tasks that can write solutions
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
-SYSTEM_TURN = {  # a model that knows one toy task gets no instruction
+SYSTEM_TURN = {  # a model that knows a single task needs no instruction
     "characters": "",
     "bytes": "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}",
 }
@@ -23,10 +23,10 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
-    """The tokenizer that all toy models of one `kind` share; its ids are fixed.
+    """The tokenizer of all toy models of one `kind`; its ids are fixed.
 
-    "characters" has those of toy tasks, and any other becomes `unk_token_id`; "bytes" has a token for every byte, so
-    any text comes back unchanged.
+    "characters" has a token per character of the toy tasks, and unk_token_id for any other; "bytes" has one per byte,
+    so it can decode any text that it encodes.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -50,7 +50,7 @@ def _characters() -> "Tokenizer":
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()  # tokens are joined as they are, without spaces between them
+    tokenizer.decoder = decoders.Fuse()  # no spaces between tokens
     return tokenizer
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-IGNORED = -100  # the label that cross-entropy leaves out
-POOL = 8  # batches whose solutions are written together and then sorted by length
+IGNORED = -100  # the label that cross-entropy ignores
+POOL = 8  # batches whose solutions are written together and sorted by length
 WARM_UP = 0.05  # fraction of the steps in which the learning rate rises
 WEIGHT_DECAY = 0.01
 BETAS = (0.9, 0.98)
@@ -63,7 +63,7 @@ def warm_start(
         # Padding is on the right, where causal attention never looks, so no attention mask is needed.
         logits = model(tokens[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")
-        # Every token counts alike: a mean over each batch would favour short solutions.
+        # All tokens have equal weight: a mean over each batch would favour short solutions.
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):
             raise UserError(f"warm start: the loss is {loss.item()} at step {step}; lower its learning_rate")
@@ -96,10 +96,10 @@ def solution_batches(
     solutions = config.solutions
     problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
-    template = Problem("", "<problem>", "", solutions.task)  # all prompts are alike but for the problem
+    template = Problem("", "<problem>", "", solutions.task)  # prompts differ in the problem's text only
     before, after = render_prompt(tokenizer, template, "chat").split(template.text)
     while True:
-        # Rows of similar length share a batch: half of a batch cut at random would be padding.
+        # Rows of similar length share a batch: half of a random batch would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
         written = [solutions.solve(problem, rng) for problem in drawn]
         texts = [f"{before}{problem}{after}" for problem in drawn]

@@ -1,4 +1,4 @@
-"""What several stages share: prompts of problems, and grading of rollouts."""
+"""Shared by stages: prompts of problems, and grading of rollouts."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ def make_prompts(
 def make_training_prompts(
     config: StageConfig, tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem]
 ) -> list[Prompt]:
-    """Like `make_prompts`, without prompts longer than sampling.max_prompt_tokens.
+    """The prompts of those `problems` whose prompts are no longer than sampling.max_prompt_tokens.
 
     Raises:
         UserError: none is left.

@@ -1,22 +1,21 @@
 """The base model: a pretrained one, or a toy model that is built and warm-started from random weights."""
 
 from pathlib import Path
-from typing import Any
 
 from entropy_dynamics.config import StageConfig
-from entropy_dynamics.models.loading import FACTS, other_hashes, save_policy, weight_hashes
+from entropy_dynamics.models.loading import save_policy, write_facts
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import warm_start
-from entropy_dynamics.results.files import write_json, written_whole
+from entropy_dynamics.results.files import written_whole
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.progress import Progress
 
 
 def prepare_model(config: StageConfig, layout: Layout) -> Path:
-    """Write the base model `config.model.name` into `layout.model(...)`, with `model.json` saying what it is.
+    """Write the base model `config.model.name` and its `model.json` into `layout.model(...)`.
 
     A model that the scale lists in `toy_models` is built; any other is pretrained (see `prepare_pretrained`).
     """
@@ -46,7 +45,7 @@ def _build(config: StageConfig, out: Path, exclude: set[str]) -> None:
         )
     with written_whole(out) as directory:
         save_policy(model, tokenizer, directory)
-        facts: dict[str, Any] = {
+        facts = {
             "name": name,
             "label": config.model.label,
             "toy": True,
@@ -57,7 +56,5 @@ def _build(config: StageConfig, out: Path, exclude: set[str]) -> None:
             "parameters": model.num_parameters(),
             "warm_start_loss": losses[-1],
             "spec": spec.model_dump(),
-            "weights_sha256": weight_hashes(directory),
-            "outputs": other_hashes(directory),
         }
-        write_json(directory / FACTS, facts)
+        write_facts(directory, facts)

@@ -19,11 +19,10 @@ from entropy_dynamics.tasks.files import load_problems
 
 
 def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None = None) -> pd.DataFrame:
-    """Sample every training problem and write `pass_rates.parquet`: one row per problem, and why it was dropped.
+    """Sample every training problem and write `pass_rates.parquet` with its provenance: one row per problem.
 
     Columns: problem_id, correct, samples, rate, kept, reason (empty if kept). A problem whose prompt is too long is not
-    sampled: 0 samples, and its rate is NaN. Beside the file is its provenance. What an interrupted call had sampled is
-    not sampled again.
+    sampled: 0 samples and a rate of NaN. An interrupted call resumes with the shards that it had written.
 
     Raises:
         UserError: no problem is left.
@@ -39,9 +38,9 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
     shards = Shards(layout.shards("pass_rates"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
 
-        def counted(part: Sequence[Prompt]) -> pd.DataFrame:
+        def counted(shard: Sequence[Prompt]) -> pd.DataFrame:
             rollouts = sampler.sample(
-                part,
+                shard,
                 samples=count,
                 temperature=config.sampling.temperature,
                 max_new_tokens=config.sampling.max_new_tokens,
@@ -64,7 +63,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
         raise UserError(
             f"the pass-rate filter keeps none of {len(frame)} problems: no rate lies between "
             f"{0 if low is None else low} and {1 if high is None else high}; widen pass_rates.low and pass_rates.high "
-            "or take other problems"
+            "or use other problems"
         )
     if ranks.is_main:
         write_parquet(layout.pass_rates, frame)
@@ -95,7 +94,7 @@ def filter_by_rate(correct: pd.Series, samples: int, low: float | None, high: fl
 
 
 def _with_unsampled(sampled: pd.DataFrame, ids: list[str], reason: str) -> pd.DataFrame:
-    """`sampled`, and a row dropped for `reason` for each of the other `ids`; in the order of `ids`."""
+    """`sampled` and, for each other id, a row dropped for `reason`; in the order of `ids`."""
     others = {
         "problem_id": sorted(set(ids) - set(sampled["problem_id"])),
         "correct": 0,

@@ -1,8 +1,6 @@
 """The problem sets of a scale: one to train on, several to evaluate on, no problem in two of them."""
 
 import hashlib
-import zlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +10,10 @@ from entropy_dynamics.config import TRAIN
 from entropy_dynamics.config.schema import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
-from entropy_dynamics.tasks import GeneratedSet, Problem, SetSource, find_task
-from entropy_dynamics.tasks.cleaning import clean_problems, strip_instructions
+from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import write_problems
-from entropy_dynamics.tasks.rows import column_names
-from entropy_dynamics.tasks.sources import FileSet, HubSet, RowsSource, SplitSet
+from entropy_dynamics.tasks.rows import has_columns
+from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet
 from entropy_dynamics.validation import parse
 
 REPORT = "problems.json"
@@ -33,51 +30,32 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
     Raises:
         UserError: a bad file or setting, or a set that ends up empty; then nothing is written.
     """
-    sources = data.sets
-    in_folder = _files_in_folder(data.folder, sources) if data.folder else {}
+    sources = data.sets | _files_in_folder(data)
     for name, one in sources.items():
         if isinstance(one, FileSet) and Path(one.path).resolve().parent == Path(out_dir).resolve():
             raise UserError(
                 f"{_key(name)}: {one.path} is in {out_dir}, where the sets are written; choose another folder"
             )
-    sources |= {name: _replacement(sources[name], path) for name, path in in_folder.items()}
-    sets: dict[str, list[Problem]] = {}
-    entries: dict[str, dict[str, Any]] = {}
-    splits = {name: one for name, one in sources.items() if isinstance(one, SplitSet)}
-    if TRAIN in splits:
-        raise UserError(f"{_key(TRAIN)}.source: a split is taken out of the training set")
-
+    splits = {name: one for name, one in sources.items() if isinstance(one, SplitSet) and name != TRAIN}
+    sets: dict[str, LoadedSet] = {}
     for name in [name for name in (*data.evaluation, TRAIN) if name not in splits]:
-        others = [problem.text for problems in sets.values() for problem in problems]
-        problems, dropped, entry = _problems_of(
-            name, sources[name], data.seed, exclude=others, id_needed=name not in in_folder
-        )
-        for other in sets:
-            problems, shared = _without(problems, sets[other])
-            if shared:
-                dropped[f"also in {other}"] = shared
-        sets[name] = problems
-        entries[name] = entry | {"dropped": dropped}
-        if not problems:
-            reasons = ", ".join(f"{number} x {reason}" for reason, number in dropped.items())
-            raise UserError(f"{_key(name)}: none of its {entry['rows']} problems is left ({reasons})")
-
+        sets[name] = _load(name, sources[name], data.seed, sets)
+    train = sets[TRAIN]
     for name, split in splits.items():
-        if split.size >= len(sets[TRAIN]):
+        if split.size >= len(train.problems):
             raise UserError(
-                f"{_key(name)}.size: {split.size} leaves nothing of the {len(sets[TRAIN])} problems to train on"
+                f"{_key(name)}.size: {split.size} leaves nothing of the {len(train.problems)} problems to train on"
             )
-        sets[name], sets[TRAIN] = split_problems(sets[TRAIN], split.size, data.seed)
-        entries[name] = {"source": "split", "rows": split.size, "dropped": {}}
-        entries[TRAIN]["dropped"][f"taken for {name}"] = split.size
+        taken, train.problems = split_problems(train.problems, split.size, data.seed)
+        train.dropped[f"taken for {name}"] = split.size
+        sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
 
     report: dict[str, Any] = {"seed": data.seed, "sets": {}}
     for name in sources:
-        report["sets"][name] = entries[name] | {
-            "kept": len(sets[name]),
-            "ids_sha256": ids_sha256(problem.id for problem in sets[name]),
-        }
-    _write(Path(out_dir), sets, report)
+        problems = sets[name].problems
+        counts = {"dropped": dict(sets[name].dropped), "kept": len(problems)}
+        report["sets"][name] = sets[name].entry | counts | {"ids_sha256": ids_sha256(one.id for one in problems)}
+    _write(Path(out_dir), {name: sets[name].problems for name in sources}, report)
     return report
 
 
@@ -119,64 +97,48 @@ def ids_sha256(ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
 
 
-def _files_in_folder(folder: str, sets: Iterable[str]) -> dict[str, Path]:
-    """For each of `sets` that has one, its file `<set>.jsonl` or `<set>.parquet`."""
-    if not Path(folder).is_dir():
-        raise UserError(f"data.folder: no folder {folder} (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)")
-    files = {}
-    for name in sets:
-        found = [path for suffix in ("jsonl", "parquet") if (path := Path(folder) / f"{name}.{suffix}").is_file()]
-        if len(found) > 1:
-            raise UserError(f"data.folder: both {found[0]} and {found[1].name} exist; one file is one set")
-        if found:
-            files[name] = found[0]
-    return files
-
-
-def _replacement(source: SetSource, path: Path) -> FileSet:
-    """The file as a source: with the columns of the source that it replaces, if it has them, or the default ones."""
-    task = source.task if isinstance(source, RowsSource) else "math"
-    own = FileSet(source="file", path=str(path), task=task)
-    if isinstance(source, RowsSource) and {source.problem_column, source.answer_column} <= set(column_names(path)):
-        columns = {key: getattr(source, key) for key in ("problem_column", "answer_column")}
-        return own.model_copy(update=columns)
-    return own
-
-
-def _problems_of(
-    name: str, source: SetSource, seed: int, exclude: list[str], id_needed: bool
-) -> tuple[list[Problem], dict[str, int], dict[str, Any]]:
-    """The problems of one set, the number of dropped rows by reason, and the report's entry."""
-    if isinstance(source, GeneratedSet):
-        own_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
-        problems = source.generate(name, own_seed, exclude)
-        entry = source.model_dump()
-        return problems, {}, entry | {"rows": entry.pop("size")}
-
-    assert isinstance(source, RowsSource)
+def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet]) -> LoadedSet:
+    """The problems of one set that are in none of `others`."""
+    exclude = [problem.text for other in others.values() for problem in other.problems]
     try:
-        raw, entry = source.read(id_needed)
-        task = find_task(source.task)
-        rows, stripped = strip_instructions(raw, task)
-        problems, dropped = clean_problems(rows, task)
+        loaded = source.load(name, seed, exclude)
     except UserError as error:
-        advice = ""
-        if isinstance(source, HubSet):
-            advice = (
-                "; without a network, set data.folder or ENTROPY_DYNAMICS_PROBLEMS to a folder with "
-                f"{name}.jsonl or {name}.parquet (columns problem, answer)"
-            )
-        raise UserError(f"{_key(name)}: {error}{advice}") from error
-    if stripped:
-        entry["instructions_removed"] = stripped
-    return problems, dict(Counter(dropped["reason"])), entry
+        raise UserError(f"{_key(name)}: {error}") from error
+    for other in others:
+        keys = {find_task(problem.task).key(problem.text) for problem in others[other].problems}
+        kept = [problem for problem in loaded.problems if find_task(problem.task).key(problem.text) not in keys]
+        if shared := len(loaded.problems) - len(kept):
+            loaded.problems, loaded.dropped[f"also in {other}"] = kept, shared
+    if not loaded.problems:
+        reasons = ", ".join(f"{number} x {reason}" for reason, number in loaded.dropped.items())
+        raise UserError(f"{_key(name)}: none of its {loaded.entry['rows']} problems is left ({reasons})")
+    return loaded
 
 
-def _without(problems: list[Problem], others: list[Problem]) -> tuple[list[Problem], int]:
-    """The problems that are not among `others`, and how many are."""
-    keys = {find_task(other.task).key(other.text) for other in others}
-    kept = [problem for problem in problems if find_task(problem.task).key(problem.text) not in keys]
-    return kept, len(problems) - len(kept)
+def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
+    """For each set that has a file `<set>.jsonl` or `<set>.parquet` in `data.folder`, that file as its source."""
+    if data.folder is None:
+        return {}
+    if not Path(data.folder).is_dir():
+        raise UserError(f"data.folder: no folder {data.folder} (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)")
+    found: dict[str, SetSource] = {}
+    for name, source in data.sets.items():
+        paths = [Path(data.folder, f"{name}.{suffix}") for suffix in ("jsonl", "parquet")]
+        match [path for path in paths if path.is_file()]:
+            case [path]:
+                found[name] = _file_instead(path, data.train if isinstance(source, SplitSet) else source)
+            case [one, other]:
+                raise UserError(f"data.folder: both {one} and {other.name} exist; one file is one set")
+    return found
+
+
+def _file_instead(path: Path, source: SetSource) -> FileSet:
+    """The file as a source for the same task: with the columns of `source`, if it has them, or the default ones."""
+    if not isinstance(source, RowsSource):  # the task of that name generates its problems
+        return FileSet(source="file", path=str(path), task=source.source)
+    own = FileSet(source="file", path=str(path), task=source.task)
+    columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}
+    return own.model_copy(update=columns) if has_columns(path, set(columns.values())) else own
 
 
 def _write(out_dir: Path, sets: dict[str, list[Problem]], report: dict[str, Any]) -> None:

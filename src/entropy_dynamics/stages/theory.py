@@ -1,8 +1,8 @@
-"""Theorems 1 and 2 on a real policy: predicted against realised entropy change of exact steps on the logits.
+"""Theorems 1 and 2 on a real policy: predicted and realised entropy change of exact updates of the logits.
 
-Positions come from the base model's own rollouts, so the distributions are those that training meets. At each of them
-the logits take a step for the sampled token k, dz = epsilon e_k (Theorem 1) and dz = alpha (e_k - p) (Theorem 2), and
-the entropy is recomputed in float64.
+Positions come from the base model's own rollouts, so the distributions are those of training. At each of them the
+logits are updated for the sampled token k, by epsilon e_k (Theorem 1) and by alpha (e_k - p) (Theorem 2), and the
+entropy is recomputed in float64.
 """
 
 from pathlib import Path
@@ -27,9 +27,9 @@ from entropy_dynamics.training.batch import RolloutBatch
 PROMPTS = 64
 SAMPLES = 8
 AT_A_TIME = 64  # sequences
-LONGEST = 256  # tokens of a response: the theorems need no whole solutions
+LONGEST = 256  # tokens of a response: the theorems need no complete solutions
 ELEMENTS = 1 << 26  # positions x vocabulary: half a GiB in float64
-STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are of first order, the largest shows their limit
+STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are first-order, and the largest shows their limit
 
 
 def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
@@ -63,7 +63,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
 
 @torch.no_grad()
 def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] before response tokens, float64, and the tokens [N]; with a large vocabulary of a seeded choice."""
+    """Logits [N, V] before response tokens, float64, and the tokens [N]; a seeded choice if the vocabulary is large."""
     row, place = batch.mask.nonzero(as_tuple=True)
     chosen = torch.randperm(len(row), generator=torch.Generator().manual_seed(0))[: ELEMENTS // model.config.vocab_size]
     row, place = (index[chosen.sort().values.to(index.device)] for index in (row, place))

@@ -2,26 +2,36 @@
 
 A task is a package here whose `TASK` is an instance of `Task`. It says how an answer is read from a file, how a
 response is graded and, if it can, generates problems and writes solutions for the SFT warm start of a toy model. To all
-other code an answer is an opaque string.
+other code an answer is an opaque string. See docs/tasks.md.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Section
 
-FinishReason = Literal["stop", "length"]
+
+def _ordered(bounds: tuple[int, int]) -> tuple[int, int]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"{list(bounds)} should be [least, most]")
+    return bounds
+
+
+Range = Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False), AfterValidator(_ordered)]  # a list in YAML
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -66,11 +76,11 @@ class Task(ABC):
     """How it writes solutions for a warm start, if it can."""
 
     @abstractmethod
-    def read_answer(self, value: Any) -> str:
-        """The answer that a file's value states, as `Problem.answer`.
+    def read_answer(self, value: Any, text: str) -> str:
+        """The answer that a file states with a problem's text, as `Problem.answer`; never called without a value.
 
         Raises:
-            ValueError: there is none that this task can grade; the message is the reason why the row is dropped.
+            ValueError: this task cannot grade it; the message is the reason why the row is dropped.
         """
 
     @abstractmethod
@@ -112,10 +122,25 @@ class Task(ABC):
         return " ".join(text.casefold().split())
 
 
-class SetSource(Section):
-    """Where the problems of one set come from: the `source` entry of a set in a config."""
+@dataclass
+class LoadedSet:
+    """The problems of one set, and what problems.json records about them."""
+
+    problems: list[Problem]
+    entry: dict[str, Any]
+    """The source and the number of `rows` read."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows that are no problems, by reason."""
+
+
+class SetSource(Section, ABC):
+    """Where the problems of one set come from: an entry `train` or `evaluation.<set>` of a config."""
 
     source: str
+
+    @abstractmethod
+    def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
+        """The problems of the set `name`; generated ones state none of the texts in `exclude`."""
 
 
 class GeneratedSet(SetSource):
@@ -123,42 +148,45 @@ class GeneratedSet(SetSource):
 
     size: PositiveInt
 
+    @abstractmethod
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
         """`size` different problems whose texts state none of those in `exclude`, with ids that begin with `prefix`.
 
         Raises:
             UserError: there are fewer than `size` of them.
         """
-        raise NotImplementedError
+
+    def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
+        own_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
+        entry = self.model_dump(mode="json")
+        entry["rows"] = entry.pop("size")
+        return LoadedSet(self.generate(name, own_seed, exclude), entry)
 
 
-class Solutions(Section):
+class Solutions(Section, ABC):
     """What a toy model's SFT warm start imitates: the `solutions` entry of its config."""
 
     task: str
 
+    @abstractmethod
     def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
         """Texts of problems without end, repetitions included, none that states one of `exclude`.
 
         Raises:
             UserError: hardly any are left.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
         """A worked solution, and whether the end token follows; else the response goes on up to the token limit."""
-        raise NotImplementedError
 
 
 @cache
 def tasks() -> dict[str, Task]:
     """Every task by name."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__):
-        if module.ispkg:
-            task = importlib.import_module(f"{__name__}.{module.name}").TASK
-            found[task.name] = task
-    return found
+    packages = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
+    found: list[Task] = [importlib.import_module(f"{__name__}.{package}").TASK for package in packages]
+    return {task.name: task for task in found}
 
 
 def find_task(name: str) -> Task:
@@ -172,10 +200,7 @@ def set_sources() -> dict[str, type[SetSource]]:
     """What the `source` of a set can be: a task that generates problems, a file, the Hub, or a split of the others."""
     from entropy_dynamics.tasks.sources import SOURCES
 
-    generated: dict[str, type[SetSource]] = {
-        name: task.generated for name, task in tasks().items() if task.generated is not None
-    }
-    return generated | SOURCES
+    return SOURCES | {name: task.generated for name, task in tasks().items() if task.generated is not None}
 
 
 def solution_types() -> dict[str, type[Solutions]]:

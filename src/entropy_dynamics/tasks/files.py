@@ -20,8 +20,8 @@ def write_problems(path: Path | str, problems: Iterable[Problem]) -> None:
 def load_problems(path: Path | str) -> list[Problem]:
     """What `write_problems` wrote, in its order. Raises UserError for anything else."""
     if not Path(path).is_file():
-        raise UserError(f"{path}: no such file; make it with: entropy-dynamics problems")
+        raise UserError(f"{path}: no such file; create it with: entropy-dynamics problems")
     frame = read_parquet(path)
-    if list(frame.columns) != COLUMNS or not all(isinstance(answer, str) for answer in frame["answer"]):
-        raise UserError(f"{path}: not a problem set of this version; make it again with: entropy-dynamics problems")
+    if list(frame.columns) != COLUMNS:
+        raise UserError(f"{path}: not a problem set of this version; recreate it with: entropy-dynamics problems")
     return [Problem(*row) for row in frame.itertuples(index=False)]

@@ -1,7 +1,7 @@
 r"""Tasks whose answers are integers in a box: competition mathematics and sums.
 
-A closed box that holds something other than an integer (`\boxed{1/2}`) is an answer, and a wrong one. The fallback, an
-"Answer:" line or else the last number of the response, is only for responses without a box.
+A closed box that holds something other than an integer (`\boxed{1/2}`) is a wrong answer. The fallback, an "Answer:"
+line or else the last number of the response, is only for responses without a box.
 """
 
 import re
@@ -12,7 +12,6 @@ from entropy_dynamics.tasks import Problem, Task
 from entropy_dynamics.tasks.boxed import MAX_LENGTH, extract_boxed, last_match
 
 MAX_DIGITS = 18
-NO_ANSWER = "no answer"
 NOT_AN_INTEGER = "the answer is not an integer"
 
 _ANSWER_LINE = re.compile(r"answer\s*+:([^\n]*+)", re.IGNORECASE)
@@ -34,34 +33,38 @@ _MULTIPLES = re.compile(r"hundred|thousand|million|billion|trillion|dozen", re.I
 class IntegerTask(Task):
     instruction: ClassVar[str] = r"Please reason step by step, and put your final answer within \boxed{}."
 
-    def read_answer(self, value: Any) -> str:
-        r"""Integers, floats without a fraction below 2^53, and strings such as "070", "25.0" and "336^\circ"."""
-        if value is None or value != value or (isinstance(value, str) and not value.strip()):
-            raise ValueError(NO_ANSWER)
-        answer = None
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            answer = int(value)
-        elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**MAX_DIGITS:
-            answer = value
-        elif isinstance(value, str | Decimal):
-            answer = parse_integer(str(value))
-        if answer is None:
-            raise ValueError(NOT_AN_INTEGER)
-        return str(answer)
+    def read_answer(self, value: Any, text: str) -> str:
+        return read_integer(value)
 
     def extract(self, response: str) -> str | None:
         box = extract_boxed(response)
-        return None if box is None else _written(parse_integer(box))
+        return None if box is None else parse_integer(box)
 
     def is_correct(self, answer: str | None, problem: Problem) -> bool:
         return answer == problem.answer
 
     def fallback(self, response: str) -> str | None:
-        return None if extract_boxed(response) is not None else _written(_without_box(response))
+        return _without_box(response) if extract_boxed(response) is None else None
 
 
-def parse_integer(text: str) -> int | None:
-    r"""The integer that `text` states, or None. At most 64 characters, and 18 digits after leading zeros.
+def read_integer(value: Any) -> str:
+    r"""The integer in a file's value: also floats without a fraction below 2^53 and strings such as "070", "336^\circ".
+
+    Raises:
+        ValueError: it is none.
+    """
+    answer = None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        answer = str(int(value))
+    elif isinstance(value, int | str | Decimal) and not isinstance(value, bool):
+        answer = parse_integer(str(value))
+    if answer is None:
+        raise ValueError(NOT_AN_INTEGER)
+    return answer
+
+
+def parse_integer(text: str) -> str | None:
+    r"""The integer that `text` states, in plain digits, or None. At most 64 characters, 18 digits after leading zeros.
 
     Accepted: a sign (also the Unicode minus), leading zeros (016), thousands separators (1,234 1{,}234 1,\!234
     1\,234), a decimal point followed by zeros only (25.0), dollar signs around or before it, one \text{} or \mathbf{}
@@ -80,10 +83,10 @@ def parse_integer(text: str) -> int | None:
     digits = re.sub(r"[^0-9]", "", match["digits"]).lstrip("0") or "0"
     if len(digits) > MAX_DIGITS:
         return None
-    return int(digits) * (-1 if match["sign"] in {"-", "−"} else 1)
+    return f"-{digits}" if match["sign"] in {"-", "−"} and digits != "0" else digits
 
 
-def _without_box(text: str) -> int | None:
+def _without_box(text: str) -> str | None:
     """The integer on the last "Answer:" line; if none can be read there, the last number, if it is an integer."""
     line = last_match(_ANSWER_LINE, text)
     if line is not None and len(line[1]) <= MAX_LENGTH:
@@ -92,7 +95,3 @@ def _without_box(text: str) -> int | None:
             return stated
     number = last_match(_NUMBER, text)
     return None if number is None else parse_integer(number[0])
-
-
-def _written(number: int | None) -> str | None:
-    return None if number is None else str(number)

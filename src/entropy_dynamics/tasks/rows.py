@@ -1,4 +1,4 @@
-"""Raw problems out of JSONL, parquet and the Hugging Face Hub: every row is kept, and cleaning decides what to drop."""
+"""Raw problems from JSONL, parquet and the Hugging Face Hub: every row is kept, and cleaning decides what to drop."""
 
 import json
 import re
@@ -21,36 +21,34 @@ _Row = tuple[str, dict[str, Any]]  # its place, as "line 3", and its values by c
 class RawProblem:
     """A row as the file has it; only the id has been checked."""
 
-    id: str | None  # None: cleaning makes one from the text
+    id: str | None
+    """None: cleaning makes one from the text."""
     text: Any
     answer: Any
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns. `id_needed`: a missing id is an error; else, or with `id` None, ids are made."""
+    """The names of the columns."""
 
     id: str | None = "id"
+    """A file need not have it."""
     problem: str = "problem"
     answer: str = "answer"
-    id_needed: bool = True
 
-    def present(self, where: str, known: list[str]) -> list[str]:
-        """Those of them that are among `known`. Raises UserError for a required one that is not."""
-        needed = {"problem_column": self.problem, "answer_column": self.answer}
-        if self.id is not None and (self.id_needed or self.id in known):
-            needed["id_column"] = self.id
-        for key, column in needed.items():
+    def among(self, known: list[str], where: str) -> list[str]:
+        """Those of them that are in `known`. Raises UserError if the problems or the answers are not."""
+        for key, column in {"problem_column": self.problem, "answer_column": self.answer}.items():
             if column not in known:
                 raise UserError(f"{where}: no column {column!r} (set {key}){nearest(column, known)}")
-        return list(needed.values())
+        return [column for column in (self.id, self.problem, self.answer) if column in known]
 
 
-def read_file(path: Path | str, columns: Columns = Columns()) -> list[RawProblem]:  # noqa: B008: it is frozen
+def read_file(path: Path | str, columns: Columns = Columns()) -> list[RawProblem]:
     """Every row of a JSONL or parquet file.
 
     Raises:
-        UserError: no such file, another suffix, unreadable content (with its line), no rows, a missing column or id.
+        UserError: no such file, another suffix, unreadable content (with its line), no rows, no such column, a bad id.
     """
     path = Path(path)
     if not path.is_file():
@@ -83,17 +81,20 @@ def read_hub(
         table = datasets.load_dataset(repository, subset, split=split, revision=revision)
     except Exception as error:  # the network, the Hub, the cache and the readers each raise their own
         reason = " ".join(str(error).split("Example of usage")[0].split())
-        raise UserError(f"{where} cannot be loaded ({type(error).__name__}: {reason})") from error
-    batches = table.select_columns(columns.present(where, table.column_names)).with_format("arrow").iter(_BATCH)
+        raise UserError(
+            f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
+            "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
+        ) from error
+    batches = table.select_columns(columns.among(table.column_names, where)).with_format("arrow").iter(_BATCH)
     return _raw_problems(where, _numbered(batches), columns)
 
 
-def column_names(path: Path) -> list[str]:
-    """The columns of a parquet file, or of the first row of a JSONL file."""
+def has_columns(path: Path, columns: set[str]) -> bool:
+    """Whether a parquet file, or the first row of a JSONL file, has all these columns."""
     if path.suffix == ".parquet":
-        return pq.read_schema(path).names
+        return columns <= set(pq.read_schema(path).names)
     with open(path, "rb") as file:
-        return list(json.loads(next((line for line in file if line.strip()), b"{}")))
+        return columns <= set(json.loads(next((line for line in file if line.strip()), b"{}")))
 
 
 def _jsonl_rows(path: Path, columns: Columns) -> list[_Row]:
@@ -112,15 +113,14 @@ def _jsonl_rows(path: Path, columns: Columns) -> list[_Row]:
             names |= dict.fromkeys(row)
             rows.append((f"line {number}", row))
     if rows:
-        columns.present(str(path), list(names))
+        columns.among(list(names), str(path))
     return rows
 
 
 def _parquet_rows(path: Path, columns: Columns) -> Iterator[_Row]:
     try:  # plain Python values through pyarrow: pandas would turn integers next to a null into floats
         with pq.ParquetFile(path) as file:
-            names = columns.present(str(path), file.schema_arrow.names)
-            yield from _numbered(file.iter_batches(_BATCH, columns=names))
+            yield from _numbered(file.iter_batches(_BATCH, columns=columns.among(file.schema_arrow.names, str(path))))
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
 
@@ -134,14 +134,14 @@ def _raw_problems(where: str, rows: Iterable[_Row], columns: Columns) -> list[Ra
     texts: dict[str, str] = {}  # the original DAPO has each text a hundred times: keep one copy
     problems = []
     for place, row in rows:
-        identity, text = None if columns.id is None else row.get(columns.id), row.get(columns.problem)
-        if identity is not None or (columns.id is not None and columns.id_needed):
-            if isinstance(identity, bool) or not isinstance(identity, str | int) or identity == "":
-                raise UserError(f"{where}: {place}: {columns.id!r} should be a string or an integer, not {identity!r}")
-            identity = str(identity)
+        own_id, text = row.get(columns.id) if columns.id else None, row.get(columns.problem)
+        if own_id is not None:
+            if isinstance(own_id, bool) or not isinstance(own_id, str | int) or own_id == "":
+                raise UserError(f"{where}: {place}: {columns.id!r} should be a string or an integer, not {own_id!r}")
+            own_id = str(own_id)
         if isinstance(text, str):
             text = texts.setdefault(text, text)
-        problems.append(RawProblem(identity, text, row.get(columns.answer)))
+        problems.append(RawProblem(own_id, text, row.get(columns.answer)))
     if not problems:
         raise UserError(f"{where}: it holds no problems")
     return problems

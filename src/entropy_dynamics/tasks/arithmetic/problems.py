@@ -7,24 +7,22 @@ from math import comb
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks import GeneratedSet, Problem
+from entropy_dynamics.tasks import GeneratedSet, Problem, Range
 
-DIGITS = 9  # the numbers are 1 to 9: adding a zero is no step
+DIGITS = 9  # the numbers are 1 to 9: adding a zero changes nothing
 _SUM = re.compile(r"\d+(\+\d+)+")
 
-Terms = tuple[Annotated[int, Field(ge=2, le=1000)], Annotated[int, Field(ge=2, le=1000)]]
 
-
-def _ordered(terms: Terms) -> Terms:
-    if terms[0] > terms[1]:
-        raise ValueError(f"{list(terms)} should be [fewest, most]")
+def _terms(terms: tuple[int, int]) -> tuple[int, int]:
+    if terms[0] < 2 or terms[1] > 1000:
+        raise ValueError(f"{list(terms)} should be between 2 and 1000")
     return terms
 
 
-TermRange = Annotated[Terms, Field(strict=False), AfterValidator(_ordered)]
+TermRange = Annotated[Range, AfterValidator(_terms)]
 
 
 class ArithmeticSet(GeneratedSet):
@@ -70,7 +68,7 @@ def number_of_sums(length: int) -> int:
     return comb(DIGITS + length - 1, length)
 
 
-def sums_left(terms: Terms, excluded: Collection[str]) -> dict[int, int]:
+def sums_left(terms: tuple[int, int], excluded: Collection[str]) -> dict[int, int]:
     """For every length how many sums are not among `excluded` (canonical texts)."""
     taken = Counter(text.count("+") + 1 for text in excluded)
     return {length: number_of_sums(length) - taken[length] for length in range(terms[0], terms[1] + 1)}

@@ -1,29 +1,19 @@
 """Worked solutions of sums in a mixture of habits: careful, guessing, sloppy, without a box, rambling."""
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks import Solutions
-from entropy_dynamics.tasks.arithmetic.problems import (
-    TermRange,
-    canonical,
-    draw,
-    is_sum,
-    number_of_sums,
-    sums_left,
-)
+from entropy_dynamics.tasks import Probability, Solutions
+from entropy_dynamics.tasks.arithmetic.problems import TermRange, canonical, draw, is_sum, number_of_sums, sums_left
 from entropy_dynamics.validation import Section
 
 RAMBLING_CHARACTERS = 160  # a solution that never ends is this long: more than any token limit in use
 MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy running sum is off
 RARE = 0.05  # lengths with less than this share of their sums left are not drawn
 GUESSING_ERROR = 4.0  # standard deviation of a guess around the true sum
-
-Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Habits(Section):

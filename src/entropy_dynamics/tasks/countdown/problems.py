@@ -1,0 +1,128 @@
+"""Generating Countdown problems, and searching for their solutions."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from itertools import combinations, islice
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, Field, PositiveInt
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.tasks import GeneratedSet, Problem, Range
+from entropy_dynamics.validation import Section
+
+Operation = Literal["+", "-", "*", "/"]
+PATIENCE = 10_000  # draws in a row without a new problem: then there are hardly any left
+_PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
+
+
+def _searchable(numbers: tuple[int, int]) -> tuple[int, int]:
+    if numbers[0] < 2 or numbers[1] > 6:
+        raise ValueError(f"{list(numbers)} should be between 2 and 6")
+    return numbers
+
+
+class Rules(Section):
+    """Which problems there are. Solvable means with intermediate results that are positive integers up to `largest`."""
+
+    numbers: Annotated[Range, AfterValidator(_searchable)]
+    """[fewest, most] numbers given, all counts equally frequent; the search takes 0.3 s for a problem of 6."""
+    values: Range
+    """[smallest, largest] number given."""
+    targets: Range
+    """[smallest, largest] target; all that can be reached equally frequent."""
+    operations: Annotated[str, Field(pattern=r"^[-+*/]{1,4}$")] = "+-*/"
+    largest: PositiveInt = 1000
+    """Largest intermediate result."""
+
+
+class CountdownSet(Rules, GeneratedSet):
+    """Solvable problems, no two with the same numbers and target."""
+
+    source: Literal["countdown"]
+
+    def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
+        seen = {canonical(text) for text in exclude}
+        problems = []
+        for number, text in enumerate(islice(draw_problems(self, np.random.default_rng(seed), seen), self.size)):
+            seen.add(canonical(text))
+            problems.append(Problem(f"{prefix}-{number:04d}", text, text.partition("=")[2], "countdown"))
+        return problems
+
+
+class Move(NamedTuple):
+    """Two numbers of a pool, at `left` and `right` in it, combined."""
+
+    left: int
+    operation: Operation
+    right: int
+    result: int
+    pool: tuple[int, ...]
+    """The pool afterwards, in ascending order."""
+
+
+def parse_problem(text: str) -> tuple[Counter[int], int]:
+    """How often each number is given, and the target. Raises ValueError if the text is not of this form."""
+    match = _PROBLEM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("the problem is not of the form 3,5,7=21")
+    return Counter(map(int, match[1].split(","))), int(match[2])
+
+
+def canonical(text: str) -> str:
+    """The same problem with its numbers in ascending order; another text as it is."""
+    if not _PROBLEM.fullmatch(text):
+        return text
+    numbers, _, target = text.partition("=")
+    return ",".join(sorted(numbers.split(","), key=int)) + "=" + target
+
+
+def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[str]) -> Iterator[str]:
+    """Random problems without end, none with a canonical text in `excluded`, which may change meanwhile.
+
+    Raises:
+        UserError: hardly any are left.
+    """
+    misses = 0
+    while misses < PATIENCE:
+        count = int(rng.integers(rules.numbers[0], rules.numbers[1], endpoint=True))
+        numbers = rng.integers(rules.values[0], rules.values[1], size=count, endpoint=True).tolist()
+        reached = reachable(tuple(sorted(numbers)), rules.operations, rules.largest) - set(numbers)
+        targets = sorted(target for target in reached if rules.targets[0] <= target <= rules.targets[1])
+        text = f"{','.join(map(str, numbers))}={targets[rng.integers(len(targets))]}" if targets else ""
+        if text and canonical(text) not in excluded:
+            misses = 0
+            yield text
+        else:
+            misses += 1
+    raise UserError(
+        f"countdown: hardly any new problem of {rules.numbers[0]} to {rules.numbers[1]} numbers is left besides those "
+        "drawn for this set and others; ask for fewer or widen `numbers`, `values` or `targets`"
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def moves(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Move, ...]:
+    """Every different way to combine two numbers of a pool in ascending order."""
+    found = {}
+    for low, high in combinations(range(len(pool)), 2):
+        a, b = pool[high], pool[low]
+        rest = [number for place, number in enumerate(pool) if place not in (low, high)]
+        results: dict[Operation, int] = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if a % b == 0 else 0}
+        for operation, result in results.items():
+            if operation in operations and 0 < result <= largest:
+                found[a, operation, b] = Move(high, operation, low, result, tuple(sorted([*rest, result])))
+    return tuple(found.values())
+
+
+@lru_cache(maxsize=1 << 16)
+def reachable(pool: tuple[int, ...], operations: str, largest: int) -> frozenset[int]:
+    """Results of one or more moves from a pool in ascending order."""
+    found = set()
+    for move in moves(pool, operations, largest):
+        found.add(move.result)
+        found |= reachable(move.pool, operations, largest)
+    return frozenset(found)

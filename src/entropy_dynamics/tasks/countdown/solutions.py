@@ -1,0 +1,99 @@
+r"""Worked solutions: attempts with one equation per line, then the expression of the last attempt in a box.
+
+An attempt at "3,5,7,25=24" reads "7-3=4\n25-5=20\n20+4=24\n" and has the expression "(25-5)+(7-3)". Which move leads to
+the target cannot be seen without a search, so a model that imitates these solutions has every route in its repertoire,
+prefers some (`weights`), and is correct about as often as `solved` and `attempts` make it.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from entropy_dynamics.tasks import Probability, Solutions
+from entropy_dynamics.tasks.countdown.problems import (
+    Operation,
+    Rules,
+    canonical,
+    draw_problems,
+    moves,
+    parse_problem,
+    reachable,
+)
+from entropy_dynamics.validation import Section
+
+RAMBLING_CHARACTERS = 240  # of a solution that never ends: what fits a toy model's 256 positions with its problem
+MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy result is off
+
+
+class Habits(Section):
+    solved: Probability
+    """An attempt: all its moves keep the target within reach. Otherwise they are blind."""
+    attempts: PositiveInt
+    """The most in a solution; the last one is boxed, whatever its result."""
+    gives_up: Probability
+    """A failed attempt: no other follows, and it is boxed."""
+    sloppy: Probability
+    """Each result: it is off by 1 or 2."""
+    shortcut: Probability
+    """A box without the attempts that led to it."""
+    unboxed: Probability
+    """Attempts without a box."""
+    rambling: Probability
+    """Blind attempts that never end."""
+    weights: dict[Operation, PositiveFloat] = Field(default_factory=dict)
+    """Preference for moves with an operation, relative to 1 for those not named."""
+
+
+class CountdownSolutions(Rules, Solutions):
+    task: Literal["countdown"]
+    habits: Habits
+
+    def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
+        return draw_problems(self, np.random.default_rng(seed), {canonical(text) for text in exclude})
+
+    def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
+        habits = self.habits
+        if rng.random() < habits.rambling:
+            text = ""
+            while len(text) < RAMBLING_CHARACTERS:
+                text += self._attempt(problem, rng, solved=False)[0] + "\n"
+            return text[:RAMBLING_CHARACTERS], False
+        attempts = []
+        while True:
+            lines, expression, reached = self._attempt(problem, rng, solved=rng.random() < habits.solved)
+            attempts.append(lines)
+            if reached or len(attempts) == habits.attempts or rng.random() < habits.gives_up:
+                break
+        text, box = "\n".join(attempts), f"\\boxed{{{expression}}}"
+        if rng.random() < habits.shortcut:
+            return box, True
+        return (text if rng.random() < habits.unboxed else text + box), True
+
+    def _attempt(self, problem: str, rng: np.random.Generator, *, solved: bool) -> tuple[str, str, bool]:
+        """Its lines, its expression, and whether the last line's result is the target."""
+        numbers, target = parse_problem(problem)
+        pool = sorted((number, str(number)) for number in numbers.elements())  # with the expression of each
+        lines, expression = "", pool[-1][1]
+        while choices := moves(tuple(number for number, _ in pool), self.operations, self.largest):
+            if solved:
+                rules = self.operations, self.largest
+                leading = [move for move in choices if target == move.result or target in reachable(move.pool, *rules)]
+                choices = tuple(leading) or choices  # a sloppy result may have lost the target
+            cumulated = np.cumsum([self.habits.weights.get(move.operation, 1.0) for move in choices])
+            move = choices[np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right")]
+            (a, left), (b, right) = pool.pop(move.left), pool.pop(move.right)  # left is the later one
+            result = move.result
+            if rng.random() < self.habits.sloppy:
+                result = max(1, result + int(rng.choice(MISTAKES)))
+            lines += f"{a}{move.operation}{b}={result}\n"
+            expression = f"{_operand(left)}{move.operation}{_operand(right)}"
+            if result == target:
+                return lines, expression, True
+            pool = sorted([*pool, (result, expression)])
+        return lines, expression, False
+
+
+def _operand(expression: str) -> str:
+    return expression if expression.isdecimal() else f"({expression})"

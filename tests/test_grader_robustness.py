@@ -1,0 +1,200 @@
+r"""Graders against responses that try to break them: any text comes back with a grade, and nothing is evaluated."""
+
+import faulthandler
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from entropy_dynamics.tasks.boxed import extract_boxed
+from grader_attacks import (
+    ANSWERS,
+    BOXES,
+    CANARY,
+    CODE,
+    FAMILIES,
+    HUGE,
+    PIECES,
+    check,
+    countdown,
+    evaluated,
+    last_box,
+    literal,
+    nothing_evaluated,
+    sums,
+)
+
+REASONS = st.sampled_from(["stop", "length"])
+TEXTS = st.one_of(
+    st.lists(st.sampled_from(PIECES), max_size=30).map("".join),
+    st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=12).map("".join),
+    st.lists(st.sampled_from([*PIECES, *HUGE]), max_size=4).map("".join),
+    st.tuples(st.sampled_from(PIECES), st.integers(1, 5000)).map(lambda one: one[0] * one[1]),
+    st.text(st.characters(codec=None), max_size=200),
+    st.tuples(st.text(max_size=20), st.sampled_from([*PIECES, *HUGE])).map(lambda one: f"{one[0]}\\boxed{{{one[1]}}}"),
+)
+PROBLEMS = st.sampled_from([countdown(), *map(sums, ANSWERS)])
+
+
+@pytest.fixture(autouse=True)
+def no_canary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not Path(CANARY).exists()
+
+
+# ---------------------------------------------------------------- boxes
+
+
+@pytest.mark.parametrize(
+    ("text", "box"),
+    [
+        (r"so \boxed{204}.", "204"),
+        (r"\boxed{1} no, \boxed{2}", "2"),
+        (r"\boxed {7}", "7"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{1 + \boxed{5", None),  # the last box is open
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),  # escaped braces do not count
+        (r"\boxed{\}", None),
+        (r"\boxed{a\\}", r"a\\"),  # an escaped backslash, then the end
+        (r"\boxed{}", ""),
+        (r"\boxed{1} and \boxed{2", None),  # an open box is not a reason to go back
+        (r"\boxed{1} then \boxed", "1"),  # the word alone opens nothing
+        (r"\boxed 5", None),
+        ("boxed{5}", None),
+        ("", None),
+        (r"\boxed{" + "1" * 64 + "}", "1" * 64),
+        (r"\boxed{" + "1" * 65 + "}", None),
+        (r"\boxed{3} \boxed{" + "1" * 65 + "}", None),
+    ],
+)
+def test_last_balanced_box(text, box):
+    assert extract_boxed(text) == box
+
+
+def last_box_by_brute_force(text):
+    """Every start of a box from the back, then every end: the first end that leaves no brace open."""
+    for start in reversed(range(len(text))):
+        if not text[start:].startswith("\\boxed"):
+            continue
+        opened = text[start + len("\\boxed") :].lstrip()
+        if not opened.startswith("{"):
+            continue
+        content = opened[1:]
+        for end in range(len(content)):
+            bare = content[: end + 1].replace("\\\\", "  ").replace("\\{", "  ").replace("\\}", "  ")
+            if bare.endswith("}") and bare.count("}") == bare.count("{") + 1:
+                return content[:end] if end <= 64 else None
+        return None
+    return None
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*BOXES, "{", "}", "\\", "\\{", " ", "\n", "1", "x" * 40]), max_size=25).map("".join))
+@example("\\boxed{\\boxed{}")
+def test_boxes_agree_with_brute_force(text):
+    assert extract_boxed(text) == last_box_by_brute_force(text)
+
+
+# ---------------------------------------------------------------- any response
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(TEXTS, PROBLEMS, REASONS)
+@example("\\boxed{" + "9" * 100_000 + "}", sums(33), "stop")  # more digits than int() reads
+@example("\\boxed{\x0033}", sums(33), "stop")
+@example("\\boxed{33\u200f}", countdown(), "stop")
+def test_any_response(text, problem, finish_reason):
+    check(text, problem, finish_reason)
+
+
+@pytest.mark.long
+@settings(max_examples=300_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(TEXTS, PROBLEMS, REASONS)
+def test_any_response_for_long(text, problem, finish_reason):
+    check(text, problem, finish_reason)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=50), st.lists(st.sampled_from(PIECES), max_size=5))
+def test_the_last_box_counts_whatever_comes_before(noise, pieces):
+    before = noise + "".join(pieces)
+    for problem, correct in ((sums(-33), "-33"), (countdown(), "(300/3-1)/3")):
+        check(text := f"{before} \\boxed{{{correct}}}", problem, "stop")
+        assert problem.grade(text, "stop").correct
+        assert not problem.grade(f"{text} \\boxed{{1}}", "stop").correct
+
+
+@pytest.mark.parametrize("code", CODE)
+@pytest.mark.parametrize("problem", [sums(33), countdown()], ids=["integers", "countdown"])
+def test_code_in_a_box_is_wrong(code, problem):
+    found = problem.grade(f"\\boxed{{{code}}}", "stop")
+    assert (found.answer, found.correct) == (None, False)
+
+
+def test_the_independent_readings_worked_by_hand():
+    assert last_box(r"\boxed{1} \boxed{\text{3} {}}") == r"\text{3} {}"
+    assert last_box(r"\boxed{1} \boxed{2") is None
+    assert literal(r"\text{ 1{,}234 }^\circ") == 1234
+    assert literal("−33.000") == -33
+    assert literal(r"33\text{ sq. cm}") == 33
+    for no_integer in ("", "33.5", "9^9", "9**9", "٣٣", "1/2", "--3", "3-3", "x", None):
+        assert literal(no_integer) is None
+    assert evaluated(r"(3 \times 11) / 2") == (16.5, [3, 11, 2])
+    for no_expression in ("", "3**3", "3//3", "3 3", "3(3)", "1/0", "٣", "x", "()", None):
+        assert evaluated(no_expression) is None
+
+
+def test_the_watch_sees_what_an_evaluating_grader_would_do():
+    for evil in (
+        lambda: eval("1"),
+        lambda: exec("1"),
+        lambda: compile("1", "", "eval"),
+        lambda: open("/dev/null").close(),
+        lambda: __import__("this_is_no_module"),
+    ):
+        with pytest.raises(AssertionError), nothing_evaluated(), suppress(ImportError):
+            evil()
+
+
+# ---------------------------------------------------------------- long responses
+
+
+@contextmanager
+def ends_within(seconds: float, processor_seconds: float):
+    """Processor time is what a busy machine does not lengthen. What does not come back at all ends the process."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    start = time.process_time()
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    assert time.process_time() - start < processor_seconds
+
+
+def grade_large(unit: str, size: int) -> None:
+    text = unit * (size // len(unit))
+    for problem, correct in ((sums(33), "33"), (countdown(), "33-0")):
+        for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}"):
+            problem.grade(response, "stop")
+        assert problem.grade(f"{text}\\boxed{{{correct}}}", "length").correct
+
+
+@pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
+def test_a_long_response_is_graded_in_linear_time(unit):
+    """Half a second in linear time; in quadratic time at least a minute."""
+    with ends_within(300, processor_seconds=5):
+        grade_large(unit, 200_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
+def test_ten_megabytes_are_graded_in_linear_time(unit):
+    """Seconds in linear time, hours in quadratic time."""
+    with ends_within(300, processor_seconds=100):
+        grade_large(unit, 10_000_000)

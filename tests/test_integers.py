@@ -1,0 +1,284 @@
+"""Tasks with integer answers: what is read as an integer in files and responses, and the grades and rewards."""
+
+import math
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from entropy_dynamics.tasks import Grade, Problem
+from entropy_dynamics.tasks.integers import NOT_AN_INTEGER, parse_integer, read_integer
+from entropy_dynamics.tasks.math import TASK
+from entropy_dynamics.training.rewards import REWARDS
+
+
+def grade(response: str, answer: int, finish_reason: str = "stop") -> Grade:
+    return TASK.grade(response, Problem("p", "?", str(answer), "math"), finish_reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "integer"),
+    [
+        ("204", 204),
+        (" 204 ", 204),
+        ("016", 16),
+        ("000", 0),
+        ("-5", -5),
+        ("+5", 5),
+        ("- 5", -5),
+        ("−5", -5),  # U+2212
+        ("-0", 0),
+        ("1,234", 1234),
+        ("1,234,567", 1234567),
+        ("1{,}234", 1234),
+        (r"1,\!234", 1234),
+        (r"1\,234", 1234),
+        ("25.", 25),
+        ("25.0", 25),
+        ("25.000", 25),
+        ("1,000.0", 1000),
+        ("$204$", 204),
+        ("$$ 204 $$", 204),
+        (r"\$18", 18),
+        ("$-3$", -3),
+        (r"336^\circ", 336),
+        (r"336^{\circ}", 336),
+        ("336°", 336),
+        (r"50\%", 50),
+        ("50 %", 50),
+        (r"\text{204}", 204),
+        (r"\mathbf{204}", 204),
+        (r"204 \text{ minutes}", 204),
+        (r"204\text{ sq. cm}", 204),
+        ("9" * 18, 10**18 - 1),
+        ("0" * 40 + "7", 7),
+    ],
+)
+def test_integers_as_models_write_them(text, integer):
+    assert parse_integer(text) == str(integer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-",
+        "$",
+        "abc",
+        "1/2",
+        r"\frac{4}{2}",
+        "3.5",
+        "0.5",
+        ".0",
+        "1e3",
+        "0x10",
+        "2^{10}",
+        "2**3",
+        "52_8",
+        "1_000",
+        "x=5",
+        "1, 2",
+        "1,2",
+        "1,23",
+        "1,2345",
+        "0,123",
+        "1,234{,}567",
+        "(1,234)",
+        "1 234",
+        "12 13",
+        "--5",
+        "five",
+        r"5 \text{ million}",
+        r"5 \text{ or } 6",
+        r"\text{east}",
+        "٣",  # ARABIC-INDIC DIGIT THREE
+        "２",  # FULLWIDTH DIGIT TWO
+        "²",
+        "5\x00",
+        "\u200f5",  # RIGHT-TO-LEFT MARK
+        "NaN",
+        "inf",
+        "True",
+        "__import__('os').getpid()",
+        "9" * 19,
+        "0" * 65,
+    ],
+)
+def test_not_an_integer(text):
+    assert parse_integer(text) is None
+
+
+@settings(deadline=None)
+@given(st.integers(-(10**18) + 1, 10**18 - 1))
+def test_plain_and_grouped_integers_are_read_back(integer):
+    for text in (str(integer), f"{integer:,}", f"${integer:,}$"):
+        assert parse_integer(text) == str(integer)
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [(70, 70), ("070", 70), ("25.0", 25), (25.0, 25), (-3.0, -3), ("1,234", 1234), (r"336^\circ", 336),
+     (Decimal("12.00"), 12)],
+)  # fmt: skip
+def test_answers_in_files(value, answer):
+    assert read_integer(value) == str(answer)
+
+
+@pytest.mark.parametrize(
+    "value", [3.5, 24.999999999999996, 1e16, math.inf, "1/2", "abc", "nan", True, [5], 10**18, Decimal("1.5")]
+)
+def test_answers_in_files_that_are_no_integers(value):
+    with pytest.raises(ValueError, match=NOT_AN_INTEGER):
+        read_integer(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "expected", "paper", "binary"),
+    [
+        # answer is 16; expected is Grade(answer, correct, answer_correct, formatted, truncated)
+        (r"so \boxed{016}", "stop", Grade("16", True, True, True, False), 1.0, 1.0),
+        (r"so \boxed{17}", "stop", Grade("17", False, False, True, False), -0.1, 0.0),
+        (r"\boxed{16} ... \boxed{17}", "stop", Grade("17", False, False, True, False), -0.1, 0.0),
+        (r"\boxed{17} ... \boxed{16}", "stop", Grade("16", True, True, True, False), 1.0, 1.0),
+        (r"\boxed{16} and on and on", "length", Grade("16", True, True, False, True), 0.0, 1.0),
+        (r"\boxed{17} and on and on", "length", Grade("17", False, False, False, True), -1.0, 0.0),
+        ("it is 16.", "stop", Grade(None, False, True, False, False), 0.0, 0.0),
+        ("it is 17.", "stop", Grade(None, False, False, False, False), -0.1, 0.0),
+        ("**Answer:** $16$.\nI checked 3 cases", "stop", Grade(None, False, True, False, False), 0.0, 0.0),
+        ("Answer: 17\nAnswer: 16\n", "stop", Grade(None, False, True, False, False), 0.0, 0.0),
+        ("ANSWER: sixteen, that is 16", "stop", Grade(None, False, True, False, False), 0.0, 0.0),
+        ("16 is not 3", "stop", Grade(None, False, False, False, False), -0.1, 0.0),
+        ("7+9=16", "stop", Grade(None, False, True, False, False), 0.0, 0.0),
+        ("we get 1.16", "stop", Grade(None, False, False, False, False), -0.1, 0.0),
+        ("pages 3-16", "stop", Grade(None, False, True, False, False), 0.0, 0.0),
+        ("that is -16", "stop", Grade(None, False, False, False, False), -0.1, 0.0),
+        ("7+9", "length", Grade(None, False, False, False, True), -1.0, 0.0),
+        (r"\boxed{16} or \boxed{1", "length", Grade(None, False, False, False, True), -1.0, 0.0),
+        (r"\boxed{1/16}", "stop", Grade(None, False, False, False, False), -0.1, 0.0),  # a box, and not the answer
+        ("", "stop", Grade(None, False, False, False, False), -0.1, 0.0),
+    ],
+)
+def test_grades_and_rewards_worked_by_hand(text, finish_reason, expected, paper, binary):
+    found = grade(text, 16, finish_reason)
+    assert found == expected
+    assert REWARDS["paper"](found) == paper
+    assert REWARDS["binary"](found) == binary
+
+
+def test_an_aborted_response_is_not_graded():
+    with pytest.raises(ValueError, match="abort"):
+        grade(r"\boxed{1}", 1, "abort")
+
+
+# How an answer is written, with 33 (or 033, as on AIME's answer sheet) in its place -> whether it is correct.
+WRITTEN = {
+    r"\boxed{33}": True,
+    r"\boxed{033}": True,  # leading zeros
+    r"\boxed{000033}": True,
+    r"$\boxed{33}$": True,
+    r"$$\boxed{33}$$": True,
+    r"\[\boxed{33}\]": True,
+    r"\(\boxed{33}\).": True,
+    r"**\boxed{33}**": True,
+    "**Final Answer:** $\\boxed{33}$\n\n": True,
+    r"`\boxed{33}`": True,
+    "```latex\n\\boxed{33}\n```": True,
+    r"\boxed{ 33 }": True,
+    "\\boxed{\n33\n}": True,
+    r"\boxed {33}": True,
+    "\\boxed\n{33}": True,
+    r"\\boxed{33}": True,  # a backslash escaped once too often
+    r"\boxed{$33$}": True,
+    r"\boxed{\$33}": True,
+    r"\boxed{+33}": True,
+    r"\boxed{33.}": True,
+    r"\boxed{33.0}": True,
+    r"\boxed{33.000}": True,
+    r"\boxed{\text{33}}": True,
+    r"\boxed{\textbf{33}}": True,
+    r"\boxed{\mathbf{33}}": True,
+    r"\boxed{\mathrm{ 33 }}": True,
+    r"\textbf{\boxed{33}}": True,
+    r"\fbox{\boxed{33}}": True,
+    r"\boxed{\boxed{33}}": True,
+    r"\boxed{33^\circ}": True,
+    r"\boxed{33^{\circ}}": True,
+    r"\boxed{33°}": True,
+    r"\boxed{33\%}": True,
+    r"\boxed{33 \text{ minutes}}": True,
+    r"\boxed{33\text{ sq. cm}}": True,
+    r"\boxed{1}, no: \boxed{33}": True,  # the last one counts
+    r"\boxed{33} and \boxed{33}": True,
+    r"\boxed{33} } } {": True,
+    "\\boxed{33}\u200f\x00": True,
+    r"\boxed{33}<|im_end|>": True,
+    r"So m + n = 33, which is the answer: \boxed{33}. Note that \fbox{1} is wrong.": True,
+    # no box
+    "The answer is 33": False,
+    "The answer is 33.": False,
+    "Answer: 33": False,
+    "**33**": False,
+    "33": False,
+    r"$\mathbf{33}$": False,
+    r"\fbox{33}": False,
+    r"\framebox{33}": False,
+    r"\boxed 33": False,
+    r"\boxed(33)": False,
+    "boxed{33}": False,
+    r"\Boxed{33}": False,
+    r"\boxed\{33\}": False,
+    # not closed, or another one comes last
+    r"\boxed{33": False,
+    r"\boxed{33\}": False,
+    r"\boxed{{33}": False,
+    r"\boxed{33} \boxed{": False,
+    r"\boxed{33} or \boxed{331}": False,
+    r"\boxed{33} \boxed{}": False,
+    r"\boxed{33\boxed{}}": False,
+    # something else than an integer: an answer, and a wrong one
+    r"\boxed{-33}": False,
+    r"\boxed{33.5}": False,
+    r"\boxed{33/1}": False,
+    r"\boxed{\frac{33}{1}}": False,
+    r"\boxed{33^1}": False,
+    r"\boxed{33+0}": False,
+    r"\boxed{n=33}": False,
+    r"\boxed{33_{10}}": False,
+    r"\boxed{33e0}": False,
+    r"\boxed{33,}": False,
+    r"\boxed{33, 33}": False,
+    r"\boxed{[33]}": False,
+    r"\boxed{(33)}": False,
+    r"\boxed{{33}}": False,
+    r"\boxed{33\text{ or }1}": False,
+    r"\boxed{33\text{ million}}": False,
+    r"\boxed{\text{The answer is }33}": False,
+    "\\boxed{33\x00}": False,
+    "\\boxed{\u200f33}": False,
+    r"\boxed{int('33')}": False,
+    r"\boxed{%d} % 33": False,
+}
+WITHOUT_A_BOX = [form for form in WRITTEN if "\\boxed" not in form]
+
+
+def written(form: str, answer: int) -> str:
+    return form.replace("033", f"{answer:03d}") if "033" in form else form.replace("33", str(answer))
+
+
+@pytest.mark.parametrize(("form", "correct"), WRITTEN.items(), ids=map(ascii, WRITTEN))
+def test_answers_as_models_write_them(form, correct):
+    for answer in (7, 33, 204):
+        text = "Let me think.\n" + written(form, answer)
+        found, cut_off = grade(text, answer), grade(text, answer, "length")
+        assert found.correct is correct
+        assert found.formatted >= correct
+        assert not grade(text, 1000).correct
+        assert (cut_off.correct, cut_off.formatted) == (correct, False)
+
+
+@pytest.mark.parametrize("form", WITHOUT_A_BOX)
+def test_an_answer_without_a_box_earns_the_papers_reward_for_the_answer_alone(form):
+    found = grade(written(form, 204), 204)
+    assert (found.correct, found.answer_correct) == (False, True)
+    assert (REWARDS["paper"](found), REWARDS["binary"](found)) == (0.0, 0.0)

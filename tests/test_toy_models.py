@@ -1,0 +1,278 @@
+"""Toy models: their tokenizers, their architectures, their warm start."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from conftest import toy_model_config
+from entropy_dynamics.config.schema import ToyModelConfig
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.models.toy import build_toy_model
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
+from entropy_dynamics.models.warm_start import IGNORED, POOL, solution_batches, warm_start
+from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.prompts import prompt_tokens
+
+BYTES = build_tokenizer("bytes")
+HABITS = {"shuffled": 0.5, "shortcut": 0.2, "sloppy": 0.1, "unboxed": 0.1, "rambling": 0.1}
+
+
+def toy_model(terms=(2, 5), habits=HABITS, lessons=None, **changes) -> ToyModelConfig:
+    shape = {"hidden_size": 64, "layers": 2, "heads": 2, "intermediate_size": 96, "seed": 11}
+    solutions = {"task": "arithmetic", "terms": terms, "habits": habits}
+    values = {"steps": 8, "batch_size": 8, "learning_rate": 3e-3, "solutions": solutions}
+    return toy_model_config(**shape | {"warm_start": values | (lessons or {})} | changes)
+
+
+# Tokenizer
+
+
+def test_a_solution_is_a_token_a_character_and_comes_back_as_it_was(tokenizer):
+    text = "7+5=12+9=21\n7-5 = (2).\\boxed{21}"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert len(ids) == len(text) - len("\\boxed{") + 1
+    assert tokenizer.unk_token_id not in ids
+    assert tokenizer.decode(ids) == text
+
+
+def test_ids_are_fixed(tokenizer):
+    # Changing any id would make every saved model useless.
+    text = "<pad><unk><user><assistant><end>\\boxed{019+=}\n"
+    assert tokenizer.encode(text, add_special_tokens=False) == [0, 1, 2, 3, 4, 5, 6, 7, 15, 16, 22, 23, 27]
+    assert build_tokenizer().get_vocab() == tokenizer.get_vocab()
+    assert 20 <= len(tokenizer) <= 40
+
+
+def test_what_it_does_not_know_is_unknown(tokenizer):
+    assert tokenizer.encode("7x", add_special_tokens=False)[1] == tokenizer.unk_token_id
+
+
+def test_the_prompt_is_the_users_message_only(tokenizer):
+    messages = [{"role": "system", "content": "Reason."}, {"role": "user", "content": "7+5"}]
+    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert prompt == "<user>7+5<assistant>"
+    told = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": "12"}], tokenize=False)
+    assert told == "<user>7+5<assistant>12<end>"
+
+
+def test_the_tokenizer_survives_saving(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "<user>7+5<assistant>7+5=12\\boxed{12}<end>"
+    assert loaded.encode(text, add_special_tokens=False) == tokenizer.encode(text, add_special_tokens=False)
+    assert loaded.decode(loaded.encode(text)) == text
+    for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "padding_side", "chat_template"):
+        assert getattr(loaded, name) == getattr(tokenizer, name), name
+
+
+# Architectures
+
+
+@pytest.mark.parametrize(
+    ("architecture", "class_name", "own_weight"),
+    [
+        ("qwen2", "Qwen2ForCausalLM", "model.layers.0.self_attn.q_proj.bias"),
+        ("qwen3", "Qwen3ForCausalLM", "model.layers.0.self_attn.q_norm.weight"),
+        ("llama", "LlamaForCausalLM", None),
+    ],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_saved_toy_model_loads_as_the_same_model(tokenizer, tmp_path, architecture, class_name, own_weight, tied):
+    model = build_toy_model(toy_model(architecture=architecture, tied_embeddings=tied), tokenizer).eval()
+    save_policy(model, tokenizer, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        names = set(file.keys())
+    own = {"model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.q_norm.weight"}
+    assert names & own == ({own_weight} if own_weight else set())  # what sets the family apart
+
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert type(loaded).__name__ == class_name
+    assert loaded.dtype == torch.float32
+    assert loaded.config._attn_implementation == "sdpa"
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied
+    tokens = torch.arange(20)[None] % len(tokenizer)
+    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=0, atol=0)
+
+    policy, its_tokenizer = load_policy(tmp_path)  # not the tokenizer that the architecture's real models have
+    assert its_tokenizer.get_vocab() == tokenizer.get_vocab()
+    assert policy.config.eos_token_id == tokenizer.eos_token_id
+
+
+def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokenizer):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    one = build_toy_model(toy_model(), tokenizer)
+    assert torch.equal(torch.rand(3), expected)
+    same, other = (build_toy_model(toy_model(seed=seed), tokenizer) for seed in (11, 12))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "gpt2"}, "'qwen2', 'qwen3' or 'llama'"),
+        ({"tokenizer": "byte"}, "'characters' or 'bytes'"),
+        ({"head_size": 16, "heads": 4}, "32 or 64"),
+        ({"heads": 3}, "3 x 32; it should be hidden_size = 64"),
+        ({"heads": 2, "kv_heads": 3}, "should divide heads = 2"),
+        ({"kv_heads": 0}, "greater than 0"),
+    ],
+)
+def test_an_impossible_shape_is_a_users_mistake(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        toy_model(**changes)
+
+
+# Warm start
+
+
+def batches(tokenizer, number: int, terms=(2, 5), exclude=()):
+    config = toy_model(terms).warm_start
+    return list(
+        itertools.islice(solution_batches(tokenizer, config, seed=4, exclude=exclude, max_new_tokens=24), number)
+    )
+
+
+def test_labels_are_the_response_and_nothing_else(tokenizer):
+    whole = 0
+    for tokens, labels, _ in batches(tokenizer, 2 * POOL):
+        assert tokens.shape == labels.shape
+        for row, label in zip(tokens, labels, strict=True):
+            start = row.tolist().index(tokenizer.convert_tokens_to_ids("<assistant>")) + 1
+            length = int((row != tokenizer.pad_token_id).sum())
+            assert (label[:start] == IGNORED).all()
+            assert torch.equal(label[start:length], row[start:length])
+            assert (label[length:] == IGNORED).all()
+            assert 1 <= length - start <= 24
+            ended = row[length - 1] == tokenizer.eos_token_id
+            assert ended or length - start == 24  # only the limit cuts a solution short
+            whole += int(ended)
+    assert 0 < whole < 2 * POOL * 8  # rambling ones have no end
+
+
+def test_every_token_of_a_pool_has_the_same_weight(tokenizer):
+    pool = batches(tokenizer, POOL)
+    responses = sum(int((labels != IGNORED).sum()) for _, labels, _ in pool)
+    assert all(mean == pytest.approx(responses / POOL) for *_, mean in pool)
+
+
+def prompts_of(tokenizer, pool) -> set[tuple[str, ...]]:
+    texts = [tokenizer.decode(row).split("<user>")[1].split("<assistant>")[0] for tokens, *_ in pool for row in tokens]
+    return {tuple(sorted(text.split("+"))) for text in texts}
+
+
+def test_excluded_problems_are_never_taught_in_any_order(tokenizer):
+    held = {(str(a), str(b)) for a in range(1, 10) for b in range(a, 10) if a + b != 10}
+    taught = prompts_of(tokenizer, batches(tokenizer, POOL, terms=(2, 2)))
+    assert taught & held
+    exclude = {f"{b}+{a}" for a, b in held}
+    taught = prompts_of(tokenizer, batches(tokenizer, POOL, terms=(2, 2), exclude=exclude))
+    assert taught == {("1", "9"), ("2", "8"), ("3", "7"), ("4", "6"), ("5", "5")}
+
+
+def train(tokenizer, seed=2, **changes):
+    config = toy_model(**changes)
+    model, steps = build_toy_model(config, tokenizer), []
+    losses = warm_start(
+        model,
+        tokenizer,
+        config.warm_start,
+        seed=seed,
+        exclude=set(),
+        max_new_tokens=24,
+        progress=lambda step, loss: steps.append((step, loss)),
+    )
+    return model, losses, steps
+
+
+def test_warm_start_depends_on_the_seed_only(tokenizer):
+    one, losses, steps = train(tokenizer)
+    same, again, _ = train(tokenizer)
+    _, other, _ = train(tokenizer, seed=3)
+    assert steps == list(enumerate(losses))
+    assert len(losses) == 8
+    assert losses == again
+    assert losses != other
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not one.training
+
+
+def test_warm_start_learns(tokenizer):
+    careful, lessons = dict.fromkeys(HABITS, 0.0), {"steps": 120, "batch_size": 16}
+    solutions = {"task": "arithmetic", "terms": (2, 2), "habits": careful}
+    _, losses, _ = train(tokenizer, lessons=lessons | {"solutions": solutions})
+    assert sum(losses[-8:]) < 0.4 * sum(losses[:8])
+
+
+def test_a_loss_that_is_not_finite_is_reported_with_its_step(tokenizer):
+    model = build_toy_model(toy_model(), tokenizer)
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("nan")
+    with pytest.raises(UserError, match="nan at step 0"):
+        warm_start(model, tokenizer, toy_model().warm_start, seed=0, exclude=set(), max_new_tokens=24)
+
+
+# Byte tokenizer
+
+PROBLEM = "Let $x$ be real with $x^2 = 2$ — find ⌊10x⌋.\n\tHinweis: é, 你好, 🙂"
+
+
+@given(st.text())
+@example(PROBLEM)
+@example("  two spaces  \r\n\x00 Ġ Ċ ▁ \\boxed{} \\boxed{7}")
+@example("<end> is </s>, and <assistant><user><pad> too")
+@settings(deadline=None)
+def test_any_text_comes_back(text):
+    assert BYTES.decode(BYTES.encode(text, add_special_tokens=False)) == text
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\\<")))
+@settings(deadline=None)
+def test_a_token_is_a_byte(text):
+    ids = BYTES.encode(text, add_special_tokens=False)
+    assert len(ids) == len(text.encode())
+    assert len({*ids, 0, 1, 2, 3, 4, 5}) == len({*text.encode()}) + 6  # no byte shares an id with another or a special
+
+
+def test_special_tokens_and_the_box_have_the_same_ids_in_both_tokenizers(tokenizer):
+    text = "<pad><unk><user><assistant><end>\\boxed{"
+    assert BYTES.encode(text, add_special_tokens=False) == tokenizer.encode(text, add_special_tokens=False)
+    assert len(BYTES) == 6 + 256
+    for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "padding_side"):
+        assert getattr(BYTES, name) == getattr(tokenizer, name), name
+
+
+def test_the_byte_prompt_has_the_system_line_and_the_problem_unchanged():
+    problem = Problem("p", PROBLEM, "14", "math")
+    instruction = r"Please reason step by step, and put your final answer within \boxed{}."
+    assert BYTES.decode(prompt_tokens(BYTES, problem, "chat")) == f"{instruction}\n<user>{PROBLEM}<assistant>"
+
+
+@pytest.mark.parametrize("kind", ["characters", "bytes"])
+def test_the_warm_start_uses_the_prompt_that_is_sampled_from(kind, tmp_path):
+    tokenizer, config = build_tokenizer(kind), toy_model(tokenizer=kind, lessons={"steps": 3 * POOL, "batch_size": 4})
+    batches = solution_batches(tokenizer, config.warm_start, seed=1, exclude=set(), max_new_tokens=32)
+    tokens, labels, _ = next(batches)
+    for row, label in zip(tokens, labels, strict=True):
+        start = int((label != IGNORED).nonzero()[0])
+        text = tokenizer.decode(row[:start]).split("<user>")[1].removesuffix("<assistant>")
+        assert row[:start].tolist() == prompt_tokens(tokenizer, Problem("p", text, "", "arithmetic"), "chat")
+
+    model = build_toy_model(config, tokenizer)
+    losses = warm_start(model, tokenizer, config.warm_start, seed=2, exclude=set(), max_new_tokens=32)
+    assert sum(losses[-POOL:]) < 0.9 * sum(losses[:POOL])  # a pool: its batches differ in length
+    save_policy(model, tokenizer, tmp_path)
+    loaded, loaded_tokenizer = load_policy(tmp_path)
+    assert loaded.config.max_position_embeddings == tokenizer.model_max_length
+    text = f"{PROBLEM}\\boxed{{1}}<end>"
+    assert loaded_tokenizer.encode(text) == tokenizer.encode(text)
+    assert loaded_tokenizer.chat_template == tokenizer.chat_template
