@@ -1,13 +1,14 @@
-"""Intervals, paired differences and curves over seeds. NumPy only.
+"""Intervals, paired differences and curves over seeds.
 
-Scores come as values in [0, 1], one for each problem and seed: [seeds, problems], or [problems] for one seed. With
-one seed an interval speaks of that run alone: of other problems and samples, not of another training seed.
+Scores are values in [0, 1], one per problem and seed: [seeds, problems], or [problems] for one seed. With one seed an
+interval covers other problems and samples, not another training seed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import betaincinv
 
 DRAWS = 2000
 LEVEL = 0.95
@@ -29,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Curve:
-    """A mean over seeds at each step; low and high are the lowest and the highest seed, None when there is one seed."""
+    """Mean over seeds at each step; low and high are the lowest and the highest seed, None if there is one seed."""
 
     step: np.ndarray
     mean: np.ndarray
@@ -41,7 +42,7 @@ class Curve:
 def bootstrap_interval(values: np.ndarray, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
     """Mean of `values` ([seeds, problems] or [problems], in [0, 1]) with its percentile interval.
 
-    Each draw resamples the seeds, then the problems, all samples of a problem staying together. The seeds share their
+    Each draw resamples the seeds, then the problems, keeping all samples of a problem together. The seeds share their
     problems, so a draw takes the same problems from all of them. Of S > 1 seeds a draw takes S - 1: with so few, taking
     S would show only (S - 1) / S of the variance between them (McCarthy and Snowden 1985).
     """
@@ -56,9 +57,11 @@ def paired_difference(
 ) -> Interval:
     """Mean of `a` minus mean of `b` with its percentile interval; the columns are the same problems in the same order.
 
-    A draw takes the same problems from both, and seeds from each by itself: runs of two methods are separate even where
-    they share a seed's number, and a method may have more seeds than the other. Raises ValueError if the numbers of
-    problems differ.
+    A draw takes the same problems from both, and seeds from each independently: runs of two methods are separate even
+    if they share a seed's number, and a method may have more seeds than the other.
+
+    Raises:
+        ValueError: the numbers of problems differ.
     """
     a, b = _seeds_by_problems(a), _seeds_by_problems(b)
     if a.shape[1] != b.shape[1]:
@@ -73,7 +76,7 @@ def paired_difference(
 def curve_over_seeds(steps: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Curve:
     """One Curve from the runs of several seeds: `steps[s]` and `values[s]` are the points of seed s.
 
-    Values that are not finite count as absent, and only steps that every seed has are kept: a mean over changing seeds
+    Values that are not finite count as missing, and only steps that every seed has are kept: a mean over changing seeds
     would jump where one ends.
     """
     points = [
@@ -112,13 +115,13 @@ def _interval(
     bounds: tuple[float, float],
     level: float,
 ) -> Interval:
-    """`ends`: the lowest and the highest value of any seed and problem."""
+    """`ends`: lowest and highest value of any seed and problem."""
     tail = (1 - level) / 2
     if ends[1] - ends[0] < ROUNDING:
-        # No spread to resample (say, every problem solved), which is no certainty. If a share q of all problems
-        # had this value, n problems would all have it with chance q^n; the interval takes every q for which that is
-        # not too unlikely (one-sided Clopper-Pearson) and lets the other problems lie anywhere within the bounds.
-        share = tail ** (1 / problems)
+        # No spread to resample (say, every problem solved), which is no certainty. n of n problems have this value, so
+        # by the one-sided Clopper-Pearson bound at least this share of all problems has it, and the others may lie
+        # anywhere within the bounds.
+        share = betaincinv(problems, 1, tail)
         low, high = (share * value + (1 - share) * bound for bound in bounds)
     else:
         low, high = np.quantile(means, [tail, 1 - tail])
@@ -128,5 +131,5 @@ def _interval(
 def _seeds_by_problems(values: np.ndarray) -> np.ndarray:
     values = np.atleast_2d(np.asarray(values, dtype=float))
     if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"values have to be finite, [seeds, problems]; they are {list(values.shape)}")
+        raise ValueError(f"values should be finite, [seeds, problems]; they are {list(values.shape)}")
     return values

@@ -52,3 +52,15 @@ class Layout:
 
     def evaluation(self, model: str, method: str, seed: int) -> Path:
         return self.root / "evaluations" / model / method / f"seed{seed}"
+
+    def table(self, name: str, suffix: str) -> Path:
+        """`suffix`: csv, md, tex or html."""
+        return self.root / "tables" / f"{name}.{suffix}"
+
+    def figure(self, name: str, suffix: str) -> Path:
+        """`suffix`: png, svg or csv."""
+        return self.root / "figures" / f"{name}.{suffix}"
+
+    def claims(self, suffix: str) -> Path:
+        """`suffix`: json, md, html, png or svg."""
+        return self.root / f"claims.{suffix}"
