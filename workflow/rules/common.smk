@@ -1,6 +1,5 @@
 # What all rules share: the chosen scale, where its results stand, and which configs a run depends on.
 import os
-import re
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from entropy_dynamics.config import (
 )
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.planning.plan import resources
-from entropy_dynamics.reporting import claims
+from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 
 validate(config, "../schemas/selection.schema.yaml")
@@ -40,7 +39,7 @@ EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 EXPERIMENTS = {
     name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
 }
-TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].kind == "scores"]
+TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 
 WANTED = SCALE_CONFIG.experiments or list(
@@ -82,7 +81,16 @@ def policy_facts(wildcards):
 def job_needs(step, model, method):
     on_cpu = SCALE_CONFIG.hardware.device == "cpu"  # where all jobs are alike
     return resources(
-        SCALE_CONFIG if on_cpu else load_config(SCALE, model, method) if method else load_config(SCALE, model), step
+        (
+            SCALE_CONFIG
+            if on_cpu
+            else (
+                load_config(SCALE, model, method)
+                if method
+                else load_config(SCALE, model)
+            )
+        ),
+        step,
     )
 
 
@@ -125,17 +133,15 @@ def inputs_of(name):
     ]
 
 
-def in_report(name):
-    """Where and under which heading the report shows a table or figure. It sorts categories by name: hence digits."""
-    number = re.fullmatch("(table|figure)([0-9]+)", name)
-    title = EXPERIMENTS[name].title
-    if number is None:
+def in_report(experiment):
+    """Category and label in the report, which sorts categories by name: hence the digits."""
+    title = experiment.spec.title
+    if experiment.heading == experiment.name:  # not numbered
         return {"category": "4 Extras", "labels": {"figure": title}}
-    kind, category = number[1], {"table": "2 Tables", "figure": "3 Figures"}
-    return {
-        "category": category[kind],
-        "labels": {kind: f"{kind.capitalize()} {number[2]}. {title}"},
-    }
+    kind = experiment.heading.split()[0]
+    category = {"Table": "2 Tables", "Figure": "3 Figures"}[kind]
+    label = f"{experiment.heading}. {title}"
+    return {"category": category, "labels": {kind.lower(): label}}
 
 
 def claim_inputs(wildcards):
