@@ -14,6 +14,7 @@ import pytest
 from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.paper_gains import sampling_errors
+from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
@@ -112,12 +113,12 @@ def test_distances_are_beyond_one_exactly_where_there_is_a_verdict():
     above = next(one for one in claims if one.bounds == (0, None))
     within = next(one for one in claims if one.bounds == (0.95, 1.05))
     below = next(one for one in claims if one.bounds == (None, 0))
-    assert distance(above, 2, 1, 5) == pytest.approx(2)
-    assert distance(above, 2, -2, 3) == pytest.approx(0.5)
-    assert distance(above, -2, -3, -1) == pytest.approx(-2)
-    assert distance(below, -2, -3, -1) == pytest.approx(2)
-    assert distance(within, 1, 0.99, 1.01) == pytest.approx(5)  # from 0.95 to 1.05
-    assert distance(within, 1.1, 1.0, 1.2) == pytest.approx(-0.5)
+    assert distance(above, Interval(2, 1, 5)) == pytest.approx(2)
+    assert distance(above, Interval(2, -2, 3)) == pytest.approx(0.5)
+    assert distance(above, Interval(-2, -3, -1)) == pytest.approx(-2)
+    assert distance(below, Interval(-2, -3, -1)) == pytest.approx(2)
+    assert distance(within, Interval(1, 0.99, 1.01)) == pytest.approx(5)  # from 0.95 to 1.05
+    assert distance(within, Interval(1.1, 1.0, 1.2)) == pytest.approx(-0.5)
 
 
 # The paper's own numbers

@@ -41,7 +41,8 @@ def problem_pass_at_k(counts: np.ndarray, n: int, k: int) -> np.ndarray:
     # C(n-c, k) / C(n, k) = prod_{j<k} (n-c-j) / (n-j): no binomial, so nothing overflows, and exactly 0 if n-c < k.
     drawn = np.arange(k)
     incorrect = n - np.asarray(counts)
-    return 1.0 - np.prod(np.maximum(incorrect[:, None] - drawn, 0) / (n - drawn), axis=1)
+    all_incorrect: np.ndarray = np.prod(np.maximum(incorrect[:, None] - drawn, 0) / (n - drawn), axis=1)
+    return 1.0 - all_incorrect
 
 
 def _checked(correct: np.ndarray) -> np.ndarray:

@@ -239,14 +239,15 @@ def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> li
 
 
 def _claim(spec: ClaimSpec, scale: str, seeds: Seeds, experiments: Path) -> Claim[ClaimSpec]:
-    sides: list[tuple[str, ...]] = []
+    sides: list[dict[str, int]] = []
     counts: dict[str, int] = {}
     for side in ("runs", "against", "spread"):
-        groups: dict[str, SeedGroup] = getattr(spec, side, {})
+        groups: Methods = getattr(spec, side, {})
         own = {_swept(spec, method, scale, seeds, experiments): seeds[group] for method, group in groups.items()}
         counts |= {method: max(count, counts.get(method, 0)) for method, count in own.items()}
-        sides.append(tuple(own))
-    return Claim(spec, *sides, seeds=counts)
+        sides.append(own)
+    runs, against, spread = map(tuple, sides)
+    return Claim(spec, runs, against, spread, counts)
 
 
 def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -40,8 +40,8 @@ Columns = Annotated[Names, AfterValidator(_no_step)]
 """Columns of metrics.parquet, or s_centered_ratio = |s_centered_mean| / s_star_mean."""
 SeedGroup = Literal["tables", "extras"]
 """Which number of seeds of the scale's config applies."""
-Seeds = Mapping[SeedGroup, int]
-"""The `seeds` section of the scale's config."""
+Seeds = Mapping[str, int]
+"""The `seeds` section of the scale's config: group -> number."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ class CurvesSpec(RunsSpec):
 class OneModelSpec(RunsSpec):
     @model_validator(mode="after")
     def _one_model(self) -> Self:
-        models = {model for group in (*self.runs, *self.sweeps) for model in group.models}
+        models = {model for group in self.runs for model in group.models}
+        models |= {model for sweep in self.sweeps for model in sweep.models}
         if len(models) > 1:
             raise ValueError(f"the runs are of {len(models)} models; kind {self.kind!r} shows one")
         return self
@@ -258,7 +259,7 @@ def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
     return sorted(path.stem for path in experiments.glob("*.yaml") if path.stem not in NOT_EXPERIMENTS)
 
 
-def load_experiment(name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> Experiment[Spec]:
+def load_experiment(name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> Experiment[Any]:
     """Read experiments/<name>.yaml for one scale.
 
     Raises:

@@ -8,7 +8,8 @@ from scipy.special import betaln
 from entropy_dynamics.analysis.claims import EvaluationSize, PaperGains
 from entropy_dynamics.analysis.experiments import METRICS
 from entropy_dynamics.analysis.paper import PaperValues
-from entropy_dynamics.analysis.verdicts import Estimate, Finding, verdict_of
+from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.analysis.verdicts import Finding, verdict_of
 from entropy_dynamics.errors import UserError
 
 
@@ -31,16 +32,20 @@ def _judge(
     gains: PaperGains, paper: PaperValues, test: str, model: str, method: str, dataset: str, size: EvaluationSize
 ) -> list[dict[str, Any]]:
     scores = {
-        one: [_printed(paper, model, one, dataset, metric) for metric in METRICS] for one in (method, gains.against)
+        one: {metric: _printed(paper, model, one, dataset, metric) for metric in METRICS}
+        for one in (method, gains.against)
     }
-    errors = {one: sampling_errors(*pair, size.problems, size.samples) for one, pair in scores.items()}
+    errors = {
+        one: dict(zip(METRICS, sampling_errors(own["avg"], own["pass"], size.problems, size.samples), strict=True))
+        for one, own in scores.items()
+    }
     entries = []
-    for i, metric in enumerate(METRICS):
-        gain = scores[method][i] - scores[gains.against][i]
-        estimate = Estimate.of(gain, hypot(errors[method][i], errors[gains.against][i]), inf)
-        verdict, reason = verdict_of(estimate, 0, None)
+    for metric in METRICS:
+        gain = scores[method][metric] - scores[gains.against][metric]
+        interval = Interval.of_error(gain, hypot(errors[method][metric], errors[gains.against][metric]), inf)
+        verdict, reason = verdict_of(interval, 0, None)
         entries.append(
-            Finding.of(verdict, estimate, reason, {method: 1, gains.against: 1}).entry(
+            Finding(verdict, interval, reason, {method: 1, gains.against: 1}).entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
                 statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "
                 f"{METRICS[metric]}@{size.samples} on {dataset.upper()}, more than sampling noise.",

@@ -4,24 +4,35 @@ Scores are values in [0, 1], one per problem and seed: [seeds, problems], or [pr
 interval covers other problems and samples, not another training seed.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv
+from scipy.special import betaincinv, stdtrit
 
 DRAWS = 2000
 LEVEL = 0.95
+POWER = 0.9
+MAX_DF = 30  # of t quantiles: an interval is at most 4 % too wide
 ROUNDING = 1e-9  # smaller differences come from the order of additions
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the ends of its percentile interval."""
+    """An estimate with the ends of its 95 % interval; NaN where they are unknown."""
 
-    value: float
-    low: float
-    high: float
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    detectable: float = math.nan
+    """The smallest distance from a threshold that is found with 90 % power."""
+
+    @classmethod
+    def of_error(cls, value: float, error: float, df: float) -> "Interval":
+        """Student's t interval of an estimate with this standard error; with df = inf the normal one."""
+        half = float(stdtrit(df, (1 + LEVEL) / 2)) * error
+        return cls(value, value - half, value + half, half + float(stdtrit(df, POWER)) * error)
 
     @property
     def excludes_zero(self) -> bool:
@@ -73,6 +84,43 @@ def paired_difference(
     return _interval(a.mean() - b.mean(), means[0] - means[1], ends, a.shape[1], (-1.0, 1.0), level)
 
 
+def student_interval(
+    groups: Sequence[tuple[float, np.ndarray]],
+    spread: Sequence[np.ndarray] = (),
+    more: Sequence[tuple[float, float]] = (),
+) -> Interval:
+    """Sum of weight * mean over the groups with its t interval, which is unknown if no group has two seeds.
+
+    Args:
+        groups: (weight, values of the seeds). The variance between seeds is pooled over them and `spread`.
+        spread: values of the seeds of further methods, for that variance only.
+        more: further variances of the sum with their degrees of freedom, added (Satterthwaite 1946).
+    """
+    value = float(sum(weight * values.mean() for weight, values in groups))
+    pooled = [*(values for _, values in groups), *spread]
+    df = float(sum(len(values) - 1 for values in pooled))
+    if df == 0:
+        return Interval(value)
+    between = sum(((values - values.mean()) ** 2).sum() for values in pooled) / df
+    parts = [(between * sum(weight**2 / len(values) for weight, values in groups), df), *more]
+    variance = sum(part for part, _ in parts)
+    if variance > 0:
+        df = variance**2 / sum(part**2 / own for part, own in parts)
+    return Interval.of_error(value, variance**0.5, min(int(df + ROUNDING), MAX_DF))
+
+
+def block_bootstrap(rows: np.ndarray, statistic: Callable[[np.ndarray], float], block: int) -> Interval:
+    """A statistic of [n, columns] with its percentile interval; neighbours stay together in circular blocks."""
+    n, rng = len(rows), np.random.default_rng(0)
+    drawn = np.empty(DRAWS)
+    for i in range(DRAWS):
+        starts = rng.integers(0, n, -(-n // block))
+        drawn[i] = statistic(rows[((starts[:, None] + np.arange(block)) % n).ravel()[:n]])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    detectable = Interval.of_error(0.0, float(drawn.std()), math.inf).detectable
+    return Interval(statistic(rows), float(low), float(high), detectable)
+
+
 def curve_over_seeds(steps: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Curve:
     """One Curve from the runs of several seeds: `steps[s]` and `values[s]` are the points of seed s.
 
@@ -104,7 +152,8 @@ def _resampled_problems(
     taken = max(seeds - 1, 1)
     weights = seeds_rng.multinomial(taken, np.full(seeds, 1 / seeds), size=draws) / taken
     chosen = problems_rng.integers(0, problems, size=(draws, problems))
-    return np.take_along_axis(weights @ values, chosen, axis=1).mean(axis=1)
+    means: np.ndarray = np.take_along_axis(weights @ values, chosen, axis=1).mean(axis=1)
+    return means
 
 
 def _interval(

@@ -4,13 +4,14 @@ Three seeds are too few for a percentile bootstrap over them: where the seeds di
 it covers about 90 % instead of 95 %. So here what varies between seeds gets Student's t interval.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from entropy_dynamics.analysis.claims import (
     Claim,
@@ -23,77 +24,41 @@ from entropy_dynamics.analysis.claims import (
 )
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Results, Samples
-from entropy_dynamics.analysis.statistics import DRAWS, LEVEL, ROUNDING
+from entropy_dynamics.analysis.statistics import ROUNDING, Interval, block_bootstrap, student_interval
 from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
-POWER = 0.9
 MIN_STEPS = 8  # fewer make neither a correlation nor a block bootstrap
-MAX_DF = 30  # of the t quantiles: an interval is at most 4 % too wide
 SPARSE = {"entropy_change", "validation_accuracy"}  # NaN by design on the steps between measurements
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """An effect and what is known of its precision."""
-
-    effect: float
-    low: float | None = None
-    high: float | None = None
-    detectable: float | None = None
-    """Distance from the threshold at which the claim's test finds an effect with 90 % power."""
-
-    @classmethod
-    def of(cls, effect: float, error: float, df: float) -> "Estimate":
-        """With the t interval of a standard error."""
-        half = float(stdtrit(df, (1 + LEVEL) / 2)) * error
-        return cls(effect, effect - half, effect + half, half + float(stdtrit(df, POWER)) * error)
-
-
-@dataclass(frozen=True)
 class Finding:
-    """What a claim's runs show. Numbers are None where there are none."""
+    """What a claim's runs show."""
 
     verdict: str
-    effect: float | None
-    low: float | None
-    high: float | None
-    detectable: float | None
+    interval: Interval
     reason: str
     seeds: dict[str, int]
     """Usable ones of each method."""
 
-    @classmethod
-    def of(cls, verdict: str, estimate: Estimate, reason: str, seeds: dict[str, int]) -> "Finding":
-        numbers = [_rounded(getattr(estimate, one.name)) for one in fields(estimate)]
-        return cls(verdict, *numbers, reason, seeds)
-
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
-        """An entry of claims.json."""
-        entry = {"id": id, "statement": statement, "place": place, "verdict": self.verdict, "effect": self.effect}
-        entry |= {"low": self.low, "high": self.high, "detectable": self.detectable}
-        return entry | about | {"seeds": self.seeds, "reason": self.reason}
+        """An entry of claims.json, with null for an unknown number."""
+        numbers = {name: _rounded(getattr(self.interval, name)) for name in ("low", "high", "detectable")}
+        found = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
+        rest = {"seeds": self.seeds, "reason": self.reason}
+        return {"id": id, "statement": statement, "place": place} | found | about | rest
 
 
 @dataclass
 class Measured:
-    """An estimate before the verdict, with what stands against one and what a reader should know."""
+    """An effect before the verdict, with what stands against one and what a reader should know."""
 
-    estimate: Estimate | None = None
+    interval: Interval = field(default_factory=Interval)
     obstacles: list[str] = field(default_factory=list)
     """Any of them makes the verdict inconclusive."""
-    missing: list[str] = field(default_factory=list)
-    """Files; so does any of them."""
     notes: list[str] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Group:
-    """One value per usable seed of a method on a model, and the weight of their mean in the effect."""
-
-    weight: float
-    values: np.ndarray  # [seeds]
 
 
 def judge(claim: Claim[ClaimSpec], results: Results) -> Finding:
@@ -109,63 +74,35 @@ def judge(claim: Claim[ClaimSpec], results: Results) -> Finding:
         case _:
             assert isinstance(spec, ScoreDifference)
             found = _score_difference(claim, spec, results)
-    estimate = found.estimate or Estimate(np.nan)
-    if _has_no_width(estimate) and not isinstance(spec, LogitSteps):  # the runs are copies, which is no certainty
-        estimate = Estimate(estimate.effect)
+    interval = found.interval
+    width = ROUNDING * max(1.0, abs(interval.value))
+    if interval.high - interval.low < width and not isinstance(spec, LogitSteps):  # copies are no certainty
+        interval = Interval(interval.value)
         found.obstacles.append("the runs do not differ at all, so the spread between them is unknown")
-    if found.missing:
-        more = f" and {len(found.missing) - 1} more files are" if len(found.missing) > 1 else " is"
-        found.obstacles.insert(0, f"{found.missing[0]}{more} missing")
-    verdict, reason = verdict_of(estimate, *spec.bounds)
+    verdict, reason = verdict_of(interval, *spec.bounds)
     if found.obstacles:
         verdict, reason = "inconclusive", "; ".join(found.obstacles)
-    return Finding.of(verdict, estimate, "; ".join([reason, *found.notes]), found.seeds)
+    return Finding(verdict, interval, "; ".join([reason, *found.notes]), found.seeds)
 
 
-def _has_no_width(estimate: Estimate) -> bool:
-    if estimate.low is None or estimate.high is None:
-        return False
-    return estimate.high - estimate.low < ROUNDING * max(1.0, abs(estimate.effect))
+def _rounded(number: float) -> float | None:
+    """Six digits: more would differ between machines."""
+    return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
-def _rounded(number: float | None) -> float | None:
-    """Six digits: more would differ between machines. None for what is not finite."""
-    return float(f"{number:.6g}") if number is not None and np.isfinite(number) else None
-
-
-def verdict_of(estimate: Estimate, from_: float | None, to: float | None) -> tuple[str, str]:
+def verdict_of(interval: Interval, from_: float | None, to: float | None) -> tuple[str, str]:
     """The verdict for a claimed range, open where a bound is None; and why."""
-    low, high = estimate.low, estimate.high
-    if low is None or high is None or not np.isfinite([low, high]).all():
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         return "inconclusive", "no interval could be computed"
-    if (from_ is None or low > from_) and (to is None or high < to):
+    if (from_ is None or interval.low > from_) and (to is None or interval.high < to):
         return "holds", "the whole interval is on the claimed side"
-    if (from_ is not None and high < from_) or (to is not None and low > to):
+    if (from_ is not None and interval.high < from_) or (to is not None and interval.low > to):
         return "does not hold", "the whole interval is on the other side"
     return "inconclusive", "the interval includes the threshold"
 
 
-def student_interval(
-    groups: Sequence[Group], spread: Sequence[np.ndarray] = (), problems: Sequence[tuple[float, float]] = ()
-) -> Estimate | None:
-    """Sum of weight * mean over the groups with its t interval, or None where no method has two seeds.
-
-    Args:
-        groups: what is compared. The variance between seeds is pooled over them and `spread`.
-        spread: values of further methods, one per seed, for that variance only.
-        problems: further variances of the effect with their degrees of freedom, added (Satterthwaite 1946).
-    """
-    effect = float(sum(group.weight * group.values.mean() for group in groups))
-    pooled = [*(group.values for group in groups), *spread]
-    df = sum(len(values) - 1 for values in pooled)
-    if df == 0:
-        return None
-    between = sum(((values - values.mean()) ** 2).sum() for values in pooled) / df
-    parts = [(between * sum(group.weight**2 / len(group.values) for group in groups), df), *problems]
-    variance = sum(part for part, _ in parts)
-    if variance > 0:
-        df = variance**2 / sum(part**2 / own for part, own in parts)
-    return Estimate.of(effect, variance**0.5, min(int(df + ROUNDING), MAX_DF))
+def _missing(files: list[str]) -> str:
+    return f"{files[0]} is missing" if len(files) == 1 else f"{files[0]} and {len(files) - 1} more files are missing"
 
 
 # Theorems: steps on single logits
@@ -174,7 +111,7 @@ def student_interval(
 def _logit_steps(spec: LogitSteps, results: Results) -> Measured:
     path = results.layout.logit_steps
     if not path.is_file():
-        return Measured(missing=[str(path.relative_to(results.root))])
+        return Measured(obstacles=[_missing([str(path.relative_to(results.root))])])
     try:
         frame = results.logit_steps()
     except UserError as error:
@@ -187,7 +124,7 @@ def _logit_steps(spec: LogitSteps, results: Results) -> Measured:
         return Measured(obstacles=[f"{len(rows)} steps of Theorem {spec.theorem} are too few"])
     if not np.isfinite(rows).all():
         return Measured(obstacles=["some predicted or realised changes are not finite"])
-    return Measured(_bootstrap(rows, spec.statistic, block=1), notes=[f"{len(rows)} tokens"])
+    return Measured(block_bootstrap(rows, partial(_statistic, spec.statistic), block=1), notes=[f"{len(rows)} tokens"])
 
 
 # Curves
@@ -199,21 +136,22 @@ def _one_method(claim: Claim[ClaimSpec], spec: CurveClaim, results: Results) -> 
     values = np.array([_statistic(spec.statistic, one) for one in rows])
     if not len(values):
         return found
-    found.estimate = Estimate(float(values.mean()))
+    found.interval = Interval(float(values.mean()))
     if not np.isfinite(values).all():
         found.obstacles.append(f"the {spec.statistic} is undefined on these steps ({min(map(len, rows))} of them)")
     elif len(values) > 1:
-        found.estimate = student_interval([Group(1.0, values)])
+        found.interval = student_interval([(1.0, values)])
     elif isinstance(spec, OverSeeds):
         found.obstacles.append("one seed: the spread between seeds is unknown")
     elif len(rows[0]) < MIN_STEPS:
         found.obstacles.append(f"one seed, and {len(rows[0])} steps are too few for an interval within it")
     else:
-        found.estimate = _bootstrap(rows[0], spec.statistic, block=int(np.ceil(len(rows[0]) ** 0.5)))
+        block = math.ceil(len(rows[0]) ** 0.5)
+        found.interval = block_bootstrap(rows[0], partial(_statistic, spec.statistic), block)
         found.notes.append("one seed: the interval is over the steps of this run and says nothing about others")
-    if spec.statistic == "correlation" and found.estimate and found.estimate.low is not None:
-        low, high = np.clip([found.estimate.low, found.estimate.high], -1, 1)
-        found.estimate = replace(found.estimate, low=float(low), high=float(high))
+    if spec.statistic == "correlation":
+        low, high = np.clip([found.interval.low, found.interval.high], -1, 1)
+        found.interval = replace(found.interval, low=float(low), high=float(high))
     return found
 
 
@@ -227,9 +165,7 @@ def _curve_difference(claim: Claim[ClaimSpec], spec: CurveDifference, results: R
             found.obstacles.append(f"the {spec.statistic} of {lacking[0]} is undefined on these steps")
         return found
     groups = [
-        Group(sign / len(side), values[method])
-        for sign, side in ((1, claim.runs), (-1, claim.against))
-        for method in side
+        (sign / len(side), values[method]) for sign, side in ((1, claim.runs), (-1, claim.against)) for method in side
     ]
     _set_difference(found, groups, [values[method] for method in claim.spread if len(values[method])])
     return found
@@ -239,7 +175,7 @@ def _curves(
     claim: Claim[ClaimSpec], spec: CurveClaim, results: Results
 ) -> tuple[dict[str, list[np.ndarray]], Measured]:
     """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all of them have."""
-    found = Measured()
+    found, missing = Measured(), []
     frames: dict[str, list[pd.DataFrame]] = {method: [] for method in claim.seeds}
     for run in claim.all_runs():
         needed = run.method in (*claim.runs, *claim.against)  # of `spread`, the seeds that are there will do
@@ -248,10 +184,11 @@ def _curves(
             if path.is_file():
                 frames[run.method].append(_curve(spec, results, run))
             elif needed:
-                found.missing.append(str(path.relative_to(results.root)))
+                missing.append(str(path.relative_to(results.root)))
         except UserError as error:
             if needed:
                 found.obstacles.append(str(error))
+    found.obstacles[:0] = [_missing(missing)] if missing else []
     lengths = {len(frame) for seeds in frames.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
@@ -297,20 +234,6 @@ def _statistic(name: str, rows: np.ndarray) -> float:
         return float(np.corrcoef(rows.T)[0, 1])
 
 
-def _bootstrap(rows: np.ndarray, statistic: str, block: int) -> Estimate:
-    """A statistic of [n, columns] with its percentile interval; neighbours stay together in circular blocks."""
-    n = len(rows)
-    rng = np.random.default_rng(0)
-    blocks = -(-n // block)
-    drawn = np.empty(DRAWS)
-    for i in range(DRAWS):
-        starts = rng.integers(0, n, blocks)
-        drawn[i] = _statistic(statistic, rows[((starts[:, None] + np.arange(block)) % n).ravel()[:n]])
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    normal = Estimate.of(0.0, float(drawn.std()), np.inf)
-    return Estimate(_statistic(statistic, rows), float(low), float(high), normal.detectable)
-
-
 # Scores
 
 
@@ -322,20 +245,19 @@ def _score_difference(claim: Claim[ClaimSpec], spec: ScoreDifference, results: R
         return found
     weights = {method: 1 / len(claim.runs) / len(spec.models) for method in claim.runs}
     weights |= {method: -1 / len(claim.against) / len(spec.models) for method in claim.against}
-    groups = []
-    by_problem = dict.fromkeys(spec.evaluations, 0.0)  # each problem's difference, [problems]
+    groups, problems = [], []
     for (_, method), seeds in scores.items():
         means = [np.mean([values.mean() for values in seed.values()]) for seed in seeds]
-        groups.append(Group(weights[method], np.array(means)))
-        for dataset in spec.evaluations:
-            by_problem[dataset] += weights[method] * np.mean([seed[dataset] for seed in seeds], axis=0)
-    # The data sets count alike, so the variance of each one's mean counts by the square of its share.
-    problems = [
-        (float(one.var(ddof=1)) / len(one) / len(by_problem) ** 2, len(one) - 1)
-        for one in by_problem.values()
-        if len(one) > 1
-    ]
-    _set_difference(found, groups, [], problems)
+        groups.append((weights[method], np.array(means)))
+    for dataset in spec.evaluations:
+        means = [
+            weights[method] * np.mean([seed[dataset] for seed in seeds], axis=0)
+            for (_, method), seeds in scores.items()
+        ]
+        one = np.sum(means, axis=0)  # each problem's difference
+        if len(one) > 1:  # the data sets count alike, so the variance of each one's mean counts by its squared share
+            problems.append((float(one.var(ddof=1)) / len(one) / len(spec.evaluations) ** 2, len(one) - 1))
+    _set_difference(found, groups, problems=problems)
     return found
 
 
@@ -345,6 +267,7 @@ def _scores(
     """(model, method) -> for each usable seed {data set: points of each problem}; all on the same problems."""
     scores: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
     expected: dict[str, tuple[str, int]] = {}
+    missing = []
     for run in claim.all_runs():
         seeds = scores.setdefault((run.model, run.method), [])
         values = {}
@@ -352,7 +275,7 @@ def _scores(
             path = run.evaluation_file(results.root, dataset)
             name = str(path.relative_to(results.root))
             if not path.is_file():
-                found.missing.append(name)
+                missing.append(name)
                 break
             try:
                 samples = results.samples(run, dataset)
@@ -365,27 +288,33 @@ def _scores(
             values[dataset] = 100 * _problem_scores(spec.metric, samples)
         else:
             seeds.append(values)
+    found.obstacles[:0] = [_missing(missing)] if missing else []
     return scores
 
 
 def _problem_scores(metric: str, samples: Samples) -> np.ndarray:
     """[problems], in [-1, 1]."""
+    scores: np.ndarray
     match metric:
         case "avg":
-            return samples.pass_rates
+            scores = samples.pass_rates
         case "pass":
-            return samples.solved
+            scores = samples.solved
         case "pass_minus_avg":
-            return samples.solved - samples.pass_rates
-    return np.isin(samples.correct, (0, samples.k)).astype(float)
+            scores = samples.solved - samples.pass_rates
+        case _:
+            scores = np.isin(samples.correct, (0, samples.k)).astype(float)
+    return scores
 
 
 def _set_difference(
-    found: Measured, groups: list[Group], spread: list[np.ndarray], problems: Sequence[tuple[float, float]] = ()
+    found: Measured,
+    groups: list[tuple[float, np.ndarray]],
+    spread: Sequence[np.ndarray] = (),
+    problems: Sequence[tuple[float, float]] = (),
 ) -> None:
-    found.estimate = student_interval(groups, spread, problems)
-    if found.estimate is None:
-        found.estimate = Estimate(float(sum(group.weight * group.values.mean() for group in groups)))
+    found.interval = student_interval(groups, spread, problems)
+    if math.isnan(found.interval.low):
         found.obstacles.append("one seed of each method: the spread between seeds is unknown")
     elif single := [method for method, seeds in found.seeds.items() if seeds == 1]:
         found.notes.append(f"one seed of {', '.join(single)}, assumed to vary between seeds as the others do")

@@ -48,7 +48,7 @@ def write_claims(
     gains = judge_gains(file.paper, source.paper, tests["paper_gain"])
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
     head, summaries = f"{scale} scale: {'; '.join(ran)}", (summary_line(entries), gains_line(gains))
-    values = {"head": head, "tests": tests, "summary": summaries[0], "gains_summary": summaries[1]}
+    values: dict[str, Any] = {"head": head, "tests": tests, "summary": summaries[0], "gains_summary": summaries[1]}
     values |= {"claims": [_texts(one) for one in entries], "gains": [_texts(one) for one in gains]}
     json, md, html, png, svg = (source.layout.claims(suffix) for suffix in ("json", "md", "html", "png", "svg"))
     write_json(json, entries + gains)

@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.claims import Claim, ClaimSpec
+from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding
-from entropy_dynamics.reporting.style import RC, WIDTH, add_footer, save
+from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, save
 
 FARTHEST = 4.5  # half-widths; what lies farther is drawn there, as an arrow
 TINY = 1e-9  # an interval may have no width after rounding
-STYLES = {
+STYLES: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
     "does not hold": {"color": "#D55E00", "marker": "X"},
     "inconclusive": {"color": "0.45", "marker": "D"},
@@ -29,18 +30,18 @@ def write_figure(
         save(_draw(claims, findings, replaced, notes), "Claims", png, svg)
 
 
-def distance(claim: ClaimSpec, effect: float, low: float, high: float) -> float:
+def distance(claim: ClaimSpec, interval: Interval) -> float:
     """Distance of the effect from the nearest threshold, towards the claimed side, in half-widths of its interval.
 
     The half that faces the threshold counts: above 1 a claim holds, below -1 it does not; else it is inconclusive.
     """
-    below, above = max(effect - low, TINY), max(high - effect, TINY)
-    claimed_low, claimed_high = claim.bounds
+    effect, (low, high) = interval.value, claim.bounds
+    below, above = max(effect - interval.low, TINY), max(interval.high - effect, TINY)
     margins = []
-    if claimed_low is not None:
-        margins.append((effect - claimed_low) / (below if effect > claimed_low else above))
-    if claimed_high is not None:
-        margins.append((claimed_high - effect) / (above if effect < claimed_high else below))
+    if low is not None:
+        margins.append((effect - low) / (below if effect > low else above))
+    if high is not None:
+        margins.append((high - effect) / (above if effect < high else below))
     return min(margins)
 
 
@@ -51,12 +52,11 @@ def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set
     ax.axvline(0, color="black", linewidth=0.8, zorder=1)
     for row, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
         look = STYLES[finding.verdict]
-        text, number = look["color"] if finding.verdict != "inconclusive" else "0.3", "no data"
-        if finding.effect is not None:
-            number = f"{finding.effect:.2g}".replace("-", "−")
-        if finding.low is not None:
-            _interval(ax, row, distance(claim.spec, finding.effect, finding.low, finding.high), look)
-        elif finding.effect is not None:  # nothing to measure its distance in
+        text, effect = look["color"] if finding.verdict != "inconclusive" else "0.3", finding.interval.value
+        number = f"{effect:.2g}".replace("-", "−") if np.isfinite(effect) else "no data"
+        if np.isfinite(finding.interval.low):
+            _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
+        elif np.isfinite(effect):  # nothing to measure its distance in
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
     labels = [claim.spec.label + (" †" if replaced & set(claim.models) else "") for claim in claims]
@@ -74,7 +74,7 @@ def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set
     return figure
 
 
-def _interval(ax: Axes, row: int, x: float, look: dict) -> None:
+def _draw_interval(ax: Axes, row: int, x: float, look: Look) -> None:
     """The effect at x with its interval, two half-widths long; an arrow at the edge for what lies beyond."""
     if abs(x) <= FARTHEST - 1:
         ax.plot([x - 1, x + 1], [row, row], color=look["color"], linewidth=1, zorder=2)

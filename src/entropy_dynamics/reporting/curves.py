@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.curves import Line, column, curves_frame, panel_l
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import Curve
-from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, add_footer, line_styles, pretty, what_ran
+from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
 
 MARKERS = 6  # on a line
 
@@ -72,20 +72,20 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
     return pretty(label)
 
 
-def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[dict]) -> None:
+def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -> None:
     for i, (line, style) in enumerate(zip(lines, styles, strict=True)):
         curve = line.curve
         apart = max(1, len(curve.step) // MARKERS)
         # Markers of different lines stand at different steps; a line with points has none.
         marks = {"marker": ""} if panel.points else {"markevery": (i * apart // len(lines), apart)}
         ax.plot(curve.step, curve.mean, **(style | marks))
-        if curve.low is not None:
+        if curve.low is not None and curve.high is not None:
             ax.fill_between(curve.step, curve.low, curve.high, color=style["color"], alpha=0.18, linewidth=0)
         if line.points is not None:
             _draw_points(ax, line.points, style, shift=0.012 * (i - (len(lines) - 1) / 2) * np.ptp(curve.step))
 
 
-def _draw_points(ax: Axes, points: Curve, style: dict, shift: float) -> None:
+def _draw_points(ax: Axes, points: Curve, style: Look, shift: float) -> None:
     """Points with whiskers; those of different lines a little apart."""
     spread = None if points.low is None else [points.mean - points.low, points.high - points.mean]
     look = {"color": style["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
@@ -122,7 +122,7 @@ def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
             ax.tick_params(labelleft=False)
 
 
-def _above_title(ax: Axes) -> dict:
+def _above_title(ax: Axes) -> Look:
     """Where a legend stands so that it clears the title, whose height is known in points and not in axes."""
     lines = 1 + ax.get_title().count("\n") if ax.get_title() else 0
     height = 4 + 1.25 * ax.title.get_fontsize() * lines

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -10,10 +11,12 @@ from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Spec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.results.files import written_whole
 
+Look = dict[str, Any]  # keyword arguments of matplotlib
+
 WIDTH = 3.5  # inches: one column of a two-column page
 DPI = 200
 
-RC = {
+RC: Any = {
     "font.size": 7,
     "axes.titlesize": 7,
     "axes.labelsize": 7,
@@ -37,12 +40,12 @@ RC = {
     "savefig.dpi": DPI,
     "svg.hashsalt": "entropy-dynamics",  # element ids are the same in every run
 }
-LINE_LEGEND = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
+LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
 FOOTER_CHARACTERS = 88
 
-BLACK = {"color": "black", "linestyle": "-", "marker": ""}
+BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
 # Okabe-Ito without its yellow, which is lost on white; line style and marker tell the lines apart in grey.
-CYCLE = [
+CYCLE: list[Look] = [
     {"color": "#0072B2", "linestyle": (0, (5, 1.5)), "marker": "o"},
     {"color": "#D55E00", "linestyle": (0, (5, 1.5, 1, 1.5)), "marker": "s"},
     {"color": "#009E73", "linestyle": (0, (1.2, 1.2)), "marker": "^"},
@@ -50,7 +53,7 @@ CYCLE = [
     {"color": "#E69F00", "linestyle": (0, (3, 1, 1, 1, 1, 1)), "marker": "v"},
     {"color": "#56B4E9", "linestyle": "-", "marker": "P"},
 ]
-BARS = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "edgecolor": "#0072B2", "linewidth": 0.5}]
+BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "edgecolor": "#0072B2", "linewidth": 0.5}]
 
 
 def pretty(label: str) -> str:
@@ -59,7 +62,7 @@ def pretty(label: str) -> str:
     return re.sub(r"\bmu\b", r"$\\mu$", label)
 
 
-def line_styles(labels: list[str], baseline: str) -> dict[str, dict]:
+def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
     """A style per label: black for the baseline (or the first, if it is not there), the cycle for the others."""
     black = baseline if baseline in labels else labels[0]
     others = [label for label in labels if label != black]

@@ -1,13 +1,14 @@
 """Tables of scores as csv, Markdown, LaTeX and HTML."""
 
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpec
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.scores import Cell, Row, score_rows, scores_frame
+from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import DRAWS, LEVEL, Interval
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_text
@@ -15,24 +16,36 @@ from entropy_dynamics.results.files import write_text
 
 def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Path]:
     """Write tables/<name>.csv, .md, .tex and .html."""
-    rows = score_rows(experiment, results)
-    first = rows[0]
-    blocks = [(ran, [_texts(row) for row in of_model]) for ran, of_model in groupby(rows, key=lambda row: row.ran)]
+    frame, datasets = scores_frame(experiment, results), experiment.evaluations
+    columns = [(dataset, metric) for dataset in datasets for metric in experiment.spec.metrics]
+    rows = frame.set_index(["model", "method"], drop=False)
     values = {
         "name": experiment.name,
         "heading": experiment.heading,
         "title": experiment.spec.title,
-        "caption": _caption(experiment, results, rows),
-        "columns": [f"{data.upper()} {METRICS[metric]}@{first.sizes[data][1]}" for data, metric in first.cells],
-        "datasets": [dataset.upper() for dataset in experiment.evaluations],
-        "blocks": blocks,
+        "caption": _caption(experiment, results, frame),
+        "columns": [f"{data.upper()} {METRICS[metric]}@{frame[f'{data}_samples'][0]}" for data, metric in columns],
+        "datasets": [dataset.upper() for dataset in datasets],
+        "blocks": [
+            (
+                results.model(model).ran_with_size,
+                [
+                    {
+                        "label": row["label"],
+                        "cells": [_lines(row, rows, experiment.spec.baseline, f"{d}_{m}") for d, m in columns],
+                        "failures": [f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}" for d in datasets],
+                    }
+                    for _, row in rows[rows["model"] == model].iterrows()
+                ],
+            )
+            for model in experiment.models
+        ],
     }
-    texts = {"csv": scores_frame(rows).to_csv(index=False, float_format="%.4f")}
+    texts = {"csv": frame.to_csv(index=False, float_format="%.4f")}
     texts |= {suffix: fill(f"table.{suffix}", **values) for suffix in ("md", "tex", "html")}
-    paths = [results.layout.table(experiment.name, suffix) for suffix in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        write_text(path, text)
-    return paths
+    for suffix, text in texts.items():
+        write_text(results.layout.table(experiment.name, suffix), text)
+    return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
 @dataclass(frozen=True)
@@ -45,41 +58,36 @@ class CellLine:
     paper: bool = False
 
 
-def _texts(row: Row) -> dict[str, Any]:
-    failures = [f"{100 * row.unreadable[data]:.1f} / {100 * row.truncated[data]:.1f}" for data in row.sizes]
-    return {"label": row.label, "cells": [_lines(cell) for cell in row.cells.values()], "failures": failures}
-
-
-def _lines(cell: Cell) -> list[CellLine]:
-    lines = [CellLine(f"{100 * cell.score.value:.1f}", _interval(cell.score, ".1f"))]
-    if cell.difference is not None:
-        text = f"{100 * cell.difference.value:+z.1f}"
-        lines.append(CellLine(text, _interval(cell.difference, "+z.1f"), bold=cell.difference.excludes_zero))
-    if cell.paper is not None:
-        change = "" if cell.paper_difference is None else f"({cell.paper_difference:+z.2f})"
-        lines.append(CellLine(f"paper {cell.paper:.2f}", change, paper=True))
+def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list[CellLine]:
+    lines = [CellLine(f"{row[name]:.1f}", f"[{row[f'{name}_low']:.1f}, {row[f'{name}_high']:.1f}]")]
+    difference, low, high = (row[f"{name}_difference{end}"] for end in ("", "_low", "_high"))
+    compared = not pd.isna(difference)
+    if compared:
+        bold = Interval(difference, low, high).excludes_zero
+        lines.append(CellLine(f"{difference:+z.1f}", f"[{low:+z.1f}, {high:+z.1f}]", bold=bold))
+    paper = row[f"{name}_paper"]
+    if not pd.isna(paper):
+        gain = paper - rows.loc[(row["model"], baseline), f"{name}_paper"] if compared else np.nan
+        lines.append(CellLine(f"paper {paper:.2f}", "" if pd.isna(gain) else f"({gain:+z.2f})", paper=True))
     return lines
 
 
-def _interval(interval: Interval, form: str) -> str:
-    return f"[{100 * interval.low:{form}}, {100 * interval.high:{form}}]"
-
-
-def _caption(experiment: Experiment[ScoresSpec], results: Results, rows: list[Row]) -> str:
+def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
     """What the table shows, what ran, and what its intervals do and do not cover."""
     baseline = results.method_label(experiment.spec.baseline)
-    seeds = max(row.seeds for row in rows)
+    seeds = frame["seeds"].max()
     if seeds > 1:
         drawn = f"bootstrap over {seeds} seeds and over problems, {DRAWS:,} draws"
     else:
         drawn = f"bootstrap over problems, {DRAWS:,} draws; one seed: another training run may differ by more"
     sets = []
-    for dataset, (problems, k) in rows[0].sizes.items():
+    for dataset in experiment.evaluations:
+        problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
         kind = "toy problems" if results.toy_problems(dataset) else "problems"
         sets.append(f"{dataset.upper()} ({problems} {kind}, {k} samples per problem)")
     sentences = [
         f"{experiment.spec.title}, at the {results.scale} scale.",
-        f"Models: {'; '.join(dict.fromkeys(row.ran for row in rows))}.",
+        f"Models: {'; '.join(frame['model_that_ran'].unique())}.",
         f"Problems: {'; '.join(sets)}.",
         f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({drawn}); its difference to {baseline} "
         "on the same problems, bold where that interval excludes zero (one in ten to twenty would by chance alone); "

@@ -17,10 +17,10 @@ from entropy_dynamics.analysis.theory import (
     theory_frame,
     training_frame,
 )
-from entropy_dynamics.reporting.style import BLACK, CYCLE, WIDTH, add_footer
+from entropy_dynamics.reporting.style import BLACK, CYCLE, WIDTH, Look, add_footer
 
 SYMBOLS = {1: r"\epsilon", 2: r"\alpha"}  # of the step size, by theorem
-IDENTITY = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
+IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 
 def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[Figure, pd.DataFrame]:

@@ -30,10 +30,10 @@ class Chain:
     """Problems, models, pass rates, runs, evaluations and logit steps."""
 
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], found: Findings):
-        self.layout, self.config, self.found = layout, config, found
+        self.layout, self.config, self.overrides, self.found = layout, config, overrides, found
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
-        self.load_config = cache(lambda *run: load_config(config.scale, *run, overrides=overrides))
+        self.identity = cache(lambda *run: _of_a_run(identity(load_config(config.scale, *run, overrides=overrides))))
         self.problems = cache(lambda name: {one.id: one for one in load_problems(layout.problems(name))})
 
     def check(self) -> None:
@@ -93,7 +93,7 @@ class Chain:
         self.found.checked["models"] += 1
         self._hashes(path, facts["weights_sha256"])
         self._hashes(path, facts["outputs"])
-        config = self.load_config(name)
+        config = load_config(self.config.scale, name, overrides=self.overrides)
         if (toy := config.toy_models.get(name)) is not None:
             was, now = dict(flatten(facts["spec"])), dict(flatten(toy.model_dump(mode="json")))
         else:  # a model from a directory has no revision
@@ -226,14 +226,9 @@ class Chain:
 
     def _same_config(self, path: Path, was: Mapping[str, Any], *run: str) -> None:
         try:
-            now = identity(self.load_config(*run))
+            self.found.add("different config", path, *differences(_of_a_run(was), self.identity(*run)))
         except UserError as error:
             self.found.add("different config", path, str(error))
-            return
-        own, current = (
-            {key: value for key, value in one.items() if not key.startswith(NUMBERS_OF_RUNS)} for one in (was, now)
-        )
-        self.found.add("different config", path, *differences(own, current))
 
     def _commits(self) -> None:
         """Notes on results by other code than this, or by code that was not committed."""
@@ -252,7 +247,12 @@ class Chain:
             self.found.add("missing", path, "there are results that it should describe")
             return {}
         self.found.checked["records"] += 1
-        return json.loads(path.read_text(encoding="utf-8"))
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        return record
+
+
+def _of_a_run(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if not key.startswith(NUMBERS_OF_RUNS)}
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
