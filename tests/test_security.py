@@ -130,7 +130,7 @@ results, model, *settings = sys.argv[1:]
 Checkpoints.delete = Checkpoints.finish  # a run deletes its own at its end
 of_run = ["--model", model, "--method", "clip_b", "--seed", "0"]
 steps = [["data"], ["model", "--model", model], ["pass-rates"], ["train", *of_run], ["evaluate", *of_run]]
-steps += [["theory", "--model", model], ["report", "pass_rates"], ["claims"]]
+steps += [["theory", "--model", model], ["report", "data_filter"], ["claims"]]
 for step in steps:
     code = cli.main([*step, "--results", results, *settings])
     if code:

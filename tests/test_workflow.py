@@ -38,7 +38,7 @@ def test_every_table_and_figure_is_there(results):
     for name in ["table1", "table3", "table4"]:
         for suffix in (".csv", ".md", ".tex", ".html"):
             assert (results / "tables" / f"{name}{suffix}").stat().st_size > 0
-    for name in ["pass_rates", "theory_check", *(f"figure{number}" for number in range(1, 7))]:
+    for name in ["data_filter", "theory_check", *(f"figure{number}" for number in range(1, 7))]:
         for suffix in (".png", ".svg", ".csv"):
             assert (results / "figures" / f"{name}{suffix}").stat().st_size > 0
     assert not list(results.rglob("*.partial"))
@@ -62,11 +62,11 @@ def test_what_was_made_is_what_its_records_say(project, results):
 def test_every_claim_gets_a_verdict_and_one_seed_never_looks_sure(results):
     claims = [claim for claim in json.loads((results / "claims.json").read_text()) if claim["subject"] == "this run"]
     assert len(claims) >= 15
-    assert {claim["verdict"] for claim in claims} <= {"holds", "does not hold", "cannot tell"}
+    assert {claim["verdict"] for claim in claims} <= {"holds", "does not hold", "inconclusive"}
     by_id = {claim["id"]: claim for claim in claims}
     assert by_id["theorem2_slope"]["verdict"] == "holds"  # needs no training
     scores = [claim for claim in claims if "seed" in claim["reason"] and claim["id"].startswith(("gain", "clip_"))]
-    assert all(claim["verdict"] == "cannot tell" for claim in scores)
+    assert all(claim["verdict"] == "inconclusive" for claim in scores)
 
 
 def test_table1_says_what_the_samples_say(results):

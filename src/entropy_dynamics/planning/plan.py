@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from entropy_dynamics.analysis.experiments import BASE, EXPERIMENTS, Run, known_experiments, load_experiment
-from entropy_dynamics.config import CONFIGS, Config, StageConfig, load_config
+from entropy_dynamics.analysis.claims import load_claims
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Run, known_experiments, load_experiment
+from entropy_dynamics.config import BASE, CONFIGS, Config, StageConfig, load_config
 from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.footprint import (
@@ -25,7 +26,6 @@ from entropy_dynamics.planning.footprint import (
     sampling_memory,
     training_memory,
 )
-from entropy_dynamics.reporting.claims import load_claims
 from entropy_dynamics.sampling import PROMPTS_HELD
 
 HELD_TOKEN = 70  # bytes of a sampled token and its log p as Python objects in a rollout
@@ -118,11 +118,11 @@ def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
     """The runs to train and those to evaluate, each once, in a fixed order."""
     trained, evaluated = {}, {}
     for name in config.experiments or known_experiments(experiments):
-        experiment = load_experiment(name, config.scale, config.seeds, experiments)
+        experiment = load_experiment(name, config.scale, dict(config.seeds), experiments)
         trained |= dict.fromkeys(experiment.runs)
         evaluated |= dict.fromkeys(experiment.runs if experiment.evaluations else ())
     if config.experiments is None:
-        for claim in load_claims(config.scale, config.seeds, experiments)[0]:
+        for claim in load_claims(config.scale, dict(config.seeds), experiments):
             runs = [run for run in claim.all_runs() if run.model in config.models]
             trained |= dict.fromkeys(runs)
             evaluated |= dict.fromkeys(runs if claim.evaluations else ())

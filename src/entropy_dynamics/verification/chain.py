@@ -14,11 +14,11 @@ from entropy_dynamics.models.loading import FACTS
 from entropy_dynamics.results.files import read_parquet, sha256
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import commit_of_code
-from entropy_dynamics.stages.problems import REPORT
 from entropy_dynamics.tasks import Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.verification.findings import Findings
 
+PROBLEMS = "problems.json"  # the record of all problem sets
 RECORD = ".provenance.json"  # beside a parquet file
 OF_A_RUN = ("metrics.parquet", "config.yaml", f"policy/{FACTS}")
 NUMBERS_OF_RUNS = ("seeds.", "experiments")  # config keys that say which runs there are, and change none
@@ -38,7 +38,7 @@ class Chain:
 
     def check(self) -> None:
         if self.layout.data.is_dir():
-            self.found.guarded(self._problem_sets, self.layout.data / REPORT)
+            self.found.guarded(self._problem_sets, self.layout.data / PROBLEMS)
         for folder in self._folders("models/*"):
             self.found.guarded(self._model, folder / FACTS)
         for file in self._recorded(self.layout.pass_rates.parent, self.layout.pass_rates.name):
