@@ -64,12 +64,13 @@ class Chain:
     # One check per kind of result
 
     def _problem_sets(self, path: Path) -> None:
-        report = self._json(path)
-        sets, data = report.get("sets", {}), self.config.data
+        if not (report := self._json(path)):
+            return
+        sets, data = report["sets"], self.config.data
         self.found.checked["problem sets"] += len(sets)
         self._outputs(path, report, [f"{name}.parquet" for name in sets])
         now = {"seed": data.seed, "sets": list(data.sets)}
-        self.found.add("different config", path, *differences({"seed": report.get("seed"), "sets": list(sets)}, now))
+        self.found.add("different config", path, *differences({"seed": report["seed"], "sets": list(sets)}, now))
         for name in sets.keys() & data.sets.keys():
             self._source(self.layout.problems(name), sets[name], data.sets[name])
 
@@ -90,6 +91,8 @@ class Chain:
 
     def _model(self, path: Path) -> None:
         name, facts = path.parent.name, self._json(path)
+        if not facts:
+            return
         self.found.checked["models"] += 1
         self._hashes(path, facts["weights_sha256"])
         self._hashes(path, facts["outputs"])

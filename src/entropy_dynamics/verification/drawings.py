@@ -60,14 +60,14 @@ class Drawings:
         except UserError as error:
             self.found.add("different config", file, str(error))
             return
-        if self._complete(file, experiment.input_files(self.root)):
-            self._compare(
-                file,
-                lambda: render(file.stem, self.copy, self.scale, self.seeds),
-                experiment.input_files(self.root),
-            )
-            if isinstance(experiment.spec, ScoresSpec) and file not in self.found.suspect:
-                self._scores(file, experiment)
+        inputs = experiment.input_files(self.root)
+        if missing := [path for path in inputs if not path.is_file()]:
+            for path in missing:
+                self.found.add("missing", path, f"{self.found.short(file)} was made from it")
+            return
+        self._compare(file, lambda: render(file.stem, self.copy, self.scale, self.seeds), inputs)
+        if isinstance(experiment.spec, ScoresSpec) and file not in self.found.suspect:
+            self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:
         try:
@@ -76,12 +76,6 @@ class Drawings:
             self.found.add("different config", file, str(error))
             return
         self._compare(file, lambda: write_claims(self.copy, self.scale, self.seeds), inputs)
-
-    def _complete(self, file: Path, inputs: list[Path]) -> bool:
-        missing = [path for path in inputs if not path.is_file()]
-        for path in missing:
-            self.found.add("missing", path, f"{self.found.short(file)} was made from it")
-        return not missing
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
         """The files of one table, figure or the claims against those that `draw` writes into the copy."""
@@ -110,22 +104,23 @@ class Drawings:
 
     def _scores(self, file: Path, experiment: Experiment[ScoresSpec]) -> None:
         """A table's scores against Avg@K and Pass@K of the sample rows themselves."""
-        table = pd.read_csv(file).set_index(["model", "method"])
-        for model, method in table.index:
+        for row in pd.read_csv(file).to_dict("records"):
+            runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
-                avg, passed = [], []
-                for run in experiment.of(model, method):
-                    frame = pd.read_parquet(run.evaluation_file(self.root, dataset))
-                    correct = frame.pivot(index="problem_id", columns="sample", values="correct").to_numpy(bool)
-                    avg.append(100 * avg_at_k(correct))
-                    passed.append(100 * pass_at_k(correct, correct.shape[1]))
-                for metric, scores in (("avg", avg), ("pass", passed)):
-                    printed = table.loc[(model, method)].get(f"{dataset}_{metric}")
-                    if printed is not None:
-                        self.found.checked["scores"] += 1
-                        if not abs(printed - np.mean(scores)) <= DIGITS:
-                            fact = f"{dataset}_{metric} of {model} {method} is {printed:g}, its samples give"
-                            self.found.add("stale", file, f"{fact} {np.mean(scores):.4f}")
+                frames = [pd.read_parquet(run.evaluation_file(self.root, dataset)) for run in runs]
+                correct = [
+                    one.pivot(index="problem_id", columns="sample", values="correct").to_numpy() for one in frames
+                ]
+                scores = {
+                    "avg": [avg_at_k(one) for one in correct],
+                    "pass": [pass_at_k(one, one.shape[1]) for one in correct],
+                }
+                for metric in experiment.spec.metrics:
+                    self.found.checked["scores"] += 1
+                    name, expected = f"{dataset}_{metric}", 100 * np.mean(scores[metric])
+                    if not abs(row[name] - expected) <= DIGITS:
+                        fact = f"{name} of {row['model']} {row['method']} is {row[name]:g}"
+                        self.found.add("stale", file, f"{fact}, its samples give {expected:.4f}")
 
 
 def _first_difference(path: Path, own: bytes, now: bytes) -> str:
