@@ -1,8 +1,8 @@
-"""Tables, figures, claims and the workflow's graph at size, from made-up results of up to 10,000 runs.
+"""Tables, figures, claims and the workflow's graph at size, from synthetic results of up to 10,000 runs.
 
-Everything is made up (tests/made_up.py), in a temporary folder that is deleted again; nothing of it says anything about
-a method. What is measured is the seconds and the peak memory of the commands that a user types, and that memory does
-not grow with the results. Seeds from the tenth on are hard links to the first ten: reading them costs the same.
+The results are synthetic (tests/synthetic_results.py), in a temporary folder; they say nothing about any method.
+Measured are the seconds and the peak memory of the commands that a user types. Seeds from the tenth on are hard links
+to the first ten: reading them costs the same.
 """
 
 import argparse
@@ -17,14 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import made_up  # noqa: E402
-from entropy_dynamics.analysis.experiments import BASE, Run, known_experiments, load_experiment  # noqa: E402
-from entropy_dynamics.reporting.claims import load_claims  # noqa: E402
+import synthetic_results  # noqa: E402
+from entropy_dynamics.analysis.claims import load_claims  # noqa: E402
+from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment  # noqa: E402
+from entropy_dynamics.config import BASE  # noqa: E402
 from entropy_dynamics.results.files import write_json  # noqa: E402
 from entropy_dynamics.results.provenance import hardware  # noqa: E402
 
-SCALE = made_up.SCALE
-SAMPLES = {"aime24": 30 * 32, "aime25": 30 * 32, "dapo500": 60 * 8}  # of one policy, as made_up writes them
+SCALE = synthetic_results.SCALE
+SAMPLES = {"aime24": 30 * 32, "aime25": 30 * 32, "dapo500": 60 * 8}  # of one policy, as synthetic_results writes them
 STEPS = 100  # of a run
 DISTINCT = 10  # seeds
 COMMANDS = {  # what is measured: a wide table, the widest figure, the distribution, all claims
@@ -32,7 +33,7 @@ COMMANDS = {  # what is measured: a wide table, the widest figure, the distribut
     "table3": ["report", "table3"],
     "figure2": ["report", "figure2"],
     "lens": ["report", "lens"],
-    "pass_rates": ["report", "pass_rates"],
+    "data_filter": ["report", "data_filter"],
     "claims": ["claims"],
 }
 RESULT = Path(__file__).parent / "results" / "reporting.json"
@@ -45,16 +46,16 @@ def main() -> None:
     options = parser.parse_args()
     os.chdir(ROOT)
     sizes = [measure(seeds) for seeds in options.seeds]
-    record = {"what": "reports from made-up results", "hardware": hardware(), "sizes": sizes}
+    record = {"what": "reports from synthetic results", "hardware": hardware(), "sizes": sizes}
     write_json(options.out, record)
     print(as_table(sizes))
 
 
 def measure(count: int) -> dict:
-    """Make up the results of `count` seeds of every method, run each command on them, and delete them."""
+    """Run each command on the results of `count` seeds of every method."""
     seeds = {"tables": count, "extras": count}
-    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-made-up-") as folder:
-        runs, samples = make_up(Path(folder) / SCALE, seeds)
+    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-synthetic-") as folder:
+        runs, samples = write_results(Path(folder) / SCALE, seeds)
         chosen = ["--scale", SCALE, "--results", folder]
         chosen += [word for key in seeds for word in ("--set", f"seeds.{key}={count}")]
         spent = {
@@ -70,16 +71,16 @@ def measure(count: int) -> dict:
     return {"seeds": count, "runs": runs, "samples": samples, "commands": spent}
 
 
-def make_up(results: Path, seeds: dict[str, int]) -> tuple[int, int]:
-    """Write what every table, figure and claim reads; the numbers of runs and of samples in it."""
-    made_up.write_models(results)
-    made_up.write_pass_rates(results)
-    made_up.write_logit_steps(results)
+def write_results(results: Path, seeds: dict[str, int]) -> tuple[int, int]:
+    """Write what every table, figure and claim reads; return the numbers of runs and of samples in it."""
+    synthetic_results.write_models(results)
+    synthetic_results.write_pass_rates(results)
+    synthetic_results.write_logit_steps(results)
     needed: dict[tuple[Run, str | None], None] = {}  # data set, None: the training metrics
     for name in known_experiments():
         experiment = load_experiment(name, SCALE, seeds)
         needed |= dict.fromkeys((run, part) for run in experiment.runs for part in (None, *experiment.evaluations))
-    for claim in load_claims(SCALE, seeds)[0]:
+    for claim in load_claims(SCALE, seeds):
         needed |= dict.fromkeys((run, part) for run in claim.all_runs() for part in (None, *claim.evaluations))
     samples = 0
     for run, dataset in sorted(needed, key=lambda pair: pair[0].seed):
@@ -88,9 +89,9 @@ def make_up(results: Path, seeds: dict[str, int]) -> tuple[int, int]:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(same, path)
         elif dataset is None:
-            made_up.write_metrics(results, run, steps=STEPS)
+            synthetic_results.write_metrics(results, run, steps=STEPS)
         else:
-            made_up.write_evaluation(results, run, dataset)
+            synthetic_results.write_evaluation(results, run, dataset)
         samples += 0 if dataset is None else SAMPLES[dataset]
     return len({run for run, _ in needed if run.method != BASE}), samples
 
@@ -102,7 +103,7 @@ def _file(results: Path, run: Run, dataset: str | None) -> Path:
 def run_command(command: list[str], folder: Path | str = ROOT) -> dict[str, float]:
     """CPU and wall seconds and the peak memory of one command. Raises CalledProcessError where it fails."""
     start = time.perf_counter()
-    # A shell of its own, so that the peak is this command's and not that of an earlier child of this process.
+    # In a process of its own, so that the peak is not that of an earlier child of this process.
     probe = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
     probe += "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime, u.ru_maxrss)"
     found = subprocess.run(

@@ -24,7 +24,7 @@ from entropy_dynamics.results.provenance import hardware
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
 DRAWN = ("tables", "figures", "claims")
 PHASES = {"sample": "sampling", "grade": "grading", "score": "scoring", "update": "updates", "validate": "validation"}
-STEPS = {  # what a step without phases does beside starting up
+STAGES = {  # what a stage without phases does besides starting up
     "models": "warm starts",
     "pass_rates": "pass rates",
     "evaluations": "evaluation",
@@ -101,8 +101,8 @@ def account(
 ) -> dict:
     """Core-seconds by what they went into; they add up to `cores` x wall time.
 
-    The start-up of a training run is what its phases leave of its job. That of the other steps with a model is taken
-    to be as long as the median of those.
+    The start-up of a training run is what its phases leave of its job. That of the other stages with a model is
+    taken to be the median of those.
     """
     spent: dict[str, float] = defaultdict(float)
     starts = []
@@ -119,7 +119,7 @@ def account(
         elif job.kind != "runs":
             own = min(startup, job.seconds) if job.kind != "problems" else 0.0
             spent[STARTUP] += own
-            spent[STEPS.get(job.kind, job.kind)] += job.seconds - own
+            spent[STAGES.get(job.kind, job.kind)] += job.seconds - own
     spent[WAITING], spent[NOTHING] = idle(jobs, cores, pass_rate_model)
     within = jobs_wall(jobs)
     if wall is not None:

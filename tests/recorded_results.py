@@ -1,4 +1,4 @@
-"""Made-up results with right records, as steps write them: what `verify` is tried on."""
+"""Synthetic results with correct records, as the stages write them: what `verify` is tested on."""
 
 import json
 import shutil
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from omegaconf import OmegaConf
 
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.cli import main
@@ -19,20 +18,20 @@ from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.stages.pass_rates import filter_by_rate
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.files import load_problems
-from entropy_dynamics.verification import records
-from made_up import MODEL, ROOT, write_logit_steps, write_metrics
+from entropy_dynamics.verification import chain
+from synthetic_results import MODEL, ROOT, model_facts, write_logit_steps, write_metrics
 
 SCALE = "smoke"
 RESULTS = Path("results") / SCALE
 LAYOUT = Layout(RESULTS)
 GIT = {"commit": "1234567890" * 4, "changed": False}
-TABLE = [f"tables/table1.{ending}" for ending in ("csv", "html", "md", "tex")]
+TABLE = [f"tables/table1.{suffix}" for suffix in ("csv", "html", "md", "tex")]
 CLIP_B = LAYOUT.run(MODEL, "clip_b", 0)
 AIME24 = LAYOUT.evaluation(MODEL, "clip_b", 0) / "aime24.parquet"
 
 
 def record(inputs: list[Path], outputs: list[Path], folder: Path, **more) -> dict:
-    """As steps write it, but made from one commit, whatever this checkout's state is."""
+    """As stages write it, but by one commit, whatever the state of this checkout."""
     hashes = {path.relative_to(folder).as_posix(): sha256(path) for path in outputs}
     return more | provenance(inputs) | {"git": GIT, "outputs": hashes}
 
@@ -41,7 +40,7 @@ def write_weights(folder: Path, facts: dict) -> None:
     """Nothing loads them, so any bytes will do."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(np.random.default_rng([*str(folder).encode()]).bytes(500))
-    facts["weights_sha256"] = {"model.safetensors": sha256(folder / "model.safetensors")}
+    facts |= {"weights_sha256": {"model.safetensors": sha256(folder / "model.safetensors")}, "outputs": {}}
     write_json(folder / "model.json", facts)
 
 
@@ -59,18 +58,18 @@ def write_run(run: Run) -> None:
 
 
 def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None:
-    """Half of the answers are right, one in ten is not there as its response was cut off."""
+    """About half of the answers are correct, one in ten is missing because its response was cut off."""
     problems = load_problems(LAYOUT.problems(dataset))
     rng = np.random.default_rng([*f"{run}{dataset}".encode()])
-    right = np.repeat([problem.answer for problem in problems], k)
-    answer = pd.Series(right + rng.integers(0, 2, len(right)), dtype="Int64").mask(rng.random(len(right)) < 0.1)
+    expected = np.repeat([int(problem.answer) for problem in problems], k)
+    answer = pd.Series(expected + rng.integers(0, 2, len(expected))).astype(str).mask(rng.random(len(expected)) < 0.1)
     frame = pd.DataFrame(
         {
             "problem_id": np.repeat([problem.id for problem in problems], k),
             "sample": np.tile(np.arange(k), len(problems)),
-            "correct": (answer == right).fillna(False).astype(bool),
+            "correct": (answer == expected.astype(str)).to_numpy(bool),
             "formatted": answer.notna(),
-            "answer": answer,
+            "answer": answer.astype("str"),
             "finish_reason": np.where(answer.isna(), "length", "stop"),
             "tokens": np.where(answer.isna(), 64, 30),
         }
@@ -90,23 +89,23 @@ def write_theory() -> None:
 
 
 def write_results() -> None:
-    """All that Table 1, Figure 5 and the filter's histogram are made from, and these; the claims make do with it."""
+    """All that Table 1, Figure 5 and the histogram of the filter read, and these; claims judge what is there."""
     config = load_config(SCALE)
     build_problem_sets(config.data, LAYOUT.data)
-    facts = {"name": MODEL, "label": "Qwen2.5-7B-Instruct", "stand_in": True, "parameters": 110_000}
-    write_weights(LAYOUT.model(MODEL), facts | {"spec": OmegaConf.to_container(config.stand_ins[MODEL])})
+    facts = model_facts(MODEL, spec=config.toy_models[MODEL].model_dump(mode="json"))
+    write_weights(LAYOUT.model(MODEL), facts)
     ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
     correct = pd.Series(np.random.default_rng(0).binomial(8, 0.3, len(ids)), index=ids)
     write_parquet(LAYOUT.pass_rates, filter_by_rate(correct, 8, 0.0, 1.0))
     inputs = [LAYOUT.model(MODEL) / "model.json", LAYOUT.problems("train")]
     own = {"config": identity(load_config(SCALE, MODEL))}
     write_json(LAYOUT.data / "pass_rates.provenance.json", record(inputs, [LAYOUT.pass_rates], LAYOUT.data, **own))
-    for run in load_experiment("table1", SCALE, config.seeds).runs:
+    for run in load_experiment("table1", SCALE, dict(config.seeds)).runs:
         if run.method != "base":
             write_run(run)
         for dataset, k in config.evaluation.samples.items():
             write_evaluation(run, dataset, k, config.evaluation.temperature)
-    assert main(["report", "table1", "figure5", "pass_rates", "--scale", SCALE]) == 0
+    assert main(["report", "table1", "figure5", "data_filter", "--scale", SCALE]) == 0
     assert main(["claims", "--scale", SCALE]) == 0
 
 
@@ -130,23 +129,29 @@ def built(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def whole(built, tmp_path, monkeypatch) -> None:
-    """We are in a copy of it."""
+    """The working directory is a copy of it."""
     shutil.copytree(built, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
 
 
 @pytest.fixture
 def project(whole) -> None:
-    """With Table 1 alone, for the sake of time."""
+    """With Table 1 alone, which is quicker."""
     shutil.rmtree(RESULTS / "figures")
     for path in RESULTS.glob("claims.*"):
         path.unlink()
 
 
 @pytest.fixture
+def untabled(project) -> None:
+    """With nothing drawn."""
+    shutil.rmtree(RESULTS / "tables")
+
+
+@pytest.fixture
 def verify(capsys, monkeypatch):
     """`verify(...)`: the exit code, {(what, where): facts}, and the summary."""
-    monkeypatch.setattr(records, "commit_of_code", lambda: GIT)
+    monkeypatch.setattr(chain, "commit_of_code", lambda: GIT)
 
     def call(*arguments: str):
         capsys.readouterr()
@@ -171,7 +176,7 @@ def hashes() -> dict[Path, str]:
 
 
 def edit_rows(path: Path, change, rehash: bool = False) -> None:
-    """`rehash`: whoever does it mends the hash too."""
+    """`rehash`: the recorded hash is changed too."""
     write_parquet(path, change(pd.read_parquet(path)))
     if rehash:
         beside = path.with_suffix(".provenance.json")
@@ -179,7 +184,7 @@ def edit_rows(path: Path, change, rehash: bool = False) -> None:
 
 
 def flip(column: str, row: int = 0):
-    """Turn one boolean over."""
+    """Negate one boolean."""
 
     def change(frame: pd.DataFrame) -> pd.DataFrame:
         frame.loc[row, column] = not frame.loc[row, column]

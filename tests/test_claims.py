@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims, from made-up runs."""
+"""The file of claims, and what is written about the verdicts, from synthetic runs."""
 
 import json
 import re
@@ -11,27 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.paper_gains import sampling_errors
+from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims import (
-    VERDICTS,
-    claim_runs,
-    input_files,
-    load_claims,
-    summary_line,
-    write_claims,
-)
+from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
 from entropy_dynamics.reporting.claims_figure import distance
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
+from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts
 
-ROOT = Path(__file__).parents[1]
-SCALE = "laptop"
-SEEDS = {"tables": 3, "extras": 1}
-MODEL, OTHER = "qwen2.5-7b-instruct", "qwen3-4b-base"
-STEPS = 40
+OTHER = "qwen3-4b-base"
 
 
 def write(results: Path, seeds: dict[str, int] = SEEDS, experiments: Path = ROOT / "experiments") -> list[Path]:
@@ -42,13 +35,8 @@ def entries(results: Path, seeds: dict[str, int] = SEEDS) -> dict[str, dict]:
     return {one["id"]: one for one in json.loads(write(results, seeds)[0].read_text())}
 
 
-def write_model(results: Path, model: str, stand_in: bool = True) -> None:
-    facts = {"label": {MODEL: "Qwen2.5-7B-Instruct", OTHER: "Qwen3-4B-Base"}[model], "stand_in": stand_in}
-    write_json(Layout(results).model(model) / "model.json", facts | {"parameters": 110_000})
-
-
 def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps: int = STEPS, **columns) -> None:
-    """Columns are constants or one value a step."""
+    """Columns are constants or one value per step."""
     frame = pd.DataFrame({"step": np.arange(steps), "entropy": 0.3} | columns)
     write_parquet(Run(model, method, seed).metrics_file(results), frame)
 
@@ -58,7 +46,7 @@ def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps
 
 def test_without_any_run_every_claim_says_what_is_missing(tmp_path):
     found = [one for one in entries(tmp_path / SCALE).values() if one["subject"] == "this run"]
-    assert {one["verdict"] for one in found} == {"cannot tell"}
+    assert {one["verdict"] for one in found} == {"inconclusive"}
     assert all("missing" in one["reason"] and one["effect"] is None for one in found)
 
 
@@ -67,7 +55,7 @@ def results(tmp_path_factory) -> Path:
     """Clip_B's and GRPO's runs on one model, enough for some claims of each verdict."""
     folder = tmp_path_factory.mktemp("results") / SCALE
     for model in (MODEL, OTHER):
-        write_model(folder, model)
+        write_json(Layout(folder).model(model) / "model.json", model_facts(model))
     for seed in range(3):
         write_curve(folder, "grpo", seed, entropy=np.linspace(0.4, 0.1 + 0.01 * seed, STEPS), neg_cov=0.1 + 0.01 * seed)
         write_curve(folder, "clip_b", seed, entropy=0.3 + 0.01 * seed)
@@ -77,25 +65,12 @@ def results(tmp_path_factory) -> Path:
 
 def test_the_json_is_what_the_contract_says(results):
     found = list(entries(results).values())
-    keys = [
-        "id",
-        "subject",
-        "statement",
-        "place",
-        "verdict",
-        "effect",
-        "low",
-        "high",
-        "unit",
-        "claimed",
-        "test",
-        "seeds",
-    ]
-    keys += ["reason"]
+    keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
+    keys += ["subject", "unit", "claimed", "test", "seeds", "reason"]
     for one in found:
         assert list(one) == keys
         assert one["verdict"] in VERDICTS
-        assert (one["low"] is None) == (one["high"] is None)
+        assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]
         assert all(one[key] for key in ("statement", "place", "unit", "test", "reason"))
     own = [one for one in found if one["subject"] == "this run"]
@@ -103,20 +78,21 @@ def test_the_json_is_what_the_contract_says(results):
     verdicts = {one["id"]: one["verdict"] for one in own}
     assert verdicts["entropy_held_clip_b_qwen2.5"] == "holds"
     assert verdicts["figure5_sign"] == "does not hold"
-    assert verdicts["figure1_keep_pos_lt"] == "cannot tell"
+    assert verdicts["figure1_keep_pos_lt"] == "inconclusive"
     counts = [sum(v == verdict for v in verdicts.values()) for verdict in VERDICTS]
     assert summary_line(own) == (
-        f"Of {len(own)} claims {counts[0]} hold, {counts[1]} do not hold, and of {counts[2]} one cannot tell"
+        f"Of {len(own)} claims, {counts[0]} hold, {counts[1]} do not hold, {counts[2]} are inconclusive"
     )
 
 
-def test_the_markdown_has_all_of_it_and_names_the_stand_ins(results):
+def test_the_markdown_has_all_of_it_and_names_the_toy_models(results):
     text = write(results)[1].read_text()
     rows = [line for line in text.splitlines() if line.startswith("| **")]
     assert len(rows) == len(entries(results))
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 2  # two tables, no stray bar
     assert summary_line([one for one in entries(results).values() if one["subject"] == "this run"]) in text
-    assert not re.search(r"(?<!stand-in of )Qwen", text)
+    assert "The entropy of the toy Qwen2 for Qwen2.5-7B-Instruct falls" in text
+    assert not re.search(r"(?<!toy Qwen2 for )(?<!toy )Qwen", text)
 
 
 def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
@@ -133,16 +109,16 @@ def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
 
 
 def test_distances_are_beyond_one_exactly_where_there_is_a_verdict():
-    claims, _, _ = load_claims(SCALE, SEEDS, ROOT / "experiments")
-    above = next(one for one in claims if (one.low, one.high) == (0, None))
-    within = next(one for one in claims if None not in (one.low, one.high))
-    below = next(one for one in claims if (one.low, one.high) == (None, 0))
-    assert distance(above, 2, 1, 5) == pytest.approx(2)
-    assert distance(above, 2, -2, 3) == pytest.approx(0.5)
-    assert distance(above, -2, -3, -1) == pytest.approx(-2)
-    assert distance(below, -2, -3, -1) == pytest.approx(2)
-    assert distance(within, 1, 0.99, 1.01) == pytest.approx(5)  # from 0.95 to 1.05
-    assert distance(within, 1.1, 1.0, 1.2) == pytest.approx(-0.5)
+    claims = [claim.spec for claim in load_claims(SCALE, SEEDS, ROOT / "experiments")]
+    above = next(one for one in claims if one.bounds == (0, None))
+    within = next(one for one in claims if one.bounds == (0.95, 1.05))
+    below = next(one for one in claims if one.bounds == (None, 0))
+    assert distance(above, Interval(2, 1, 5)) == pytest.approx(2)
+    assert distance(above, Interval(2, -2, 3)) == pytest.approx(0.5)
+    assert distance(above, Interval(-2, -3, -1)) == pytest.approx(-2)
+    assert distance(below, Interval(-2, -3, -1)) == pytest.approx(2)
+    assert distance(within, Interval(1, 0.99, 1.01)) == pytest.approx(5)  # from 0.95 to 1.05
+    assert distance(within, Interval(1.1, 1.0, 1.2)) == pytest.approx(-0.5)
 
 
 # The paper's own numbers
@@ -180,24 +156,23 @@ def test_the_papers_gains(tmp_path):
     half = 1.96 * np.hypot(*errors)
     assert (best["effect"], best["verdict"]) == (pytest.approx(2.81), "holds")
     assert (best["low"], best["high"]) == (pytest.approx(2.81 - half, abs=1e-3), pytest.approx(2.81 + half, abs=1e-3))
-    assert found[f"paper_{OTHER}_clip_b_aime25_pass"]["verdict"] == "cannot tell"  # one problem of thirty
+    assert found[f"paper_{OTHER}_clip_b_aime25_pass"]["verdict"] == "inconclusive"  # one problem of thirty
     assert found[f"paper_{OTHER}_clip_b_aime25_pass"]["effect"] == pytest.approx(-3.34)
     held = sum(one["verdict"] == "holds" for one in found.values())
-    assert summary_line(list(found.values())).startswith(f"Of the paper's own 24 gains in Table 1, {held} exceed")
+    assert gains_line(list(found.values())).startswith(f"Of the paper's own 24 gains in Table 1, {held} exceed")
 
 
 # The file of claims
 
 
 def test_the_claims_name_methods_and_models_that_exist():
-    claims, tests, _ = load_claims(SCALE, SEEDS, ROOT / "experiments")
+    claims = load_claims(SCALE, SEEDS, ROOT / "experiments")
     assert len(claims) >= 15
     for claim in claims:
-        assert claim.test in tests
         assert set(claim.models) <= set(known_names("model", ROOT / "configs"))
         for run in claim.all_runs():
             assert split_method(run.method)[0] in known_names("method", ROOT / "configs")
-    directions = {one.id: one.claimed for one in claims if one.id.startswith("figure1")}
+    directions = {one.spec.id: one.spec.claimed for one in claims if one.spec.id.startswith("figure1")}
     up = {"keep_pos_lt", "keep_neg_gt", "mask_pos_gt", "mask_neg_lt"}  # Theorem 1
     assert len(directions) == 8
     for claim_id, side in directions.items():
@@ -212,16 +187,14 @@ def test_inputs_are_the_files_of_models_that_the_scale_has(tmp_path):
     assert Run(MODEL, "s_star_keep_pos_gt", 0).metrics_file(tmp_path) in files
     assert Run(MODEL, "s_star_keep_pos_gt", 1).metrics_file(tmp_path) not in files
     assert Run(MODEL, "clip_b", 2).evaluation_file(tmp_path, "dapo500") in files
-    runs = claim_runs(SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-    one = claim_runs(SCALE, {"tables": 1, "extras": 1}, ROOT / "configs", ROOT / "experiments")
-    assert set(one) < set(runs)
-    assert {run.metrics_file(tmp_path) for run in runs if "s_star" in run.method} <= set(files)
+    one = input_files(tmp_path, SCALE, {"tables": 1, "extras": 1}, ROOT / "configs", ROOT / "experiments")
+    assert set(one) < set(files)
 
 
 def test_snakemake_can_ask_for_inputs_without_heavy_imports():
     code = (
-        "import sys; import entropy_dynamics.reporting.claims; "
-        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'numpy') if m in sys.modules])"
+        "import sys; import entropy_dynamics.analysis.claims; "
+        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'scipy') if m in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
@@ -232,34 +205,35 @@ tests: {over_seeds: a, within_run: a, logit_steps: a, curve_difference: a, score
 claims:
   - {id: a, label: a, statement: a, place: a, test: over_seeds, unit: nats, model: m, runs: {grpo: tables},
      statistic: drop, columns: [entropy], above: 0}
-paper: {place: Table 1, models: [], methods: [], against: grpo, evaluations: {}}
+paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluations: {}}
 """
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("label: a", "lable: a", "claim a: unknown key 'lable'; did you mean 'label'"),
-        (", place: a", "", "claim a: the key 'place' is missing"),
-        ("test: over_seeds", "test: over_seed", "unknown test 'over_seed'; did you mean 'over_seeds'"),
-        ("statistic: drop", "statistic: drops", "unknown statistic 'drops'; did you mean 'drop'"),
-        ("above: 0", "above: 0, below: 1", "give one of 'above', 'below' and 'within', not above and below"),
-        (", above: 0", "", "give one of 'above', 'below' and 'within', not none"),
-        ("grpo: tables", "grpo: three", "seeds of grpo are 'three'"),
-        ("grpo: tables", "clip_b@mu=largest: tables", "needs the key 'sweep'"),
-        ("[entropy]", "[entropy, loss]", "takes 1 columns"),
-        ("above: 0", "above: zero", "above is 'zero'; it has to be a number"),
-        ("above: 0", "within: [0]", "within is [0]; it has to be a list of two numbers"),
-        ("{grpo: tables}", "[grpo]", "runs is ['grpo']; it has to map methods"),
-        ("grpo: tables", "grpo: tables, clip_b: tables", "is of one method"),
-        ("tests: {over_seeds", "tests: {over_seed", "unknown key 'over_seed'"),
+        ("label: a", "lable: a", "unknown key 'claims[0].lable'; did you mean 'label'"),
+        (", place: a", "", "no value for claims[0].place"),
+        ("test: over_seeds", "test: over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
+        ("statistic: drop", "statistic: drops", "claims[0].statistic is 'drops'; it should be 'mean', 'ratio'"),
+        ("above: 0", "above: 0, below: 1", "give one of above, below and within, not above and below"),
+        (", above: 0", "", "give one of above, below and within, not none"),
+        ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables' or 'extras'"),
+        ("grpo: tables", "clip_b@mu=largest: tables", "claim a: clip_b@mu=largest needs the key `sweep`"),
+        ("[entropy]", "[entropy, loss]", "the statistic 'drop' is of 1 columns"),
+        ("[entropy]", "[step]", "step is the x axis"),
+        ("above: 0", "above: zero", "claims[0].above is 'zero'; it should be a valid number"),
+        ("above: 0", "within: [0]", "claims[0].within is [0]; it should have at least 2 items"),
+        ("{grpo: tables}", "[grpo]", "claims[0].runs is ['grpo']; it should be a valid dictionary"),
+        ("grpo: tables", "grpo: tables, clip_b: tables", "should have at most 1 item"),
+        ("tests: {over_seeds", "tests: {over_seed", "unknown key 'tests.over_seed'; did you mean 'over_seeds'"),
         ("paper:", "papers:", "unknown key 'papers'; did you mean 'paper'"),
         ("claims:", "claims: [", "not valid YAML"),
     ],
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD)
-    assert load_claims(SCALE, SEEDS, tmp_path)[0][0].runs == {"grpo": 3}
+    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": 3}
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(UserError) as error:
         load_claims(SCALE, SEEDS, tmp_path)

@@ -1,4 +1,4 @@
-"""The YAML files that say what a table or figure needs, and the paper's numbers."""
+"""The YAML files of tables and figures, and the paper's numbers."""
 
 import subprocess
 import sys
@@ -16,12 +16,11 @@ SEEDS = {"tables": 3, "extras": 1}
 
 
 @pytest.mark.parametrize("name", known_experiments(ROOT / "experiments"))
-def test_experiments_name_known_models_and_methods_and_have_a_caption(name):
+def test_experiments_name_known_models_and_methods(name):
     experiment = load_experiment(name, SCALE, SEEDS, ROOT / "experiments")
     for run in experiment.runs:
         assert (ROOT / "configs/model" / f"{run.model}.yaml").is_file()
         assert (ROOT / "configs/method" / f"{run.method.partition('@')[0]}.yaml").is_file()
-    assert (ROOT / "workflow/report" / f"{name}.rst").is_file()
 
 
 def test_inputs_of_table1():
@@ -53,41 +52,10 @@ def test_more_seeds_only_add_runs():
 def test_snakemake_can_ask_for_inputs_without_heavy_imports():
     code = (
         "import sys; from entropy_dynamics.analysis.experiments import load_experiment; "
-        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'scipy') if m in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("evaluatons: [aime24]", "unknown key 'evaluatons'; did you mean 'evaluations'"),
-        ("seeds: three", "seeds is 'three'"),
-        ("kind: score", "unknown kind 'score'; did you mean 'scores'"),
-        ("runs: [{models: [m], method: [grpo]}]", "unknown key 'method'; did you mean 'methods'"),
-        ("title: [", "not valid YAML"),
-    ],
-)
-def test_a_broken_experiment_is_one_line_that_names_the_file(tmp_path, text, message):
-    good = (ROOT / "experiments/table1.yaml").read_text()
-    key = text.partition(":")[0]
-    without = good if key == "evaluatons" else drop_key(good, key)
-    (tmp_path / "table1.yaml").write_text(f"{without}\n{text}\n")
-    with pytest.raises(UserError) as error:
-        load_experiment("table1", SCALE, SEEDS, tmp_path)
-    assert message in str(error.value)
-    assert "table1.yaml" in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def drop_key(text: str, key: str) -> str:
-    kept, dropping = [], False
-    for line in text.splitlines():
-        dropping = line.startswith(f"{key}:") or (dropping and line.startswith(" "))
-        if not dropping:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def test_unknown_names(tmp_path):
@@ -95,23 +63,24 @@ def test_unknown_names(tmp_path):
         load_experiment("figur1", SCALE, SEEDS, ROOT / "experiments")
     text = (ROOT / "experiments/figure1.yaml").read_text().replace('"s_star_keep_pos_*"', '"s_star_kept_pos_*"')
     (tmp_path / "figure1.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"panel 1: no run of method 's_star_kept_pos_\*'"):
+    with pytest.raises(UserError, match=r"panels\[0\].methods: no run of method 's_star_kept_pos_\*'"):
         load_experiment("figure1", SCALE, SEEDS, tmp_path)
 
 
 def test_paper_values_against_the_resolution_and_the_gains_the_paper_prints():
     source = Results(Path(), SCALE, ROOT / "configs", ROOT / "experiments")
     count = 0
-    for model, methods in source.paper["scores"].items():
-        for method, entry in methods.items():
-            for dataset in ("aime24", "aime25", "dapo500"):
-                for metric in entry[dataset]:
-                    value = source.paper_score(model, method, dataset, metric)
-                    problems, k = (500, 8) if dataset == "dapo500" else (30, 32)
-                    unit = 100 / (problems * (k if metric == "avg" else 1))
-                    # One evaluation gives multiples of this; the paper rounds to 0.01, at times downwards.
-                    assert abs(value / unit - round(value / unit)) * unit < 0.0101, (model, method, dataset, metric)
-                    count += 1
+    for models in source.paper.scores.values():
+        for model, methods in models.items():
+            for method, datasets in methods.items():
+                for dataset, metrics in datasets.items():
+                    for metric, value in metrics.items():
+                        problems, k = (500, 8) if dataset == "dapo500" else (30, 32)
+                        unit = 100 / (problems * (k if metric == "avg" else 1))
+                        # One evaluation gives multiples of this; the paper rounds to 0.01, at times downwards.
+                        assert abs(value / unit - round(value / unit)) * unit < 0.0101, (model, method, dataset)
+                        assert source.paper.score(model, method, dataset, metric) == value  # stands once
+                        count += 1
     assert count == 2 * 4 * 6 + 3 * 3 + 4 * 3 + 3 * 3  # Tables 1, 2, 3 and 4 without their repeated rows
     printed = {  # Table 1, in parentheses
         ("qwen2.5-7b-instruct", "clip_b"): [2.81, 6.67, 0.93, 3.33, 1.65, 3.4],
@@ -121,5 +90,5 @@ def test_paper_values_against_the_resolution_and_the_gains_the_paper_prints():
     }
     cells = [(d, m) for d in ("aime24", "aime25", "dapo500") for m in ("avg", "pass")]
     for (model, method), gains in printed.items():
-        ours = [source.paper_score(model, method, *c) - source.paper_score(model, "grpo", *c) for c in cells]
+        ours = [source.paper.score(model, method, *c) - source.paper.score(model, "grpo", *c) for c in cells]
         assert ours == pytest.approx(gains, abs=1e-6)

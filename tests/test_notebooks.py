@@ -5,7 +5,6 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from entropy_dynamics.tasks.problems import write_problems
 from nbclient import NotebookClient
 
 from conftest import ROOT
@@ -13,7 +12,8 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.stages.train import run_training
+from entropy_dynamics.stages.train import train
+from entropy_dynamics.tasks.files import write_problems
 
 MODEL = "qwen2.5-7b-instruct"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -34,7 +34,7 @@ def shown(notebook: nbformat.NotebookNode, kind: str) -> list[str]:
 
 @pytest.fixture
 def results(tmp_path, tokenizer, problems, make_model) -> Path:
-    """Two steps of GRPO and of a Clip_B that drops much, on an untrained model of one layer."""
+    """Two steps of GRPO and of a Clip_B that drops many tokens, on an untrained model of one layer."""
     layout = Layout.of("smoke", tmp_path)
     write_problems(layout.problems("train"), problems[:8])
     write_problems(layout.problems("dapo500"), problems[8:])
@@ -44,7 +44,7 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     small = ["training.steps=2", "training.group_size=4", "sampling.max_new_tokens=12"]
     for method in ("grpo", "clip_b"):
         clip = ["method.params.mu=0.1"] if method == "clip_b" else []
-        run_training(load_config("smoke", MODEL, method, small + clip, ROOT / "configs"), layout, method, 0)
+        train(load_config("smoke", MODEL, method, small + clip, ROOT / "configs"), layout, method, 0)
     return tmp_path
 
 
@@ -86,7 +86,7 @@ def test_inspect_run(monkeypatch, results):
     assert "(= " in pages  # the table of answers
 
 
-def test_a_run_that_is_not_there_is_named(monkeypatch, tmp_path):
+def test_a_missing_run_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("RESULTS", str(tmp_path))
-    with pytest.raises(Exception, match=r"no run in .*: snakemake --config scale=laptop"):
+    with pytest.raises(Exception, match=r"no run in .*: make it with: snakemake --config scale=laptop"):
         executed("inspect_run")

@@ -1,4 +1,4 @@
-"""The report as a reader meets it: built from made-up results, opened in a browser, clicked through."""
+"""The report as a reader meets it: built from synthetic results, opened in a browser, clicked through."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
-from made_up import MODEL, ROOT, write_all
+from synthetic_results import MODEL, ROOT, write_all
 
 SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1}
 NAMES = ["table1", "figure5", "theory_check"]
@@ -28,7 +28,7 @@ def snakemake(project: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
-    """report.html of a project with a table, two figures and the claims; what they are made from is made up."""
+    """report.html of a project with a table, two figures and the claims, from synthetic results."""
     project = tmp_path_factory.mktemp("project")
     for name in NEEDED:
         source = ROOT / name
@@ -41,7 +41,7 @@ def report(tmp_path_factory) -> Path:
     write_claims(results, SCALE, SEEDS, project / "configs", project / "experiments")
     for name in NAMES:
         render(name, results, SCALE, SEEDS, project / "configs", project / "experiments")
-    # Whatever else the workflow would make need only be there.
+    # All other outputs of the workflow need only exist.
     for line in snakemake(project, "--summary").splitlines()[1:]:
         file = project / line.split("\t")[0]
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,13 +117,13 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "clip_b")]
     assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
     assert "paper 49.68" in shown
-    assert "stand-in of Qwen2.5-7B-Instruct" in shown
+    assert "toy Qwen2 for Qwen2.5-7B-Instruct" in shown
     browser.switch_to.default_content()
     browser.save_screenshot(str(screenshots / "table1.png"))
 
     for category, label, name, caption in [
         ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
-        ("4 Extras", "Predicted and realised", "theory_check", "only sign and correlation compare"),
+        ("4 Extras", "Predicted and realised", "theory_check", "only sign and correlation are comparable"),
     ]:
         choose(browser, category)
         click(browser, row_of(label) + "//a[1]")
@@ -148,4 +148,4 @@ def test_the_report_holds_every_result_and_caption_without_a_browser_too(report)
     text = report.read_text()
     for file in ("claims.html", "claims.png", "tables/table1.html", "figures/figure5.png", "figures/theory_check.png"):
         assert f'"results/{SCALE}/{file}": {{"name"' in text
-    assert "only sign and correlation compare" in " ".join(text.replace("\\n", " ").split())
+    assert "only sign and correlation are comparable" in " ".join(text.replace("\\n", " ").split())

@@ -1,4 +1,4 @@
-"""Tables and figures from made-up runs, written where real runs write theirs."""
+"""Tables and figures from synthetic runs, written where real runs write theirs."""
 
 import re
 import shutil
@@ -13,13 +13,13 @@ import pytest
 from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import paired_difference
+from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.theory import slope_and_correlation
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
-from made_up import (
+from synthetic_results import (
     MODEL,
     ROOT,
     SCALE,
@@ -35,7 +35,7 @@ from made_up import (
 EXPERIMENTS = {
     name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
 }
-TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "scores"]
+TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.kind == "scores"]
 
 
 def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
@@ -44,7 +44,7 @@ def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Path:
-    """Made-up runs of every experiment: three seeds for the tables, one for the rest. Read-only for the tests."""
+    """Synthetic runs of every experiment: three seeds for the tables, one for the rest. Read-only for the tests."""
     folder = tmp_path_factory.mktemp("results") / SCALE
     write_all(folder, SEEDS)
     return folder
@@ -68,12 +68,12 @@ def test_table_numbers_by_hand(tmp_path):
     write_models(folder)
     rng = np.random.default_rng(3)
     by_run = {}
-    for run in load_experiment("table1", SCALE, {"tables": 2}, ROOT / "experiments").runs:
+    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1}, ROOT / "experiments").runs:
         for dataset in ("aime24", "aime25", "dapo500"):
             p = {"base": 0.1, "grpo": 0.3, "clip_b": 0.8, "clip_v": 0.3}[run.method]
             by_run[run, dataset] = rng.random((20, 4)) < p
             write_evaluation(folder, run, dataset, by_run[run, dataset])
-    csv, md, tex, _ = draw("table1", folder, {"tables": 2})
+    csv, md, tex, _ = draw("table1", folder, {"tables": 2, "extras": 1})
     table = pd.read_csv(csv).set_index(["model", "method"])
     assert list(table.loc[MODEL].index) == ["base", "grpo", "clip_b", "clip_v"]
 
@@ -91,7 +91,7 @@ def test_table_numbers_by_hand(tmp_path):
     assert (row.aime24_avg_paper, row.dapo500_pass_paper) == (19.69, 80.2)
     assert row.aime24_avg_low < row.aime24_avg < row.aime24_avg_high
     assert (row.aime24_unreadable, row.aime24_truncated) == (25, 25)  # 1 of 4 samples of each problem
-    assert row.model_that_ran == "stand-in of Qwen2.5-7B-Instruct, 0.11 M parameters"
+    assert row.model_that_ran == "toy Qwen2 for Qwen2.5-7B-Instruct, 0.11 M parameters"
     assert np.isnan(table.loc[(MODEL, "grpo")].aime24_avg_difference)
     # Bold is what excludes zero, and nothing else.
     text = md.read_text()
@@ -155,25 +155,34 @@ def test_the_html_says_what_the_markdown_says(results, name):
     assert [row for row in page.rows if len(row) > 1 and row[0]] == cells
     assert "http" not in text  # the page needs no network
     assert not re.search(
-        r"(?<!stand-in of )(Qwen|R1-)", re.sub(r"<(title|h1)>.*", "", text).replace(EXPERIMENTS[name].title, "")
+        r"(?<!toy Qwen2 for )(Qwen|R1-)(?!2 for)",
+        re.sub(r"<(title|h1)>.*", "", text).replace(EXPERIMENTS[name].spec.title, ""),
     )
 
 
-def test_a_stand_in_never_goes_under_the_real_name(results):
+def test_a_toy_model_never_goes_under_the_real_name(results):
     _, md, tex, _ = draw("table1", results, SEEDS)
     for text in (md.read_text(), tex.read_text()):
         assert "Qwen2.5-7B-Instruct" in text
-        assert not re.search(r"(?<!stand-in of )Qwen", text)
-        assert "DAPO500 (stand-in" in text
+        assert not re.search(r"(?<!toy Qwen2 for )(?<!toy )Qwen", text)
+        assert "DAPO500 (60 toy problems" in text
     for name in ("figure1", "figure6"):
-        assert pd.read_csv(draw(name, results, SEEDS)[2]).model_that_ran.str.startswith("stand-in of ").all()
+        assert pd.read_csv(draw(name, results, SEEDS)[2]).model_that_ran.str.startswith("toy Qwen2 for ").all()
 
 
-def test_the_real_model_goes_under_its_name(small):
-    write_models(small, stand_in=False)
-    assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {
-        "Qwen2.5-7B-Instruct, 0.11 M parameters"
-    }
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({"substitute": False, "parameters": 7_615_616_512}, "Qwen2.5-7B-Instruct, 7.6 B parameters"),
+        (
+            {"pretrained": "Qwen/Qwen2.5-0.5B-Instruct", "parameters": 494_032_768},
+            "Qwen2.5-0.5B-Instruct for Qwen2.5-7B-Instruct, 494 M parameters",
+        ),
+    ],
+)
+def test_a_pretrained_model_goes_under_its_own_name(small, facts, shown):
+    write_models(small, toy=False, **facts)
+    assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {shown}
 
 
 def test_one_seed_is_said_to_be_one(results, tmp_path):
@@ -238,7 +247,7 @@ def test_shares_of_figure4_by_hand(tmp_path):
     # GRPO solves 3 problems always and 1 never; Clip_B solves all four in 1 of 2 samples.
     write_evaluation(tmp_path / SCALE, Run(MODEL, "grpo", 0), "dapo500", np.array([[1, 1]] * 3 + [[0, 0]], dtype=bool))
     write_evaluation(tmp_path / SCALE, Run(MODEL, "clip_b", 0), "dapo500", np.array([[1, 0]] * 4, dtype=bool))
-    frame = pd.read_csv(draw("figure4", tmp_path / SCALE, {"tables": 1})[2])
+    frame = pd.read_csv(draw("figure4", tmp_path / SCALE, {"tables": 1, "extras": 1})[2])
     shares = frame.pivot(index="method", columns="correct", values="share")
     assert shares.loc["grpo"].tolist() == [25, 0, 75]
     assert shares.loc["clip_b"].tolist() == [0, 100, 0]
@@ -247,7 +256,7 @@ def test_shares_of_figure4_by_hand(tmp_path):
 
 
 def test_the_filter_histogram_counts_every_problem(results):
-    frame = pd.read_csv(draw("pass_rates", results, SEEDS)[2])
+    frame = pd.read_csv(draw("data_filter", results, SEEDS)[2])
     assert (frame.kept + frame.dropped).sum() == 600
     assert frame[frame.kept > 0].correct.tolist() == list(range(2, 15))
     assert frame[frame.dropped > 0].correct.tolist() == [0, 1, 15, 16]
@@ -335,13 +344,13 @@ def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(smal
 def test_a_missing_column_is_named(small):
     path = Run(MODEL, "grpo", 0).metrics_file(small)
     write_parquet(path, pd.read_parquet(path).drop(columns="neg_cov_positive"))
-    with pytest.raises(UserError, match=r"seed0/metrics.parquet: the column 'neg_cov_positive' is missing"):
+    with pytest.raises(UserError, match=r"seed0/metrics.parquet has no column 'neg_cov_positive'"):
         draw("figure5", small, SEEDS)
 
 
 def test_a_file_that_is_no_parquet_is_named(small):
     Run(MODEL, "grpo", 0).metrics_file(small).write_text("no")
-    with pytest.raises(UserError, match=r"seed0/metrics.parquet: not a readable parquet file"):
+    with pytest.raises(UserError, match=r"seed0/metrics.parquet is not a readable parquet file"):
         draw("figure5", small, SEEDS)
 
 
@@ -371,8 +380,7 @@ def test_samples_are_counted_whatever_their_order(tmp_path):
     run, columns = Run(MODEL, "grpo", 0), evaluation_frame(correct).sample(frac=1, random_state=1)
     write_parquet(run.evaluation_file(tmp_path, "aime24"), columns.assign(more="unread"))
     samples = Results(tmp_path, SCALE, ROOT / "configs", ROOT / "experiments").samples(run, "aime24")
-    assert samples.problems == ("p0000", "p0001", "p0002")
-    assert (samples.right.tolist(), samples.k) == ([2, 0, 3], 3)
+    assert (samples.correct.tolist(), samples.k) == ([2, 0, 3], 3)
     assert samples.pass_rates == pytest.approx([2 / 3, 0, 1])
     assert samples.solved.tolist() == [1, 0, 1]
     assert (samples.unreadable, samples.truncated) == pytest.approx((1 / 3, 1 / 3))  # evaluation_frame: one of three

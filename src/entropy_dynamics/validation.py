@@ -97,7 +97,7 @@ def describe(error: ValidationError, where: str | Callable[[Key], str] = "") -> 
             text = f"{name}: {text}" if name else text
         case _:
             shown = repr(value) if len(repr(value)) <= SHOWN_CHARACTERS else f"{repr(value)[:SHOWN_CHARACTERS]}..."
-            text = f"{name} is {shown}; it {message.removeprefix('Input ')}"
+            text = f"{name} is {shown}; it {message.partition(' ')[2]}"
     return " ".join((f"{file}: {text}" if file else text).split())
 
 

@@ -1,14 +1,14 @@
-# The theory on a real policy, and the verdicts on the paper's claims.
+# The theorems on the base model, and the verdicts on the paper's claims.
 
 
 rule theory:
     input:
         configs(),
         "configs/model/qwen2.5-7b-instruct.yaml",
-        f"{ROOT}/data/train.parquet",
-        f"{ROOT}/models/qwen2.5-7b-instruct/model.json",
+        LAYOUT.problems("train"),
+        LAYOUT.model("qwen2.5-7b-instruct") / "model.json",
     output:
-        f"{ROOT}/theory/logit_steps.parquet",
+        LAYOUT.logit_steps,
     log:
         f"{ROOT}/logs/theory.log",
     benchmark:
@@ -31,18 +31,18 @@ rule claims:
         "experiments/figure2.yaml",
         "experiments/paper_values.yaml",
     output:
-        multiext(f"{ROOT}/claims", ".json", ".md", ".svg"),
+        [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg")],
         report(
-            f"{ROOT}/claims.html",
+            LAYOUT.claims("html"),
             caption="../report/claims.rst",
             category="1 Claims",
             labels={"result": "Every claim with its verdict"},
         ),
         report(
-            f"{ROOT}/claims.png",
+            LAYOUT.claims("png"),
             caption="../report/claims.rst",
             category="1 Claims",
-            labels={"result": "The verdicts in one picture"},
+            labels={"result": "All verdicts in one figure"},
         ),
     log:
         f"{ROOT}/logs/claims.log",

@@ -7,7 +7,7 @@ from pathlib import Path
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.config import load_config, scale_files, select_scale, split_method
 from entropy_dynamics.planning.plan import resources
-from entropy_dynamics.reporting import claims
+from entropy_dynamics.analysis import claims
 from entropy_dynamics.results.layout import Layout
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
@@ -29,7 +29,7 @@ EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 EXPERIMENTS = {
     name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
 }
-TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].kind == "scores"]
+TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 # what `all` makes; each name is a target at every scale
 WANTED = SCALE_CONFIG.experiments or list(EXPERIMENTS)
@@ -107,17 +107,15 @@ def inputs_of(name):
     ]
 
 
-def in_report(name):
-    """Where and under which heading the report shows a table or figure. It sorts categories by name: hence digits."""
-    number = re.fullmatch("(table|figure)([0-9]+)", name)
-    title = EXPERIMENTS[name].title
-    if number is None:
+def in_report(experiment):
+    """Category and label in the report, which sorts categories by name: hence the digits."""
+    title = experiment.spec.title
+    if experiment.heading == experiment.name:  # not numbered
         return {"category": "4 Extras", "labels": {"figure": title}}
-    kind, category = number[1], {"table": "2 Tables", "figure": "3 Figures"}
-    return {
-        "category": category[kind],
-        "labels": {kind: f"{kind.capitalize()} {number[2]}. {title}"},
-    }
+    kind = experiment.heading.split()[0]
+    category = {"Table": "2 Tables", "Figure": "3 Figures"}[kind]
+    label = f"{experiment.heading}. {title}"
+    return {"category": category, "labels": {kind.lower(): label}}
 
 
 def claim_inputs(wildcards):

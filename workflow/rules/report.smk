@@ -1,6 +1,12 @@
-# Tables and figures, a rule each: the target `table1` makes Table 1 and what it needs. What that is, is said in
-# experiments/<name>.yaml. A rule each, because a caption of the report cannot be chosen by a wildcard.
-for name in TABLES:
+# Tables and figures, one rule each: the target `table1` builds Table 1 and what it needs, as experiments/<name>.yaml
+# says. One rule each, because the report cannot choose a category by a wildcard.
+for name, experiment in EXPERIMENTS.items():
+    kind, suffixes, shown = (
+        ("table", ["csv", "md", "tex"], "html")
+        if name in TABLES
+        else ("figure", ["csv", "svg"], "png")
+    )
+    path = getattr(LAYOUT, kind)
 
     rule:
         name:
@@ -8,16 +14,16 @@ for name in TABLES:
         input:
             inputs_of(name),
         output:
-            multiext(f"{ROOT}/tables/{name}", ".csv", ".md", ".tex"),
+            [path(name, suffix) for suffix in suffixes],
             report(
-                f"{ROOT}/tables/{name}.html",
-                caption=f"../report/{name}.rst",
-                **in_report(name),
+                path(name, shown),
+                caption="../report/experiment.rst",
+                **in_report(experiment),
             ),
         log:
-            f"{ROOT}/logs/tables/{name}.log",
+            f"{ROOT}/logs/{kind}s/{name}.log",
         benchmark:
-            f"{ROOT}/logs/tables/{name}.jsonl"
+            f"{ROOT}/logs/{kind}s/{name}.jsonl"
         localrule: True
         conda:
             "../../environment.yml"
@@ -25,44 +31,16 @@ for name in TABLES:
             name=name,
             scale=SCALE,
             seeds=SET_SEEDS,
-        shell:
-            "entropy-dynamics report {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
-
-
-for name in FIGURES:
-
-    rule:
-        name:
-            name
-        input:
-            inputs_of(name),
-        output:
-            multiext(f"{ROOT}/figures/{name}", ".svg", ".csv"),
-            report(
-                f"{ROOT}/figures/{name}.png",
-                caption=f"../report/{name}.rst",
-                **in_report(name),
-            ),
-        log:
-            f"{ROOT}/logs/figures/{name}.log",
-        benchmark:
-            f"{ROOT}/logs/figures/{name}.jsonl"
-        localrule: True
-        conda:
-            "../../environment.yml"
-        params:
-            name=name,
-            scale=SCALE,
-            seeds=SET_SEEDS,
+            shows=experiment.spec.shows,
         shell:
             "entropy-dynamics report {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
 rule tables:
     input:
-        [f"{ROOT}/tables/{name}.csv" for name in TABLES if name in WANTED],
+        [LAYOUT.table(name, "csv") for name in TABLES if name in WANTED],
 
 
 rule figures:
     input:
-        [f"{ROOT}/figures/{name}.png" for name in FIGURES if name in WANTED],
+        [LAYOUT.figure(name, "png") for name in FIGURES if name in WANTED],

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, RunConfig, StageConfig, load_config
 from entropy_dynamics.config.schema import ShapeConfig
@@ -27,7 +28,6 @@ from entropy_dynamics.planning.footprint import (
     sampling_memory,
     training_memory,
 )
-from entropy_dynamics.reporting.claims import load_claims
 from entropy_dynamics.sampling import PROMPTS_HELD
 from entropy_dynamics.sampling.engines import find_engine
 
@@ -285,7 +285,7 @@ def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
             "list in `experiments` those that do without"
         )
     if config.experiments is None:
-        needed += load_claims(config.scale, seeds, experiments)[0]
+        needed += load_claims(config.scale, seeds, experiments)
     trained, evaluated = {}, {}
     for one in needed:
         runs = one.runs if isinstance(one, Experiment) else one.all_runs()

@@ -1,67 +1,65 @@
-"""The picture of the claims: one row each, effect and interval relative to the threshold."""
+"""The figure of the claims: one row each, effect and interval relative to the threshold."""
 
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from entropy_dynamics.analysis.claims import Claim, ClaimSpec
+from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding
-from entropy_dynamics.reporting.claims import Claim
-from entropy_dynamics.reporting.style import DPI, RC, WIDTH, add_footer
-from entropy_dynamics.results.files import written_whole
+from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, save
 
 FARTHEST = 4.5  # half-widths; what lies farther is drawn there, as an arrow
 TINY = 1e-9  # an interval may have no width after rounding
-STYLES = {
+STYLES: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
     "does not hold": {"color": "#D55E00", "marker": "X"},
-    "cannot tell": {"color": "0.45", "marker": "D"},
+    "inconclusive": {"color": "0.45", "marker": "D"},
 }
 
 
-def write_picture(
-    claims: list[Claim], findings: list[Finding], stand_ins: set[str], notes: list[str], png: Path, svg: Path
+def write_figure(
+    claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set[str], notes: list[str], png: Path, svg: Path
 ) -> None:
-    """One row a claim, in the order of the file; the same numbers give the same bytes. `stand_ins`: models that are."""
+    """One row per claim, in the order of the file. `replaced`: models under whose name a smaller one ran."""
     with matplotlib.rc_context(RC):
-        figure = _draw(claims, findings, stand_ins, notes)
-        with written_whole(png) as whole_png, written_whole(svg) as whole_svg:
-            figure.savefig(whole_png, format="png", dpi=DPI, metadata={"Title": "Claims", "Software": None})
-            figure.savefig(whole_svg, format="svg", metadata={"Title": "Claims", "Date": None})
+        save(_draw(claims, findings, replaced, notes), "Claims", png, svg)
 
 
-def distance(claim: Claim, effect: float, low: float, high: float) -> float:
-    """How far the effect lies from the nearest threshold, towards the claimed side, in half-widths of its interval.
+def distance(claim: ClaimSpec, interval: Interval) -> float:
+    """Distance of the effect from the nearest threshold, towards the claimed side, in half-widths of its interval.
 
-    The half that faces the threshold counts: beyond 1 a claim holds, below -1 it does not, in between one cannot tell.
+    The half that faces the threshold counts: above 1 a claim holds, below -1 it does not; else it is inconclusive.
     """
-    below, above = max(effect - low, TINY), max(high - effect, TINY)
+    effect, (low, high) = interval.value, claim.bounds
+    below, above = max(effect - interval.low, TINY), max(interval.high - effect, TINY)
     margins = []
-    if claim.low is not None:
-        margins.append((effect - claim.low) / (below if effect > claim.low else above))
-    if claim.high is not None:
-        margins.append((claim.high - effect) / (above if effect < claim.high else below))
+    if low is not None:
+        margins.append((effect - low) / (below if effect > low else above))
+    if high is not None:
+        margins.append((high - effect) / (above if effect < high else below))
     return min(margins)
 
 
-def _draw(claims: list[Claim], findings: list[Finding], stand_ins: set[str], notes: list[str]) -> Figure:
+def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set[str], notes: list[str]) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.0 + 0.132 * len(claims)), layout="constrained")
     ax = figure.subplots()
     ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
     ax.axvline(0, color="black", linewidth=0.8, zorder=1)
     for row, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
         look = STYLES[finding.verdict]
-        text, number = look["color"] if finding.verdict != "cannot tell" else "0.3", "no data"
-        if finding.effect is not None:
-            number = f"{finding.effect:.2g}".replace("-", "−")
-        if finding.low is not None:
-            _interval(ax, row, distance(claim, finding.effect, finding.low, finding.high), look)
-        elif finding.effect is not None:  # nothing to measure its distance in
+        text, effect = look["color"] if finding.verdict != "inconclusive" else "0.3", finding.interval.value
+        number = f"{effect:.2g}".replace("-", "−") if np.isfinite(effect) else "no data"
+        if np.isfinite(finding.interval.low):
+            _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
+        elif np.isfinite(effect):  # nothing to measure its distance in
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
-    labels = [claim.label + (" †" if stand_ins & set(claim.models) else "") for claim in claims]
+    labels = [claim.spec.label + (" †" if replaced & set(claim.models) else "") for claim in claims]
     ax.set_yticks(range(len(claims)), labels, fontsize=5.5)
     ax.set_ylim(len(claims) - 0.4, -0.6)
     ax.set_xlim(-FARTHEST - 0.8, FARTHEST + 0.8)
@@ -72,11 +70,11 @@ def _draw(claims: list[Claim], findings: list[Finding], stand_ins: set[str], not
     ax.text(1.02, -1.1, "effect", transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
     handles = [Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in STYLES.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
-    add_footer(figure, [*(["†: a stand-in ran in the model's place"] if stand_ins else []), *notes])
+    add_footer(figure, [*(["†: a smaller model ran under the model's name"] if replaced else []), *notes])
     return figure
 
 
-def _interval(ax, row: int, x: float, look: dict) -> None:
+def _draw_interval(ax: Axes, row: int, x: float, look: Look) -> None:
     """The effect at x with its interval, two half-widths long; an arrow at the edge for what lies beyond."""
     if abs(x) <= FARTHEST - 1:
         ax.plot([x - 1, x + 1], [row, row], color=look["color"], linewidth=1, zorder=2)

@@ -1,4 +1,4 @@
-"""One lens for all methods: which entropy increase and decrease each keeps, drops or amplifies (paper, Section 4.2)."""
+"""The lens: a matrix of kept shares, one row per method, beside the entropy that each ends with."""
 
 import numpy as np
 import pandas as pd
@@ -6,55 +6,30 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import Experiment, Run
+from entropy_dynamics.analysis.experiments import Experiment, LensSpec
+from entropy_dynamics.analysis.lens import PARTS, lens_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
-PARTS = {
-    "lens_pos_up": "$+$\nraise",
-    "lens_pos_down": "$+$\nlower",
-    "lens_neg_up": "$-$\nraise",
-    "lens_neg_down": "$-$\nlower",
-}  # column of the metrics: heading
+HEADINGS = ("$+$\nraise", "$+$\nlower", "$-$\nraise", "$-$\nlower")  # of PARTS
 # Dropped is blue, amplified orange, untouched white. In grey both ends are dark, and the numbers tell.
 COLOURS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
 
 
-def draw_lens(experiment: Experiment, source: Results) -> tuple[Figure, pd.DataFrame]:
-    """A row for each method: the kept shares of four sums over the steps, and the entropy at the end; its numbers."""
-    (model,) = experiment.models
-    frame = pd.DataFrame([_row(experiment, source, model, method) for method in experiment.methods(model)])
+def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The figure and its numbers."""
+    frame, spec = lens_frame(experiment, results), experiment.spec
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
     shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
     _draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     names = [
-        (experiment.labels.get(method) or pretty(label)) + (" †" if method in experiment.beyond_weights else "")
+        (spec.labels.get(method) or pretty(label)) + (" †" if method in spec.beyond_weights else "")
         for method, label in zip(frame["method"], frame["label"], strict=True)
     ]
     shares.set_yticks(range(len(frame)), names, fontsize=6)
-    _draw_ends(ends, frame, experiment.baseline)
-    add_footer(figure, _notes(experiment, source, frame))
-    frame.insert(0, "model", model)
-    frame.insert(1, "model_that_ran", source.model(model).ran_with_size)
+    _draw_ends(ends, frame, spec.baseline)
+    add_footer(figure, _notes(spec, results, frame))
     return figure, frame
-
-
-def _row(experiment: Experiment, source: Results, model: str, method: str) -> dict:
-    """Means over the seeds. A share is kept / total, each summed over the steps of a run; NaN where the total is 0."""
-    stored = ["entropy", *PARTS, *(f"{part}_kept" for part in PARTS)]
-    seeds = experiment.seeds(model, method)
-    runs = [source.metrics(Run(model, method, seed), stored) for seed in seeds]
-    row = {"method": method, "label": source.method_label(method), "seeds": len(seeds)}
-    row["acts_beyond_weights_through"] = experiment.beyond_weights.get(method, "")
-    for part in PARTS:
-        totals = np.array([run[part].sum() for run in runs])
-        kept = np.array([run[f"{part}_kept"].sum() for run in runs])
-        row[f"{part}_mean"] = np.mean([run[part].mean() for run in runs])
-        row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
-    last = np.array([run["entropy"].to_numpy()[-max(1, len(run) // 10) :].mean() for run in runs])
-    several = len(seeds) > 1
-    ends = {"": last.mean(), "_low": last.min() if several else np.nan, "_high": last.max() if several else np.nan}
-    return row | {f"final_entropy{name}": value for name, value in ends.items()}
 
 
 def _draw_shares(ax: Axes, shares: np.ndarray) -> None:
@@ -62,7 +37,7 @@ def _draw_shares(ax: Axes, shares: np.ndarray) -> None:
     for (y, x), share in np.ndenumerate(shares):
         text = "–" if not np.isfinite(share) else f"{share:.2f}"
         ax.text(x, y, text, ha="center", va="center", fontsize=6, fontweight="bold" if share > 1.005 else "normal")
-    ax.set_xticks(range(len(PARTS)), PARTS.values(), fontsize=6)
+    ax.set_xticks(range(len(PARTS)), HEADINGS, fontsize=6)
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     ax.set_xticks(np.arange(0.5, len(PARTS) - 1), minor=True)
     ax.set_yticks(np.arange(0.5, len(shares) - 1), minor=True)
@@ -92,23 +67,20 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     ax.grid(axis="y", visible=False)
 
 
-def _notes(experiment: Experiment, source: Results, frame: pd.DataFrame) -> list[str]:
-    (model,) = experiment.models
+def _notes(spec: LensSpec, results: Results, frame: pd.DataFrame) -> list[str]:
     most, fewest = frame["seeds"].max(), frame["seeds"].min()
-    drawn = f"{most} seeds" if most == fewest else f"{fewest} to {most} seeds a method"
+    drawn = f"{most} seeds" if most == fewest else f"{fewest} to {most} seeds per method"
     notes = [
-        f"{source.scale} scale: {source.model(model).ran_with_size}",
-        f"{drawn}; whiskers: lowest to highest seed" if most > 1 else "one seed: the spread between seeds is not known",
+        f"{results.scale} scale: {frame['model_that_ran'][0]}",
+        f"{drawn}; whiskers: lowest to highest seed" if most > 1 else "one seed: the spread between seeds is unknown",
         r"$+$, $-$: positive and negative samples; raise, lower: where $-A\,S_c$ is above, below 0; 1: as GRPO, 0: "
         "dropped, bold: amplified; black line: entropy that GRPO ends with",
     ]
-    if experiment.beyond_weights:
-        notes.append(
-            "†: also or only acts through what weights of tokens, and so this lens, do not show: "
-            + ", ".join(
-                f"{source.method_label(method)} ({what})"
-                for method, what in experiment.beyond_weights.items()
-                if method in set(frame["method"])
-            )
-        )
+    beyond = [
+        f"{label} ({spec.beyond_weights[method]})"
+        for method, label in zip(frame["method"], frame["label"], strict=True)
+        if method in spec.beyond_weights
+    ]
+    if beyond:
+        notes.append(f"†: acts, also or only, through what token weights do not show: {', '.join(beyond)}")
     return notes

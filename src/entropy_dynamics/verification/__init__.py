@@ -1,7 +1,7 @@
-"""Are results what their records say? Every hash from the problems to the samples, and every number made anew.
+"""Are results what their records say? Hashes from the problems to the samples, grades, and everything that is drawn.
 
-The chain is problems, models, pass rates, runs, evaluations; then tables, figures and claims, which record nothing and
-are drawn once more. No model is loaded, nothing is sampled, and nothing is written but into temporary folders.
+The chain is problems, models, pass rates, runs, evaluations. Tables, figures and claims record nothing and are redrawn.
+No model is loaded, nothing is sampled, and only temporary folders are written to.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from entropy_dynamics.verification.findings import Findings, Verification
 
 
 def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verification:
-    """Check all that stands in results/<scale> against its records, its samples and today's configs.
+    """Check all that is in results/<scale> against its records, its samples and the configs; what is not there is fine.
 
-    What was not made is not asked for. Raises UserError for an unknown scale and for a folder
-    that is not there or holds no results.
+    Raises:
+        UserError: an unknown scale, a folder that does not exist or holds no results.
     """
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
     found = Findings(layout.root)
-    Chain(layout, scale, config, overrides, found).check()
-    Drawings(layout.root, scale, config, found).check()
-    if not found.files:
+    Chain(layout, config, overrides, found).check()
+    Drawings(layout, config, found).check()
+    if not found.checked:
         raise UserError(f"{layout.root} holds no results; make them with: snakemake --config scale={scale}")
     return found.verification()

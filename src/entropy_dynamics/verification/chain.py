@@ -1,302 +1,263 @@
-"""From the problems to the samples: records against files, against each other, and against today's configs."""
+"""From the problems to the samples: records against files, against each other, and against the configs."""
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
-from entropy_dynamics.config import Config, flatten, identity, read_yaml
+from entropy_dynamics.config import TRAIN, Config, flatten, identity, load_config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import FACTS
+from entropy_dynamics.results.files import read_parquet, sha256
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.stages.problems import REPORT, TRAIN, build_problem_sets, ids_sha256
-from entropy_dynamics.tasks import GeneratedSet, Problem, SetSource, find_task
-from entropy_dynamics.tasks.sources import HubSet, SplitSet
-from entropy_dynamics.verification.findings import Findings, guarded
-from entropy_dynamics.verification.records import Records, differences, mapping
+from entropy_dynamics.results.provenance import commit_of_code
+from entropy_dynamics.tasks import Problem, SetSource, find_task
+from entropy_dynamics.tasks.files import load_problems
+from entropy_dynamics.verification.findings import Findings
 
+PROBLEMS = "problems.json"  # the record of all problem sets
 RECORD = ".provenance.json"  # beside a parquet file
-OF_A_RUN = ("metrics.parquet", "config.yaml", f"policy/{FACTS}")  # files that its record has to have hashes of
-SAMPLE_COLUMNS = ("problem_id", "sample", "correct", "formatted", "answer", "finish_reason", "tokens")
-RATE_COLUMNS = ("problem_id", "correct", "samples", "rate", "kept", "reason")
+OF_A_RUN = ("metrics.parquet", "config.yaml", f"policy/{FACTS}")
+NUMBERS_OF_RUNS = ("seeds.", "experiments")  # config keys that say which runs there are, and change none
+
+Record = dict[str, Any]
 
 
-class Chain(Records):
-    """Problems, models, pass rates, runs and evaluations: what their records say of them, and of each other."""
+class Chain:
+    """Problems, models, pass rates, runs, evaluations and logit steps."""
 
-    def __init__(self, layout: Layout, scale: str, config: Config, overrides: Sequence[str], found: Findings):
-        super().__init__(layout, scale, config, overrides, found)
-        self.problem_set = cache(lambda name: self._parquet(layout.problems(name), ("id", "problem", "answer", "task")))
+    def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], found: Findings):
+        self.layout, self.config, self.overrides, self.found = layout, config, overrides, found
+        self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
+        self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
+        self.identity = cache(lambda *run: _of_a_run(identity(load_config(config.scale, *run, overrides=overrides))))
+        self.problems = cache(lambda name: {one.id: one for one in load_problems(layout.problems(name))})
 
     def check(self) -> None:
         if self.layout.data.is_dir():
-            self._problems(self.layout.data / REPORT)
-        for directory in self._folders("models/*"):
-            self._model(directory / FACTS)
-        self._pass_rates(self.layout.pass_rates)
-        for directory in self._folders("runs/*/*/seed*"):
-            self._run(directory)
-        for directory in self._folders("evaluations/*/*/seed*"):
-            files = [*directory.glob("[!.]*.parquet"), *directory.glob(f"[!.]*{RECORD}")]
-            for name in sorted({file.name.removesuffix(RECORD).removesuffix(".parquet") for file in files}):
-                self._evaluation(directory / f"{name}.parquet")
-        self._theory(self.layout.logit_steps)
+            self.found.guarded(self._problem_sets, self.layout.data / PROBLEMS)
+        for folder in self._folders("models/*"):
+            self.found.guarded(self._model, folder / FACTS)
+        for file in self._recorded(self.layout.pass_rates.parent, self.layout.pass_rates.name):
+            self.found.guarded(self._pass_rates, file)
+        for folder in self._folders("runs/*/*/seed*"):
+            self.found.guarded(self._run, folder)
+        for folder in self._folders("evaluations/*/*/seed*"):
+            for file in self._recorded(folder, "*.parquet"):
+                self.found.guarded(self._evaluation, file)
+        for file in self._recorded(self.layout.logit_steps.parent, self.layout.logit_steps.name):
+            self.found.guarded(self._logit_steps, file)
         self._commits()
 
     def _folders(self, pattern: str) -> list[Path]:
-        return sorted(path for path in self.root.glob(pattern) if path.is_dir() and not path.name.startswith("."))
+        return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
 
-    # Problems
+    def _recorded(self, folder: Path, name: str) -> Iterator[Path]:
+        """Parquet files that are there or have a record."""
+        records = [path.with_name(path.name.removesuffix(RECORD) + ".parquet") for path in folder.glob(f"*{RECORD}")]
+        files = {path for path in (*folder.glob("*.parquet"), *records) if path.name[0] != "."}
+        yield from sorted(path for path in files if path.match(name))
 
-    @guarded
-    def _problems(self, path: Path) -> None:
-        report = self._json(path, "it says where the problems come from")
-        if report is None:
+    # One check per kind of result
+
+    def _problem_sets(self, path: Path) -> None:
+        if not (report := self._json(path)):
             return
-        sets = {name: mapping(report, "sets", name) for name in mapping(report, "sets")}
-        files = [f"{name}.parquet" for name in sets]
-        self._outputs(path, report, files)
-        self._unknown(path.parent.glob("*.parquet"), path.parent, {*files, self.layout.pass_rates.name}, REPORT)
+        sets, data = report["sets"], self.config.data
         self.found.checked["problem sets"] += len(sets)
-        for name, entry in sets.items():
-            self._set(self.layout.problems(name), name, entry)
-        self._sources(path, report.get("seed"), sets)
+        self._outputs(path, report, [f"{name}.parquet" for name in sets])
+        now = {"seed": data.seed, "sets": list(data.sets)}
+        self.found.add("different config", path, *differences({"seed": report["seed"], "sets": list(sets)}, now))
+        for name in sets.keys() & data.sets.keys():
+            self._source(self.layout.problems(name), sets[name], data.sets[name])
 
-    @guarded
-    def _set(self, file: Path, name: str, entry: dict) -> None:
-        if (frame := self.problem_set(name)) is None:
+    def _source(self, file: Path, entry: Record, source: SetSource) -> None:
+        """What problems.json says of a set's source against what the config says."""
+        if entry["source"] == "file":
+            self.found.checked["hashes"] += 1
+            if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
+                self.found.add("stale", file, f"{entry['path']} has changed")
+        if entry["source"] == "file" != source.source:  # data.folder is the machine's, so no config says it
+            self.found.add("not checked", file, f"read from a file instead of its source, {source.source}")
             return
-        for key, now in (("kept", len(frame)), ("ids_sha256", ids_sha256(frame["id"].astype(str)))):
-            if entry.get(key) != now:
-                self.found.add("changed by hand", file, f"{key} is {now}, {REPORT} has {entry.get(key)}")
+        described = source.model_dump(mode="json")
+        now = described | {"rows": described.get("size"), "split": described.get("hub_split")}
+        shared = [key for key in entry if now.get(key) is not None and key != "path"]
+        facts = differences({key: entry[key] for key in shared}, {key: now[key] for key in shared})
+        self.found.add("different config", file, *facts)
 
-    @guarded
-    def _sources(self, path: Path, seed: Any, sets: dict[str, dict]) -> None:
-        """The sets against those of today's config: as it describes them and, where it takes no network, made anew."""
-        data = self.config.data
-        sources = {TRAIN: data.train, **data.evaluation}
-        if set(sets) != set(sources):
-            fact = f"the sets are {', '.join(sets)}; today's are {', '.join(sources)}"
-            self.found.add("another config", path, fact)
-        if seed != data.seed:
-            self.found.add("another config", path, f"the seed is {seed}, today's is {data.seed}")
-        elif any(one.source == "hub" for one in sources.values()):
-            for name in sets.keys() & sources:
-                self._described(self.layout.problems(name), sets[name], sources[name])
-            self.found.add("not checked", path, "whether the problems are the Hub's: that takes a network")
-        else:
-            self._rebuilt(path, sets)
-
-    def _described(self, file: Path, entry: dict, source: SetSource) -> None:
-        if entry.get("source") == "file" != source.source:  # data.folder is the machine's, so no config says it
-            self.found.add("not checked", file, f"it was read from a file, in the place of its source {source.source}")
-            return
-        now: dict[str, Any] = {"source": source.source}
-        if isinstance(source, HubSet):
-            now |= {key: getattr(source, key) for key in ("repository", "revision", "subset")}
-            now["split"] = source.hub_split
-        elif isinstance(source, GeneratedSet | SplitSet):
-            now["rows"] = source.size
-        self.found.add("another config", file, *differences({key: entry.get(key) for key in now}, now))
-
-    def _rebuilt(self, path: Path, sets: dict[str, dict]) -> None:
-        with TemporaryDirectory() as folder:
-            try:
-                report = build_problem_sets(self.config.data, folder)
-            except UserError as error:  # a source that is not here any more
-                self.found.add("not checked", path, f"whether the problems are those of their source: {error}")
-                return
-            again = {name: pd.read_parquet(Path(folder) / f"{name}.parquet") for name in report["sets"]}
-        as_now = True
-        for name in dict.fromkeys([*report["sets"], *sets]):
-            was, now = ({k: v for k, v in one.get(name, {}).items() if k != "path"} for one in (sets, report["sets"]))
-            what = "stale" if was.get("sha256") != now.get("sha256") else "another config"
-            self.found.add(what, self.layout.problems(name), *differences(was, now))
-            as_now = as_now and was == now
-        for name in sets if as_now else ():  # what one set holds depends on the others
-            self._same_problems(self.layout.problems(name), self.problem_set(name), again[name])
-
-    @guarded
-    def _same_problems(self, file: Path, frame: pd.DataFrame | None, again: pd.DataFrame) -> None:
-        if file not in self.found.suspect and not frame.equals(again):
-            off = (frame.to_numpy(object) != again.to_numpy(object)).any(axis=1)
-            other = f"{off.sum()} problems, the first {frame['id'][off].iloc[0]}" if off.any() else "types or index"
-            self.found.add("changed by hand", file, f"its source gives other {other}")
-
-    # Models
-
-    @guarded
     def _model(self, path: Path) -> None:
-        name = path.parent.name
-        facts = self._json(path, f"it says what the model {name} is")
-        if facts is None:
+        name, facts = path.parent.name, self._json(path)
+        if not facts:
             return
         self.found.checked["models"] += 1
-        self._weights(path, facts, mapping(facts, "outputs"))
-        self._hashes(path, mapping(facts, "outputs"))
-        config = self._config(path, name)
-        if config is None:
-            return
+        self._hashes(path, facts["weights_sha256"])
+        self._hashes(path, facts["outputs"])
+        config = load_config(self.config.scale, name, overrides=self.overrides)
         if (toy := config.toy_models.get(name)) is not None:
-            was, now = dict(flatten(mapping(facts, "spec"))), dict(flatten(toy.model_dump(mode="json")))
+            was, now = dict(flatten(facts["spec"])), dict(flatten(toy.model_dump(mode="json")))
         else:  # a model from a directory has no revision
-            keys = ["pretrained", "substitute", *(["revision"] if facts.get("revision") is not None else [])]
-            was, now = {key: facts.get(key) for key in keys}, {key: getattr(config.model, key) for key in keys}
-        self.found.add("another config", path, *differences(was, now))
+            keys = ["pretrained", "substitute", *(["revision"] if facts["revision"] is not None else [])]
+            was, now = {key: facts[key] for key in keys}, {key: getattr(config.model, key) for key in keys}
+        self.found.add("different config", path, *differences(was, now))
 
-    @guarded
-    def _weights(self, path: Path, facts: dict, others: Collection[str] | None) -> None:
-        """A policy's weights, and whether `others`, the files that a record has, are all the rest of it."""
-        recorded = mapping(facts, "weights_sha256")
-        if not recorded:
-            self.found.add("changed by hand", path, "it has no weights_sha256")
-        self._hashes(path, recorded)
-        files = path.parent.rglob("*.safetensors" if others is None else "*")
-        self._unknown(files, path.parent, {*recorded, *(others or ()), FACTS}, "its record")
-
-    # Pass rates
-
-    @guarded
     def _pass_rates(self, file: Path) -> None:
-        path, model = _record_of(file), self.config.pass_rates.model
-        if not file.is_file() and not path.is_file():
+        model = self.config.pass_rates.model
+        record = self._record(file, [self.layout.model(model) / FACTS, self.layout.problems(TRAIN)], (model,))
+        if not record or not file.is_file():
             return
-        needed = [self.layout.model(model) / FACTS, self.layout.problems(TRAIN)]
-        self._record(path, file, needed, [file.name], (model,))
-        frame = self._parquet(file, RATE_COLUMNS)
-        if frame is not None:
-            self._filter(file, frame)
-
-    def _filter(self, file: Path, frame: pd.DataFrame) -> None:
-        """The filter once more: what the counts give, and what the bounds keep."""
+        frame = read_parquet(file)
         self.found.checked["pass rates"] += len(frame)
-        sampled, bounds = frame["samples"] > 0, self.config.pass_rates
-        right = (frame["correct"] / frame["samples"]).where(sampled)
-        off = (frame["rate"].fillna(-1) != right.fillna(-1)) | (frame["kept"] != (frame["reason"] == ""))
-        if off.any():
-            row = frame[off].iloc[0]
-            fact = f"{row['correct']} of {row['samples']} right at rate {row['rate']:g}, kept {row['kept']}"
-            self.found.add("changed by hand", file, f"problem {row['problem_id']}: {fact}, reason {row['reason']!r}")
-        problems = self.problem_set(TRAIN) if self.layout.problems(TRAIN) not in self.found.suspect else None
-        if problems is not None and sorted(frame["problem_id"]) != sorted(problems["id"]):
-            self.found.add("changed by hand", file, f"its problems are not those of {TRAIN}.parquet")
-        low, high = -1 if bounds.low is None else bounds.low, 2 if bounds.high is None else bounds.high
-        other = frame["kept"] != ((frame["rate"] > low) & (frame["rate"] < high))
-        if (frame["samples"][sampled] != bounds.samples).any():
-            self.found.add("another config", file, f"samples is {frame['samples'].max()}, today's is {bounds.samples}")
-        elif other.any():
-            fact = f"today's pass_rates.low and .high keep other problems, {other.sum()} of them"
-            self.found.add("another config", file, f"{fact}, the first {frame['problem_id'][other].iloc[0]}")
+        low, high = (record["config"][f"pass_rates.{end}"] for end in ("low", "high"))
+        rate = (frame["correct"] / frame["samples"]).where(frame["samples"] > 0)
+        kept = rate.between(-1 if low is None else low, 2 if high is None else high, inclusive="neither")
+        off = (frame["rate"].fillna(-1) != rate.fillna(-1)) | (frame["kept"] != kept)
+        for row in frame[off].head(1).itertuples():
+            fact = f"{row.correct} of {row.samples} correct, rate {row.rate:g}, kept {row.kept}"
+            self.found.add("modified", file, f"problem {row.problem_id}: {fact}; {off.sum()} such rows")
+        if sorted(frame["problem_id"]) != sorted(self.problems(TRAIN)):
+            self.found.add("modified", file, f"its problems are not those of {TRAIN}.parquet")
 
-    # Runs
-
-    @guarded
-    def _run(self, directory: Path) -> None:
-        model, method, _ = place = directory.parts[-3:]
+    def _run(self, folder: Path) -> None:
+        model, method, seed = folder.parts[-3:]
         self.found.checked["runs"] += 1
         needed = [self.layout.model(model) / FACTS, self.layout.pass_rates, self.layout.problems(TRAIN)]
-        record = self._record(directory / "provenance.json", directory, needed, OF_A_RUN)
-        facts = self._json(directory / "policy" / FACTS, "it says what the policy is")
-        if facts is not None:
-            names = [PurePosixPath(name) for name in mapping(record, "outputs")]
-            others = [str(name.relative_to("policy")) for name in names if name.parts[:1] == ("policy",)]
-            self._weights(directory / "policy" / FACTS, facts, others if record else None)
-        for path, own, name in (("provenance.json", record, "model"), (f"policy/{FACTS}", facts, "name")):
-            stated = own and (own.get(name), own.get("method"), f"seed{own.get('seed')}")
-            if stated and stated != place:
-                self.found.add("changed by hand", directory / path, f"it is of {' '.join(map(str, stated))}")
-        steps = self._made_with(directory / "config.yaml", model, method)
-        self._curve(directory / "metrics.parquet", steps)
+        record = self._record(folder, needed)
+        if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
+            stated = f"{record['model']} {record['method']} seed{record['seed']}"
+            self.found.add("modified", folder / "provenance.json", f"it is of {stated}")
+        self._hashes(folder / "policy" / FACTS, self._json(folder / "policy" / FACTS).get("weights_sha256", {}))
+        path, metrics = folder / "config.yaml", folder / "metrics.parquet"
+        if path.is_file() and metrics.is_file():
+            config, rows = identity(read_yaml(path)), read_parquet(metrics)
+            self._same_config(path, config, model, method)
+            if rows["step"].tolist() != list(range(config["training.steps"])):
+                fact = f"its {len(rows)} rows are not the {config['training.steps']} steps of config.yaml"
+                self.found.add("modified", metrics, fact)
 
-    @guarded
-    def _made_with(self, path: Path, model: str, method: str) -> Any:
-        """A run's config against today's; the number of steps that it has."""
-        if not path.is_file():
-            self.found.add("missing", path, "it says how the run was made")
-            return None
-        self.found.files.add(path)
-        own = identity(read_yaml(path))
-        self._same_config(path, own, model, method)
-        return own.get("training.steps")
-
-    @guarded
-    def _curve(self, path: Path, steps: Any) -> None:
-        metrics = self._parquet(path, ("step",))
-        if metrics is None or steps is None:
-            return
-        if len(metrics) != steps or metrics["step"].tolist() != list(range(len(metrics))):
-            fact = f"its {len(metrics)} rows are not the {steps} steps that config.yaml has"
-            self.found.add("changed by hand", path, fact)
-
-    # Evaluations
-
-    @guarded
     def _evaluation(self, file: Path) -> None:
         model, method, seed = file.parent.parts[-3:]
-        path, dataset = _record_of(file), file.stem
         self.found.checked["evaluations"] += 1
-        needed = [self.layout.policy(model, method, seed.removeprefix("seed")) / FACTS, self.layout.problems(dataset)]
-        record = self._record(path, file, needed, [file.name], (model, method)) or {}
-        if record and f"seed{record.get('seed')}" != seed:
-            self.found.add("changed by hand", path, f"it is of seed {record.get('seed')} and lies in {seed}")
-        config = self._config(path, model, method) if record else None
-        if config is not None:
-            own = config.evaluation
-            now = {"samples": own.samples.get(dataset), "temperature": own.temperature}
-            self.found.add("another config", path, *differences(mapping(record, "evaluation"), now))
-        frame = self._parquet(file, SAMPLE_COLUMNS)
-        if frame is not None:
-            self._samples(file, frame, record)
-
-    def _samples(self, file: Path, frame: pd.DataFrame, record: dict) -> None:
-        """What the rows have to be, whatever the policy was."""
-        self.found.checked["samples"] += len(frame)
-        sizes, facts = frame.groupby("problem_id").size(), []
-        k = mapping(record, "evaluation").get("samples", sizes.max())
-        if (uneven := sizes[sizes != k]).size:
-            facts.append(f"problem {uneven.index[0]} has {uneven.iloc[0]} samples, not {k}")
-        answered, stopped = frame["answer"].notna(), frame["finish_reason"] == "stop"
-        cut = frame.loc[~stopped, "tokens"]
-        faults = {  # a column, and where it cannot be what it is
-            "sample": frame.duplicated(["problem_id", "sample"]) | ~frame["sample"].between(0, k - 1),
-            "finish_reason": ~frame["finish_reason"].isin(["stop", "length"]),
-            "formatted": frame["formatted"] != (answered & stopped),
-            "tokens": (frame["tokens"] < 0) | (frame["tokens"] > (cut.min() if len(cut) else frame["tokens"].max())),
-        }
-        problems = self.problem_set(file.stem)
-        made_from = self._inputs(record).get(self.layout.problems(file.stem))
-        if problems is not None and made_from in (None, self._hash(self.layout.problems(file.stem))):
-            by_id = {row.id: Problem(*row) for row in problems.itertuples(index=False)}
-            answers = {name: one.answer for name, one in by_id.items()}
-            if set(sizes.index) != set(by_id):
-                facts.append(f"its problems are not those of {file.name} in data/")
-            graded = [
-                name in by_id
-                and find_task(by_id[name].task).is_correct(None if pd.isna(answer) else answer, by_id[name])
-                for name, answer in zip(frame["problem_id"], frame["answer"], strict=True)
-            ]
-            faults["correct"] = frame["correct"] != graded
-        for column, off in faults.items():
-            if off.any():
-                row = frame[off].iloc[0]
-                other = {name: row[name] for name in ("answer", "finish_reason", "tokens") if name != column}
-                beside = ", ".join(f"{name} {value}" for name, value in other.items())
-                right = f", where {answers.get(row['problem_id'])} is right" if column == "correct" else ""
-                fact = f"{column} is {row[column]} beside {beside}{right}; {off.sum()} such rows"
-                facts.append(f"problem {row['problem_id']}, sample {row['sample']}: {fact}")
-        self.found.add("changed by hand", file, *facts)
-
-    @guarded
-    def _theory(self, file: Path) -> None:
-        if not file.is_file() and not _record_of(file).is_file():
+        problems = self.layout.problems(file.stem)
+        policy = self.layout.policy(model, method, int(seed.removeprefix("seed"))) / FACTS
+        record = self._record(file, [policy, problems], (model, method))
+        if not record or not file.is_file():
             return
-        record = self._record(_record_of(file), file, [self.layout.problems(TRAIN)], [file.name])
-        if record is not None and not any(one.name == FACTS for one in self._inputs(record)):  # of whichever model
-            self.found.add("changed by hand", _record_of(file), f"no {FACTS} is among its inputs")
+        if f"seed{record['seed']}" != seed:
+            self.found.add("modified", file, f"its record is of seed {record['seed']}")
+        if self._inputs(record).get(problems) == self.sha256(problems):  # else it is stale
+            self._samples(file, read_parquet(file), self.problems(file.stem), record["evaluation"]["samples"])
+
+    def _samples(self, file: Path, frame: pd.DataFrame, problems: Mapping[str, Problem], k: int) -> None:
+        """K samples of every problem, graded again by their task."""
+        self.found.checked["samples"] += len(frame)
+        pairs = set(zip(frame["problem_id"], frame["sample"], strict=True))
+        if len(frame) != len(pairs) or pairs != {(name, sample) for name in problems for sample in range(k)}:
+            self.found.add("modified", file, f"it does not have {k} samples of every problem")
+            return
+        answers = [None if pd.isna(answer) else answer for answer in frame["answer"]]
+        graded = {
+            "correct": [
+                find_task(problems[name].task).is_correct(answer, problems[name])
+                for name, answer in zip(frame["problem_id"], answers, strict=True)
+            ],
+            "formatted": frame["answer"].notna() & (frame["finish_reason"] == "stop"),
+        }
+        for column, expected in graded.items():
+            off = frame[column] != expected
+            for row in frame[off].head(1).itertuples():
+                fact = f"{column} is {getattr(row, column)} for answer {row.answer}, finish reason {row.finish_reason}"
+                where = f"problem {row.problem_id}, sample {row.sample}"
+                self.found.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
+
+    def _logit_steps(self, file: Path) -> None:
+        self._record(file, [self.layout.problems(TRAIN)])
+
+    # Records
+
+    def _record(self, made: Path, needed: Iterable[Path], run: tuple[str, ...] = ()) -> Record:
+        """The record of a parquet file or a run, with its hashes compared; and its config, if it is of a `run`."""
+        is_run = made.suffix != ".parquet"
+        path = made / "provenance.json" if is_run else made.with_suffix(RECORD)
+        record = self._json(path)
+        if not record:
+            return {}
+        inputs = self._inputs(record)
+        self.found.checked["hashes"] += len(inputs)
+        facts = [f"{self.found.short(one)} is not among its inputs" for one in needed if one not in inputs]
+        self.found.add("modified", path, *facts)
+        for one, digest in sorted(inputs.items()):
+            if self.sha256(one) is None:
+                self.found.add("missing", one, f"{self.found.short(made)} was made from it")
+            elif self.sha256(one) != digest:
+                self.found.add("stale", made, f"{self.found.short(one)} has changed since it was made")
+        self._outputs(path, record, OF_A_RUN if is_run else [made.name])
+        if run:
+            self._same_config(path, record["config"], *run)
+        git = record["git"]
+        self.made_by.setdefault((git["commit"], bool(git["changed"])), []).append(path)
+        return record
+
+    def _inputs(self, record: Record) -> dict[Path, str]:
+        """Recorded inputs by where they are now: a scale's results may have been moved, all of them together."""
+        root, here = self.layout.root, {}
+        for name, digest in record["inputs"].items():
+            parts = PurePosixPath(name).parts
+            inside = parts[::-1].index(root.name) if root.name in parts else 0
+            here[root.joinpath(*parts[-inside:]) if inside else Path(name)] = digest
+        return here
+
+    def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
+        """What was made against its hashes, of which there is one for each file that the stage writes."""
+        recorded = record.get("outputs", {})
+        self.found.add("modified", path, *(f"it has no hash of {one}" for one in makes if one not in recorded))
+        self._hashes(path, recorded)
+
+    def _hashes(self, path: Path, recorded: Mapping[str, str]) -> None:
+        """Files against the hashes that the record `path`, beside or above them, has of them."""
+        self.found.checked["hashes"] += len(recorded)
+        for name, digest in recorded.items():
+            file = path.parent / name
+            own = self.sha256(file)
+            if own is None:
+                self.found.add("missing", file, f"{path.name} has its hash")
+            elif own != digest:
+                self.found.add("modified", file, f"its sha256 is {own[:12]}..., {path.name} has {digest[:12]}...")
+
+    def _same_config(self, path: Path, was: Mapping[str, Any], *run: str) -> None:
+        try:
+            self.found.add("different config", path, *differences(_of_a_run(was), self.identity(*run)))
+        except UserError as error:
+            self.found.add("different config", path, str(error))
+
+    def _commits(self) -> None:
+        """Notes on results by other code than this, or by code that was not committed."""
+        now = commit_of_code()["commit"]
+        for (commit, changed), records in self.made_by.items():
+            if changed:
+                fact = f"made by commit {str(commit)[:12]} with changes that were not committed"
+                self.found.note("different commit", records, fact)
+            elif commit != now:
+                fact = f"made by commit {str(commit)[:12]}, the code here is of {str(now)[:12]}"
+                self.found.note("different commit", records, fact)
+
+    def _json(self, path: Path) -> Record:
+        """A record; empty, with a finding, where there is none."""
+        if not path.is_file():
+            self.found.add("missing", path, "there are results that it should describe")
+            return {}
+        self.found.checked["records"] += 1
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        return record
 
 
-def _record_of(file: Path) -> Path:
-    return file.with_suffix(RECORD)
+def _of_a_run(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if not key.startswith(NUMBERS_OF_RUNS)}
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
+    return [f"{key} was {was.get(key)}, is now {now.get(key)}" for key in keys]

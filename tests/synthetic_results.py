@@ -1,4 +1,4 @@
-"""Made-up runs and evaluations, written where real ones are: what tables, figures and the report are tried on."""
+"""Synthetic runs and evaluations, written where real ones are: what tables, figures and the report are tested on."""
 
 from pathlib import Path
 
@@ -29,14 +29,19 @@ KEPT = {  # of the entropy increase and decrease on positive, then on negative s
 }
 
 
-def write_models(results: Path, stand_in: bool = True) -> None:
-    for name, label in LABELS.items():
-        facts = {"name": name, "label": label, "stand_in": stand_in, "parameters": 110_000, "architecture": "qwen2"}
-        write_json(Layout(results).model(name) / "model.json", facts)
+def model_facts(name: str, **changes) -> dict:
+    """A toy model's model.json, without what no report reads."""
+    facts = {"name": name, "label": LABELS[name], "toy": True, "substitute": True, "pretrained": None, "revision": None}
+    return facts | {"architecture": "qwen2", "parameters": 110_000} | changes
+
+
+def write_models(results: Path, **changes) -> None:
+    for name in LABELS:
+        write_json(Layout(results).model(name) / "model.json", model_facts(name, **changes))
 
 
 def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> None:
-    """A made-up training curve: the entropy falls by half, or rises, depending on the method's name."""
+    """A synthetic training curve: the entropy falls by half, or rises, depending on the method's name."""
     rng = np.random.default_rng([run.seed, *run.method.encode()])
     t = np.linspace(0, 1, steps)
     ends = {"grpo": 0.15, "clip_b": 0.24, "clip_v": 0.3}
@@ -79,7 +84,7 @@ def evaluation_frame(correct: np.ndarray) -> pd.DataFrame:
             "sample": np.tile(np.arange(k), problems),
             "correct": correct.ravel(),
             "formatted": True,
-            "answer": pd.array(np.tile([7] * (k - 1) + [None], problems), dtype="Int64"),
+            "answer": pd.array(np.tile(["7"] * (k - 1) + [None], problems), dtype="str"),
             "finish_reason": np.tile(["length"] + ["stop"] * (k - 1), problems),
             "tokens": 30,
         }
@@ -113,7 +118,7 @@ def write_pass_rates(results: Path) -> None:
 
 
 def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: list[str] | None = None) -> None:
-    """All that the tables and figures `names` (default: every one) are made from."""
+    """All that the tables and figures `names` (default: every one) read."""
     write_models(results)
     write_pass_rates(results)
     write_logit_steps(results)

@@ -1,0 +1,92 @@
+"""Training curves: what the columns of metrics.parquet are, and means over seeds."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import Curve, curve_over_seeds
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of metrics.parquet: the quantity that its axis shows, its unit there, and its own name in a legend."""
+
+    quantity: str
+    unit: str = ""
+    factor: float = 1.0
+    """From the stored unit to `unit`."""
+    legend: str = ""
+    same_axis: bool = False
+    """Levels are compared across panels, so panels of one row share their axis."""
+
+    @property
+    def axis(self) -> str:
+        return f"{self.quantity} ({self.unit})" if self.unit not in ("", "1") else self.quantity
+
+
+COLUMNS = {
+    "entropy": Column("token entropy", "nats", same_axis=True),
+    "accuracy": Column("accuracy", "%", 100, same_axis=True),
+    "validation_accuracy": Column("accuracy", "%", 100),
+    "clip_fraction": Column("clipped tokens", "%", 100),
+    "s_star_mean": Column("batch mean", "nats", legend="$S_*$"),
+    "s_centered_mean": Column("batch mean", "nats", legend="$S_* - \\mathrm{E}[S]$"),
+    "s_centered_ratio": Column("ratio", "1"),
+    "neg_cov": Column("$\\Delta H / \\eta$", "nats", legend="$-\\mathrm{Cov}_B(A, S_* - \\mathrm{E}[S])$"),
+    "neg_cov_positive": Column("$\\Delta H / \\eta$", "nats", legend="its positive portion"),
+    "neg_cov_negative": Column("$\\Delta H / \\eta$", "nats", legend="its negative portion"),
+    "grad_norm": Column("gradient norm", "1"),
+}
+
+
+def column(name: str) -> Column:
+    """Columns without an entry are shown under their own name."""
+    return COLUMNS.get(name, Column(name.replace("_", " ")))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel, in the units of its axis."""
+
+    method: str
+    column: str
+    curve: Curve
+    points: Curve | None
+    """A second column of the same runs."""
+    lengths: tuple[int, ...]
+    """Steps of each seed's run."""
+
+
+def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Panel) -> list[Line]:
+    """One line per method and column, averaged over the seeds."""
+    lines = []
+    model = experiment.model_of(panel)
+    for method in experiment.methods(model, panel.methods):
+        stored = [*panel.columns, *([panel.points] if panel.points else [])]
+        frames = [results.metrics(run, stored) for run in experiment.of(model, method)]
+        points = _curve(frames, panel.points) if panel.points else None
+        lengths = tuple(map(len, frames))
+        lines += [Line(method, name, _curve(frames, name), points, lengths) for name in panel.columns]
+    return lines
+
+
+def _curve(frames: list[pd.DataFrame], name: str) -> Curve:
+    values = [column(name).factor * frame[name].to_numpy(float) for frame in frames]
+    return curve_over_seeds([frame["step"].to_numpy() for frame in frames], values)
+
+
+def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> pd.DataFrame:
+    """The curves of all panels, one row per panel, line and step; `lines` are those of each panel."""
+    frames = []
+    for number, (panel, of_panel) in enumerate(zip(experiment.spec.panels, lines, strict=True), 1):
+        model = experiment.model_of(panel)
+        about = {"panel": number, "model": model, "model_that_ran": results.model(model).ran_with_size}
+        for line in of_panel:
+            for name, curve in ((line.column, line.curve), (panel.points or "", line.points)):
+                if curve is not None:
+                    shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.step}
+                    numbers = {"value": curve.mean, "low": curve.low, "high": curve.high, "seeds": curve.seeds}
+                    frames.append(pd.DataFrame(about | shown | numbers))
+    return pd.concat(frames, ignore_index=True)

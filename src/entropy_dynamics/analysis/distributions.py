@@ -1,0 +1,37 @@
+"""Histograms over problems: how often each is solved after training, and by the base model before."""
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import DistributionSpec, Experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import bootstrap_interval
+
+
+def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
+    """Per method, the share of problems (per cent) with 0, 1, ... K correct samples, with bootstrap intervals."""
+    (model,), (dataset,) = experiment.models, experiment.evaluations
+    frames = []
+    for method, seeds in results.paired_samples(experiment, model, dataset).items():
+        k, correct = seeds[0].k, np.stack([samples.correct for samples in seeds])  # [seeds, problems]
+        shares = [bootstrap_interval(correct == count) for count in range(k + 1)]
+        columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
+        columns |= {
+            name: 100 * np.array([getattr(share, end) for share in shares])
+            for name, end in (("share", "value"), ("low", "low"), ("high", "high"))
+        }
+        frames.append(pd.DataFrame(columns | {"problems": correct.shape[1], "seeds": len(seeds)}))
+    return results.identified(pd.concat(frames, ignore_index=True), model)
+
+
+def filter_frame(results: Results) -> pd.DataFrame:
+    """The training problems by the base model's correct samples: kept and dropped. Unsampled ones are not in it."""
+    rates = results.pass_rates()
+    samples = int(rates["samples"].max())
+    counts = rates[rates["samples"] > 0].groupby(["correct", "kept"]).size().unstack(fill_value=0)
+    counts = counts.reindex(index=range(samples + 1), columns=[True, False], fill_value=0)
+    frame = counts.rename(columns={True: "kept", False: "dropped"}).rename_axis("correct").reset_index()
+    frame.insert(1, "samples", samples)
+    frame.insert(2, "rate", frame["correct"] / samples)
+    frame.insert(0, "model_that_ran", results.model(results.config.pass_rates.model).ran_with_size)
+    return frame

@@ -1,0 +1,35 @@
+"""One lens for all methods: which entropy increase and decrease each keeps, drops or amplifies (Section 4.2)."""
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import Experiment, LensSpec
+from entropy_dynamics.analysis.results import Results
+
+PARTS = ("lens_pos_up", "lens_pos_down", "lens_neg_up", "lens_neg_down")  # columns of metrics.parquet
+
+
+def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
+    """One row per method: the shares of four sums over the steps that it keeps, and its entropy at the end."""
+    (model,) = experiment.models
+    rows = [_row(experiment, results, model, method) for method in experiment.methods(model)]
+    return results.identified(pd.DataFrame(rows), model)
+
+
+def _row(experiment: Experiment[LensSpec], results: Results, model: str, method: str) -> dict[str, object]:
+    """Means over the seeds. A share is kept / total, each summed over the steps of a run; NaN if the total is 0."""
+    stored = ["entropy", *PARTS, *(f"{part}_kept" for part in PARTS)]
+    seeds = [results.metrics(run, stored) for run in experiment.of(model, method)]
+    row: dict[str, object] = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
+    row["acts_beyond_weights_through"] = experiment.spec.beyond_weights.get(method, "")
+    for part in PARTS:
+        totals = np.array([seed[part].sum() for seed in seeds])
+        kept = np.array([seed[f"{part}_kept"].sum() for seed in seeds])
+        row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
+        row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
+    last = np.array([seed["entropy"].to_numpy()[-max(1, len(seed) // 10) :].mean() for seed in seeds])
+    several = len(seeds) > 1
+    row["final_entropy"] = last.mean()
+    row["final_entropy_low"] = last.min() if several else np.nan
+    row["final_entropy_high"] = last.max() if several else np.nan
+    return row

@@ -1,0 +1,31 @@
+"""The paper's own numbers: experiments/paper_values.yaml."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from entropy_dynamics.validation import Section
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+Scores = dict[str, dict[Literal["avg", "pass"], Percent]]
+
+
+class Level(Section):
+    """A level that the text states in words, as one number."""
+
+    place: str
+    value: float
+
+
+class PaperValues(Section):
+    scores: dict[str, dict[str, dict[str, Scores]]]
+    """Per cent: place in the paper -> model -> method -> data set -> metric."""
+    levels: dict[str, Level]
+    """By column of metrics.parquet."""
+
+    def score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
+        """None where the paper reports none."""
+        for models in self.scores.values():
+            if metric in (own := models.get(model, {}).get(method, {}).get(dataset, {})):
+                return own[metric]
+        return None

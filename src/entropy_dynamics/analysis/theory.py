@@ -1,0 +1,79 @@
+"""Predicted against realised entropy changes: token by token (Theorems 1 and 2), step by step (Corollary 4)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import Experiment, TheorySpec
+from entropy_dynamics.analysis.results import Results
+
+BINS = 60  # per axis of a density
+MIN_PAIRS = 3  # fewer make no correlation
+THEOREMS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Density:
+    """Tokens of one theorem and step size, counted in the cells of the (predicted, realised) plane."""
+
+    theorem: int
+    step_size: float
+    edges: np.ndarray
+    """[BINS + 1], of both axes, in nats per unit of the step: a first-order prediction is one line for all sizes."""
+    counts: np.ndarray
+    """[predicted, realised]."""
+    slope: float
+    correlation: float
+
+    def frame(self) -> pd.DataFrame:
+        """One row per cell with tokens; its middle in nats."""
+        x, y = np.nonzero(self.counts)
+        middle = (self.edges[:-1] + self.edges[1:]) / 2 * self.step_size
+        cells = {"predicted": middle[x], "realised": middle[y], "tokens": self.counts[x, y].astype(int)}
+        about = {"slope": self.slope, "correlation": self.correlation}
+        return pd.DataFrame(cells | about | {"panel": f"theorem {self.theorem}", "step_size": self.step_size})
+
+
+def densities(results: Results) -> list[Density]:
+    """One per theorem and step size, in this order; those of a theorem share their edges."""
+    steps, found = results.logit_steps(), []
+    for theorem in THEOREMS:
+        rows = steps[steps["theorem"] == theorem]
+        scaled = np.concatenate([rows[name] / rows["step_size"] for name in ("predicted", "realised")])
+        room = 0.04 * np.ptp(scaled) or 1.0
+        edges = np.linspace(scaled.min() - room, scaled.max() + room, BINS + 1)
+        for size in sorted(steps["step_size"].unique()):
+            own = rows[rows["step_size"] == size]
+            predicted, realised = (own[name].to_numpy() for name in ("predicted", "realised"))
+            counts, _, _ = np.histogram2d(predicted / size, realised / size, bins=[edges, edges])
+            found.append(Density(theorem, size, edges, counts, *slope_and_correlation(predicted, realised)))
+    return found
+
+
+def training_frame(experiment: Experiment[TheorySpec], results: Results) -> pd.DataFrame:
+    """Corollary 4: one row per step whose entropy change was measured, with the slope and correlation of its run."""
+    frames = []
+    for run in experiment.runs:
+        metrics = results.metrics(run, ("predicted_entropy_change", "entropy_change")).dropna()
+        predicted, realised = (metrics[name].to_numpy() for name in ("predicted_entropy_change", "entropy_change"))
+        slope, correlation = slope_and_correlation(predicted, realised)
+        pairs = {"seed": run.seed, "step": metrics["step"], "predicted": predicted, "realised": realised}
+        frames.append(pd.DataFrame(pairs | {"slope": slope, "correlation": correlation, "panel": "corollary 4"}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def theory_frame(
+    experiment: Experiment[TheorySpec], results: Results, tokens: list[Density], training: pd.DataFrame
+) -> pd.DataFrame:
+    """All of it in one table."""
+    frame = pd.concat([*(density.frame() for density in tokens), training], ignore_index=True)
+    order = ["panel", "step_size", "seed", "step", "predicted", "realised", "tokens", "slope", "correlation"]
+    return results.identified(frame.reindex(columns=order), experiment.models[0])
+
+
+def slope_and_correlation(predicted: np.ndarray, realised: np.ndarray) -> tuple[float, float]:
+    """Least-squares slope of `realised` on `predicted` through the origin, and Pearson's r; NaN if undefined."""
+    if len(predicted) < MIN_PAIRS or not np.ptp(predicted) or not np.ptp(realised):
+        return np.nan, np.nan
+    return float(predicted @ realised / (predicted @ predicted)), float(np.corrcoef(predicted, realised)[0, 1])

@@ -1,0 +1,58 @@
+"""Histograms over problems: after training (Figure 4), and of the training set with what the filter drops."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from entropy_dynamics.analysis.distributions import filter_frame, solved_frame
+from entropy_dynamics.analysis.experiments import DataFilter, DistributionSpec, Experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.reporting.style import BARS, WIDTH, add_footer, pretty, what_ran
+
+
+def draw_distribution(experiment: Experiment[DistributionSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Bars per method: the share of problems with 0, 1, ... K correct samples."""
+    frame = solved_frame(experiment, results)
+    (dataset,), methods = experiment.evaluations, list(frame["method"].unique())
+    k, problems, seeds = (int(frame[name].max()) for name in ("samples", "problems", "seeds"))
+    figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
+    ax = figure.subplots()
+    for place, method in enumerate(methods):
+        own, width = frame[frame["method"] == method], 0.8 / len(methods)
+        x, height = own["correct"] + width * (place - (len(methods) - 1) / 2), own["share"]
+        ax.bar(x, height, width, label=pretty(results.method_label(method)), **BARS[place % len(BARS)])
+        ends = [height - own["low"], own["high"] - height]
+        ax.errorbar(x, height, ends, fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
+    ax.set_xticks(range(0, k + 1, max(1, k // 8)))
+    ax.set_xlabel(f"correct samples of {k}")
+    ax.set_ylabel(f"problems of {dataset.upper()} (%)")
+    ax.grid(axis="x", visible=False)
+    ax.set_ylim(bottom=0)
+    figure.legend(loc="outside upper center", ncols=len(methods))
+    kind = "toy problems" if results.toy_problems(dataset) else "problems"
+    resampled = "problems and seeds" if seeds > 1 else "problems"
+    note = f"{problems} {kind}; whiskers: {LEVEL:.0%} intervals, bootstrap over {resampled}"
+    add_footer(figure, [*what_ran(experiment, results), note])
+    return figure, frame
+
+
+def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The training problems by the base model's pass rate, those that were dropped hatched."""
+    frame = filter_frame(results)
+    correct, kept, dropped, samples = frame["correct"], frame["kept"], frame["dropped"], int(frame["samples"].max())
+    figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
+    ax = figure.subplots()
+    ax.bar(correct, kept, 0.8, label=f"kept ({kept.sum()})", **BARS[0])
+    some = dropped > 0  # an empty bar would still draw its edge
+    ax.bar(correct[some], dropped[some], 0.8, kept[some], label=f"dropped ({dropped.sum()})", **BARS[1])
+    ax.set_xticks(range(0, samples + 1, max(1, samples // 8)))
+    ax.set_xlabel(f"correct samples of {samples}")
+    ax.set_ylabel("training problems")
+    ax.grid(axis="x", visible=False)
+    figure.legend(loc="outside upper center", ncols=2)
+    rates = results.pass_rates()
+    reasons = rates.loc[~rates["kept"], "reason"].value_counts().sort_index()
+    notes = [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training"]
+    notes.append("; ".join(f"dropped for {reason}: {count}" for reason, count in reasons.items()))
+    add_footer(figure, notes)
+    return figure, frame

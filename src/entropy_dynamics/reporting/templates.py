@@ -1,0 +1,49 @@
+"""Filling the templates of tables and pages: Markdown, LaTeX and HTML."""
+
+import re
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
+
+
+def fill(template: str, **values: Any) -> str:
+    """The text of templates/<template> with these values."""
+    return (_LATEX if template.endswith(".tex") else _PAGES).get_template(template).render(values)
+
+
+def _html(text: str) -> Markup:
+    """Plain text as HTML."""
+    return Markup(re.sub(r"Clip_([BV])\b", r"Clip<sub>\1</sub>", str(escape(text))))
+
+
+def _latex(text: str) -> str:
+    """Plain text as LaTeX."""
+    text = re.sub(r"([%&#])", r"\\\1", text)
+    text = re.sub(r"Clip_([BV])\b", r"Clip$_{\\mathcal{\1}}$", text)
+    text = re.sub(r"([<>])", r"$\1$", text)
+    return re.sub(r"(?<!\$)_", r"\\_", text)
+
+
+def _markdown(text: str) -> str:
+    """Plain text as a cell of a Markdown table."""
+    return re.sub(r"([*|_])", r"\\\1", text)
+
+
+_PAGES = Environment(
+    loader=PackageLoader("entropy_dynamics.reporting"),
+    autoescape=select_autoescape(["html"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_PAGES.filters |= {"html": _html, "latex": _latex, "markdown": _markdown}
+_LATEX = _PAGES.overlay(  # braces are LaTeX's own
+    block_start_string="<%",
+    block_end_string="%>",
+    variable_start_string="<<",
+    variable_end_string=">>",
+    comment_start_string="<#",
+    comment_end_string="#>",
+)

@@ -1,0 +1,130 @@
+"""Mistakes in the files of experiments, claims and the paper's values: one line that names the file and the key."""
+
+import copy
+import shutil
+
+import pytest
+import yaml
+
+from entropy_dynamics.analysis.claims import load_claims
+from entropy_dynamics.analysis.experiments import load_experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.cli import main
+from entropy_dynamics.errors import UserError
+from synthetic_results import ROOT, SCALE, SEEDS
+
+
+def changed(content: dict, keys: str, value) -> dict:
+    """`content` with another value at a place such as runs.0.models."""
+    content = copy.deepcopy(content)
+    *way, last = [int(key) if key.isdecimal() else key for key in keys.split(".")]
+    place = content
+    for key in way:
+        place = place[key]
+    place[last] = value
+    return content
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """`refused(name, place, value, load)`: the error of `load(folder)` after a change of experiments/<name>.yaml."""
+    folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+
+    def call(name: str, place: str, value, load) -> str:
+        file = folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), place, value)))
+        with pytest.raises(UserError) as error:
+            load(folder)
+        prefix, _, line = str(error.value).partition(f"{file}: ")
+        assert prefix == ""
+        assert "\n" not in line
+        return line
+
+    return call
+
+
+TWO_MODELS = ["qwen2.5-7b-instruct", "qwen3-4b-base"]
+EXPERIMENTS = [
+    ("table6", "kind", "score", "unknown kind 'score'; did you mean 'scores'"),
+    ("table6", "evaluatons", ["aime24"], "unknown key 'evaluatons'; did you mean 'evaluations'"),
+    ("table6", "title", 3, "title is 3; it should be a valid string"),
+    ("table6", "seeds", "three", "seeds is 'three'; it should be 'tables' or 'extras'"),
+    ("table6", "metrics", ["avg", "pas"], "metrics[1] is 'pas'; it should be 'avg' or 'pass'"),
+    ("table6", "metrics", ["avg", "avg"], "metrics: ['avg', 'avg'] has an entry twice"),
+    ("table6", "evaluations", [], "evaluations is []; it should have at least 1 item"),
+    ("table6", "runs", None, "runs is None; it should be a valid list"),
+    ("table6", "runs.0", {"models": ["m"], "method": ["grpo"]}, "unknown key 'runs[0].method'; did you mean 'methods'"),
+    ("table6", "runs.0.models", 3, "runs[0].models is 3"),
+    ("figure2", "panels", [], "panels is []"),
+    ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
+    ("figure2", "panels.1.columns", ["step"], "panels[1].columns: step is the x axis"),
+    ("figure2", "panels.0.methods", ["clip_c@*"], "panels[0].methods: no run of method 'clip_c@*'; known: clip_b@"),
+    ("figure6", "panels.0.model", None, "panels[0].model is None; it should be one of qwen2.5-7b"),
+    ("figure6", "panels.0.points", "accuracy", "panels[0]: points is 'accuracy'; it should be none of columns"),
+    ("figure2", "labels", {"grpo": 3}, "labels.grpo is 3; it should be a valid string"),
+    ("figure2", "sweeps.0.values", {"paper": [1.0]}, "sweeps[0]: values should have an entry `default`"),
+    ("figure2", "sweeps.0.values.default", ["a"], "sweeps[0].values.default[0]"),
+    ("figure4", "evaluations", ["aime24", "aime25"], "evaluations is ['aime24', 'aime25']; it should have at most 1"),
+    ("figure4", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'pass_rate_distribution' shows one"),
+    ("lens", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'lens' shows one"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "said"), EXPERIMENTS, ids=str)
+def test_experiments(refused, name, place, value, said):
+    assert said in refused(name, place, value, lambda folder: load_experiment(name, SCALE, SEEDS, folder))
+
+
+CLAIMS = [
+    ("claims", [], "claims is []; it should have at least 1 item"),
+    ("claims", [3], "claims[0]: Input should be a mapping of keys to values"),
+    ("claims.0.test", "logit_step", "claims[0]: unknown test 'logit_step'; did you mean 'logit_steps'"),
+    ("claims.0.theorem", 3, "claims[0].theorem is 3; it should be 1 or 2"),
+    ("claims.0.within", [1.0], "claims[0].within is [1.0]"),
+    ("claims.1.id", "theorem1_slope", "claims: two claims have the id 'theorem1_slope'"),
+    ("tests.over_seeds", 3, "tests.over_seeds is 3; it should be a valid string"),
+    ("paper.against", 3, "paper.against is 3"),
+    ("paper.evaluations.aime24.problems", 0, "paper.evaluations.aime24.problems is 0; it should be greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "said"), CLAIMS, ids=str)
+def test_claims(refused, place, value, said):
+    assert said in refused("claims", place, value, lambda folder: load_claims(SCALE, SEEDS, folder))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("scores.Table 1.qwen3-4b-base.grpo.aime24.avg", "20.73", "aime24.avg is '20.73'; it should be a valid number"),
+        ("scores.Table 1.qwen3-4b-base.grpo.aime24.avg", 2073, "it should be less than or equal to 100"),
+        ("scores.Table 1.qwen3-4b-base.grpo.aime24.median", 1.0, "it should be 'avg' or 'pass'"),
+        ("levels.s_centered_ratio.valu", 1.0, "unknown key 'levels.s_centered_ratio.valu'; did you mean 'value'"),
+    ],
+)
+def test_paper_values(refused, place, value, said):
+    def load(folder):
+        return Results(folder, SCALE, ROOT / "configs", folder).paper
+
+    assert said in refused("paper_values", place, value, load)
+
+
+def test_a_gain_that_the_paper_does_not_print(tmp_path, monkeypatch, capsys):
+    for name in ("configs", "experiments"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    file = tmp_path / "experiments/claims.yaml"
+    file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), "paper.models", ["distill-llama-8b"])))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / SCALE).mkdir(parents=True)
+    assert main(["claims", "--scale", SCALE]) == 2
+    said = "error: claims.yaml: paper: paper_values.yaml has no pass of distill-llama-8b clip_b on aime24\n"
+    assert capsys.readouterr().err == said
+    assert list((tmp_path / "results" / SCALE).iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "3\n", "[]\n", "kind: [scores]\n", "kind: scores\ntitle: [\n"])
+def test_files_that_are_no_experiments(tmp_path, content):
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(UserError, match=r"mine\.yaml: ") as error:
+        load_experiment("mine", SCALE, SEEDS, tmp_path)
+    assert "\n" not in str(error.value)
