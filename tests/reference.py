@@ -2,10 +2,10 @@
 
 import numpy as np
 import torch
-from entropy_dynamics.tasks import Grade
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
 from entropy_dynamics.validation import parse

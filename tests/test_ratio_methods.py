@@ -11,7 +11,7 @@ from entropy_dynamics.methods import load_method
 
 
 def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token losses, and the gradient of the batch's loss in log p, at log p - log p_old = `log_ratio`, log p_old = -1."""
+    """Token losses, and the gradient of their mean in log p, for log p_old = -1 and log p - log p_old = `log_ratio`."""
     logp = (torch.as_tensor(log_ratio) - 1.0).requires_grad_()
     mask = torch.as_tensor(mask)
     loss = method.token_loss(logp, torch.full_like(logp, -1.0), torch.as_tensor(advantages), mask)
