@@ -46,6 +46,8 @@ audit: .venv/ready  ## known vulnerabilities of what requirements.lock pins
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check --diff Snakefile workflow
 	$(BIN)/snakemake --lint
 
