@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.internlm3 import PROBES, check_tokenizer, convert_tokenizer, read_settings, turn_end
+from entropy_dynamics.models.internlm3 import PROBES, check_tokenizer, convert_tokenizer, turn_end
 from entropy_dynamics.models.loading import load_policy, load_tokenizer
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.results.layout import Layout
@@ -215,7 +215,6 @@ def test_the_prepared_directory_is_a_llamas(checkpoint, tmp_path):
     assert not {"auto_map", "qkv_bias", "bias", "rope_theta", "rope_scaling"} & config.keys()
     facts = json.loads((out / "model.json").read_text())
     assert facts["architecture"] == "llama"
-    assert facts["remote_tokenizer"] is False
     assert json.loads((checkpoint / "config.json").read_text()) == PUBLISHED  # the source stays as it is
 
 
@@ -282,8 +281,7 @@ MODELS = {
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_kind_of_model_is_converted_exactly(tmp_path, kind):
     write_tokenizer(tmp_path, **MODELS[kind])
-    settings = read_settings(tmp_path)
-    tokenizer = convert_tokenizer(tmp_path, "<|im_end|>", settings)
+    tokenizer = convert_tokenizer(tmp_path)
     processor = spm.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
     generator = torch.Generator().manual_seed(3)
     alphabet = [*" \n\t▁1aé你.", "  ", "the", "\u3000", "\u00a0", "🙂", "<|im_end|>", "<code>"]
@@ -291,28 +289,27 @@ def test_every_kind_of_model_is_converted_exactly(tmp_path, kind):
     texts = ["".join(alphabet[i] for i in torch.randint(len(alphabet), (n,), generator=generator)) for n in lengths]
     for text in [*PROBES, *PROBLEMS, *texts]:
         assert tokenizer.encode(text, add_special_tokens=False) == published_ids(processor, text), repr(text)
-    check_tokenizer(tokenizer, tmp_path, settings, texts)  # says the same
+    check_tokenizer(tokenizer, tmp_path, texts)  # says the same
 
 
 def test_an_added_token_may_have_an_unused_pieces_id(tmp_path):
     start, end = PIECES - 2, PIECES - 1  # as InternLM2 has it
     pieces = {0: "<unk>", 1: "<s>", 2: "</s>", start: "<|im_start|>", end: "<|im_end|>"}
     write_tokenizer(tmp_path, pieces, **AS_IS)
-    tokenizer = convert_tokenizer(tmp_path, "<|im_end|>", read_settings(tmp_path))
+    tokenizer = convert_tokenizer(tmp_path)
     assert tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)[::2] == [start, end]
 
 
-def test_a_wrong_conversion_is_an_error_that_names_the_alternative(checkpoint, tmp_path):
+def test_a_wrong_conversion_is_an_error(checkpoint):
     from tokenizers import normalizers
 
-    settings = read_settings(checkpoint)
-    tokenizer = convert_tokenizer(checkpoint, "<|im_end|>", settings)
+    tokenizer = convert_tokenizer(checkpoint)
     # What a Llama's tokenizer does, and this sentencepiece model does not: a space in front.
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    with pytest.raises(UserError, match=r"disagree on 'What is 12345 \+ 67890\?'; model.remote_tokenizer=true"):
-        check_tokenizer(tokenizer, checkpoint, settings, PROBLEMS[1:])
+    with pytest.raises(UserError, match="the converted tokenizer and sentencepiece disagree on ' a'"):
+        check_tokenizer(tokenizer, checkpoint, PROBLEMS[1:])
 
 
 def test_without_sentencepiece_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
@@ -329,79 +326,13 @@ def test_the_end_of_a_turn():
     assert turn_end(settings, None) == "</s>"
 
 
-CODE = """
-import sentencepiece
-from transformers.tokenization_utils import PreTrainedTokenizer
-
-
-class InternLM3Tokenizer(PreTrainedTokenizer):
-    vocab_files_names = {"vocab_file": "tokenizer.model"}
-
-    def __init__(self, vocab_file, **kwargs):
-        self.vocab_file = vocab_file
-        self.pieces = sentencepiece.SentencePieceProcessor(model_file=vocab_file)
-        super().__init__(**kwargs)
-
-    @property
-    def vocab_size(self):
-        return self.pieces.get_piece_size()
-
-    def get_vocab(self):
-        vocabulary = {self.pieces.id_to_piece(number): number for number in range(self.vocab_size)}
-        return vocabulary | self.added_tokens_encoder
-
-    def _tokenize(self, text, **kwargs):
-        return self.pieces.encode(text, out_type=str)
-
-    def _convert_token_to_id(self, token):
-        return self.pieces.piece_to_id(token)
-
-    def _convert_id_to_token(self, number):
-        return self.pieces.id_to_piece(number)
-
-    def save_vocabulary(self, folder, filename_prefix=None):
-        import pathlib, shutil
-
-        target = pathlib.Path(folder, "tokenizer.model")
-        shutil.copyfile(self.vocab_file, target)
-        return (str(target),)
-"""
-
-
-def test_its_own_code_runs_only_with_remote_tokenizer(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+def test_published_code_is_neither_copied_nor_run(checkpoint, tmp_path):
     source = linked(checkpoint, tmp_path / "source")
-    (source / "tokenization_internlm3.py").write_text(CODE)
-    (source / "modeling_internlm3.py").write_text("raise SystemExit('the code of the model was run')")
-    out = prepare(source, tmp_path / "converted")
+    for name in ("tokenization_internlm3.py", "modeling_internlm3.py"):
+        (source / name).write_text("raise SystemExit('published code was run')")
+    out = prepare(source, tmp_path / "model")
     assert not list(out.glob("*.py"))
-
-    out = prepare(source, tmp_path / "remote", "model.remote_tokenizer=true")
-    assert [file.name for file in out.glob("*.py")] == ["tokenization_internlm3.py"]
-    model, tokenizer = load_policy(out)
-    assert type(tokenizer).__name__ == "InternLM3Tokenizer"
-    assert type(model).__name__ == "LlamaForCausalLM"
-    processor = spm.SentencePieceProcessor(model_file=str(checkpoint / "tokenizer.model"))
-    for text in PROBLEMS:
-        assert tokenizer.encode(text, add_special_tokens=False) == published_ids(processor, text)
-    assert tokenizer.eos_token == "<|im_end|>"
-
-    tokenizer.save_pretrained(tmp_path / "policy")  # as training saves it, beside the base model's facts
-    (tmp_path / "policy" / "model.json").write_text((out / "model.json").read_text())
-    (tmp_path / "policy" / "config.json").write_text((out / "config.json").read_text())
-    again = load_tokenizer(tmp_path / "policy")
-    assert again.encode(PROBLEMS[0]) == tokenizer.encode(PROBLEMS[0])
-
-    facts = json.loads((out / "model.json").read_text())
-    (out / "model.json").write_text(json.dumps(facts | {"remote_tokenizer": False}))
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        load_tokenizer(out)
-
-
-def test_no_other_model_runs_code(tmp_path, checkpoint):
-    source = linked(checkpoint, tmp_path / "source", model_type="llama")
-    with pytest.raises(UserError, match=r"model\.remote_tokenizer is for InternLM3 only"):
-        prepare(source, tmp_path / "model", "model.remote_tokenizer=true")
+    assert type(load_policy(out)[0]).__name__ == "LlamaForCausalLM"
 
 
 def test_a_wrong_shape_leaves_nothing_behind(checkpoint, tmp_path):

@@ -120,7 +120,6 @@ def test_a_sharded_model_is_copied_whole_and_its_source_unchanged(sharded, tmp_p
         "revision": None,  # a directory's is not known
         "architecture": "qwen2",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "remote_tokenizer": False,
         "weights_sha256": {name: sha256(sharded / name) for name in sorted(shards)},
         "outputs": {
             file.name: sha256(file)

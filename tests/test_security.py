@@ -42,8 +42,7 @@ def test_the_linter_refuses_what_runs_or_unpickles_files():
 
 def test_no_code_of_a_model_is_trusted():
     sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    # `trusted`: the tokenizer of an InternLM3, from a pinned commit, with model.remote_tokenizer only
-    assert set(re.findall(r"trust_remote_code=(\w+)", sources)) == {"False", "trusted"}
+    assert set(re.findall(r"trust_remote_code=(\w+)", sources)) == {"False"}
 
 
 # ---------------------------------------------------------------- what is written, and who is called

@@ -126,8 +126,6 @@ class ModelConfig(Section):
     """A directory with the model, instead of the Hub."""
     substitute: bool
     """`pretrained` is a smaller model than `name` says."""
-    remote_tokenizer: bool
-    """Run the tokenizer's own code, from the pinned revision."""
     prompt_format: Literal["chat", "base"]
     shape: ShapeConfig
 

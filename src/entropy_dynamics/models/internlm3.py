@@ -1,7 +1,7 @@
-"""InternLM3 as a Llama: transformers has no class for it, and its weights have Llama's names and shapes.
+"""InternLM3 as a Llama: transformers has no class for it, but its weights have the names and shapes of Llama's.
 
-The code it is published with is not run: config.json is rewritten, and the tokenizer, a slow class over sentencepiece,
-becomes a fast one, which must give sentencepiece's ids for every text that it will encode.
+Its published code is not run: config.json is rewritten, and the tokenizer, a slow class on top of sentencepiece, becomes
+a fast one, which must give sentencepiece's ids for every text that it will encode.
 """
 
 import json
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
-    from sentencepiece import SentencePieceProcessor
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 OWN_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # in config.json, unknown to a Llama
 BPE = 2  # in sentencepiece's trainer_spec.model_type
-NORMAL = 1  # the type of a piece that merging makes: no control, byte, unknown or user-defined symbol
+NORMAL = 1  # type of the pieces that merges produce: no control, byte, unknown or user-defined symbol
 USER_DEFINED = 4
 PROBES = (  # where conversions of sentencepiece models are known to go wrong
     " a",
@@ -60,22 +59,12 @@ def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
     }
 
 
-def read_settings(source: Path) -> dict[str, Any]:
-    """tokenizer_config.json of an InternLM3, with the chat template, which may be in a file of its own."""
-    settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
-    template = source / "chat_template.jinja"
-    if template.is_file():
-        settings["chat_template"] = template.read_text(encoding="utf-8")
-    for key in ("added_tokens_decoder", "chat_template"):
-        if not settings.get(key):
-            raise UserError(f"{source / 'tokenizer_config.json'}: no {key}, which InternLM3 needs")
-    return settings
-
-
 def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
-    """The token that ends a turn: the one of generation_config.json's `ends` that the chat template writes.
+    """The token that ends a turn: the published eos_token is </s>, but the model ends its turns with <|im_end|>.
 
-    The published eos_token is </s>, but the model ends its turns with <|im_end|>.
+    Args:
+        settings: tokenizer_config.json with the chat template.
+        ends: eos_token_id of generation_config.json; the one that the chat template writes is chosen.
     """
     added = settings["added_tokens_decoder"]
     contents = [added[str(end)]["content"] for end in ([ends] if isinstance(ends, int) else ends or [])]
@@ -83,20 +72,20 @@ def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
     return written[0] if written else _content(settings["eos_token"])
 
 
-def convert_tokenizer(source: Path, end: str, settings: dict[str, Any]) -> "PreTrainedTokenizerFast":
-    """`source`/tokenizer.model as a fast tokenizer with the added tokens and the chat template of `settings`.
-
-    Args:
-        end: its eos_token.
+def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
+    """`source`/tokenizer.model as a fast tokenizer, with the published added tokens and chat template.
 
     Raises:
         UserError: sentencepiece is not installed, or the model is not BPE.
     """
-    sentencepiece_model = _import("sentencepiece.sentencepiece_model_pb2")
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
 
-    proto = sentencepiece_model.ModelProto()
+    settings = _json(source / "tokenizer_config.json")
+    if (template := source / "chat_template.jinja").is_file():
+        settings["chat_template"] = template.read_text(encoding="utf-8")
+    generation = source / "generation_config.json"
+    proto = _sentencepiece().sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString((source / "tokenizer.model").read_bytes())
     if proto.trainer_spec.model_type != BPE:
         raise UserError(f"{source / 'tokenizer.model'}: only a BPE model of sentencepiece can be converted")
@@ -115,7 +104,7 @@ def convert_tokenizer(source: Path, end: str, settings: dict[str, Any]) -> "PreT
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token=end,
+        eos_token=turn_end(settings, _json(generation).get("eos_token_id") if generation.is_file() else None),
         chat_template=settings["chat_template"],
         padding_side="left",
         clean_up_tokenization_spaces=False,
@@ -123,32 +112,27 @@ def convert_tokenizer(source: Path, end: str, settings: dict[str, Any]) -> "PreT
     )
 
 
-def check_tokenizer(
-    tokenizer: "PreTrainedTokenizerFast", source: Path, settings: dict[str, Any], texts: Iterable[str]
-) -> None:
-    """Raise UserError for the first text whose ids differ from the published tokenizer's.
+def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: Iterable[str]) -> None:
+    """Compare ids with those of the published tokenizer, on `PROBES` and `texts`, plain and as prompts.
 
     The published one splits a text at its added tokens and encodes the rest with sentencepiece.
+
+    Raises:
+        UserError: the ids of a text differ.
     """
-    processor = _import("sentencepiece").SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    processor = _sentencepiece().SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    settings = _json(source / "tokenizer_config.json")
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
     longest_first = sorted(added, key=len, reverse=True)
     cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
-    texts = list(texts)
+    texts = [*PROBES, *texts]
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    texts += tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
     ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
     for text, converted in zip(texts, ids, strict=True):
-        if converted != _published_ids(text, cut, added, processor):
-            raise UserError(
-                f"{source}: the converted tokenizer and sentencepiece disagree on {text[:60]!r}; "
-                "model.remote_tokenizer=true runs the tokenizer's own code instead, from the pinned revision"
-            )
-
-
-def _published_ids(text: str, cut: re.Pattern, added: dict[str, int], processor: "SentencePieceProcessor") -> list[int]:
-    ids: list[int] = []
-    for piece in cut.split(text):
-        ids += [added[piece]] if piece in added else processor.encode(piece)
-    return ids
+        pieces = ([added[piece]] if piece in added else processor.encode(piece) for piece in cut.split(text))
+        if converted != [number for piece in pieces for number in piece]:
+            raise UserError(f"{source}: the converted tokenizer and sentencepiece disagree on {text[:60]!r}")
 
 
 def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
@@ -186,15 +170,18 @@ def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
     return tokenizer
 
 
-def _import(module: str) -> Any:
-    import importlib
-
+def _sentencepiece() -> Any:
     try:
-        return importlib.import_module(module)
+        import sentencepiece.sentencepiece_model_pb2
     except ImportError:
         raise UserError(
             'converting InternLM3\'s tokenizer needs sentencepiece: pip install "entropy-dynamics[internlm3]"'
         ) from None
+    return sentencepiece
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _content(token: str | dict[str, Any]) -> str:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FACTS = "model.json"  # a model directory's record: what the model is, and the hashes of its files
-FILE_BYTES = 4 * 2**30  # of one safetensors file, which is what is held in memory while a policy is written
+FACTS = "model.json"  # record in a model directory: its origin and the hashes of its files
+FILE_BYTES = 4 * 2**30  # of a safetensors file, and so of memory while a policy is written
 
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """The model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read. The only published code that is ever run is a tokenizer's, with model.remote_tokenizer.
+    Only safetensors are read, and no code that was published with a model is run.
 
     Raises:
         UserError: the directory holds no model, or a damaged one.
@@ -58,8 +58,7 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
             return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
         except Exception as error:  # the library has nothing narrower for a file that it cannot read
             raise UserError(f"the tokenizer in {directory} is damaged ({error}): delete and recreate it") from error
-    trusted = (directory / FACTS).is_file() and read_facts(directory).get("remote_tokenizer", False)
-    return AutoTokenizer.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
+    return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
 
 
 def check_model_directory(directory: Path | str) -> Path:
@@ -114,7 +113,7 @@ def save_weights(
     directory.mkdir(parents=True, exist_ok=True)
     files: list[list[str]] = []  # names of the weights in each
     held: dict[str, torch.Tensor] = {}
-    held_bytes = total = 0
+    total = 0
 
     def write() -> None:
         files.append(list(held))
@@ -125,13 +124,10 @@ def save_weights(
         held.clear()
 
     for name, tensor in weights:
-        if held and held_bytes + tensor.nbytes > file_bytes:
+        if held and sum(one.nbytes for one in held.values()) + tensor.nbytes > file_bytes:
             write()
-            held_bytes = 0
         held[name] = tensor.cpu().contiguous()
-        held_bytes += tensor.nbytes
         total += tensor.nbytes
-    dtype = tensor.dtype
     write()
 
     where: dict[str, str] = {}
@@ -141,7 +137,7 @@ def save_weights(
         where |= dict.fromkeys(names, final)
     if len(files) > 1:
         write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
-    return dtype
+    return tensor.dtype
 
 
 def write_facts(directory: Path, facts: dict[str, Any]) -> None:

@@ -6,21 +6,14 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.internlm3 import (
-    PROBES,
-    check_tokenizer,
-    convert_tokenizer,
-    llama_config,
-    read_settings,
-    turn_end,
-)
+from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.loading import load_tokenizer, write_facts
-from entropy_dynamics.results.files import write_json, written_whole
+from entropy_dynamics.results.files import written_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -36,7 +29,6 @@ TOKENIZER = (
     "merges.txt",
     "chat_template.jinja",
 )
-TOKENIZER_CODE = "tokenization*.py"  # downloaded, and run, with model.remote_tokenizer only
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
 SHAPE = {  # the name in model.shape -> the name in config.json
@@ -76,9 +68,8 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         )
     # Beside `out`, so that the files can be hard-linked; with the revision, so that two never mix.
     download = out.with_name(f".{out.name}.{model.revision}.download")
-    code = [TOKENIZER_CODE] if model.remote_tokenizer else []
-    _download(model, download, [*CONFIGURATION, *TOKENIZER, *code])
-    _check_shape(_transformers_config(_read_config(download), download), model.shape, download)  # before the weights
+    _download(model, download, [*CONFIGURATION, *TOKENIZER])
+    _transformers_config(download, model.shape)  # checked before the weights are downloaded
     _download(model, download, list(WEIGHTS))
     _assemble(model, download, out, texts)
     shutil.rmtree(download)
@@ -93,10 +84,10 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             revision=model.revision,
             local_dir=directory,
             allow_patterns=patterns,
-            ignore_patterns="*/*",  # some repositories hold a second copy of the weights, in a folder
+            ignore_patterns="*/*",  # some repositories have a second copy of the weights in a folder
         )
     except Exception as error:  # of the network, the Hub or the disk: of many classes
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
             "rerunning downloads only what is missing, and model.path can name a directory with the model"
@@ -105,27 +96,22 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
 
 def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
     """Check `source` and assemble `out` from it; `source` stays unchanged."""
-    published = _read_config(source)
+    configuration, internlm3 = _transformers_config(source, model.shape)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
         raise UserError(f"no tokenizer in {source}")
-    internlm3 = published.get("model_type") == "internlm3"
-    if model.remote_tokenizer and not internlm3:
-        raise UserError(f"model.remote_tokenizer is for InternLM3 only; {model.pretrained} needs no code of its own")
-    configuration = _transformers_config(published, source)
-    _check_shape(configuration, model.shape, source)
     skeleton = _skeleton(configuration)
     _check_weights(skeleton, weights, tied=configuration.tie_word_embeddings)
     with written_whole(out) as directory:
         directory.mkdir()
-        for file in [*weights, *([source / INDEX] if (source / INDEX).is_file() else [])]:
+        for file in weights:
             _link(file, directory / file.name)
-        _copy(source, directory, CONFIGURATION)
+        _copy(source, directory, [*CONFIGURATION, INDEX, *([] if internlm3 else TOKENIZER)])
         if internlm3:
             configuration.save_pretrained(directory)
-            _write_internlm3_tokenizer(source, directory, texts, remote=model.remote_tokenizer)
-        else:
-            _copy(source, directory, TOKENIZER)
+            tokenizer = convert_tokenizer(source)
+            check_tokenizer(tokenizer, source, texts)
+            tokenizer.save_pretrained(directory)
         facts = {
             "name": model.name,
             "label": model.label,
@@ -135,64 +121,53 @@ def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str])
             "revision": model.revision if model.path is None else None,  # a directory's is unknown
             "architecture": configuration.model_type,
             "parameters": skeleton.num_parameters(),
-            "remote_tokenizer": model.remote_tokenizer,
         }
         write_facts(directory, facts)
         _check_tokenizer_loads(directory, source)
 
 
-def _read_config(source: Path) -> dict[str, Any]:
-    path = source / "config.json"
-    if not path.is_file():
-        raise UserError(f"no model in {source}: it has no config.json")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
+def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedConfig", bool]:
+    """The config of the model in `source`, and whether it is an InternLM3, whose config becomes a Llama's.
 
-
-def _transformers_config(published: dict[str, Any], source: Path) -> "PreTrainedConfig":
-    """The config completed with transformers' defaults; InternLM3's becomes a Llama's."""
+    Raises:
+        UserError: no config.json, one of an unknown architecture, or one that differs from `shape`.
+    """
     from transformers import CONFIG_MAPPING
 
-    if published.get("model_type") == "internlm3":
-        published = llama_config(published, source / "config.json")
+    path = source / "config.json"
+    try:
+        published = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"no model in {source}: it has no config.json") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
     kind = published.get("model_type")
+    if internlm3 := kind == "internlm3":
+        published, kind = llama_config(published, path), "llama"
     if kind not in CONFIG_MAPPING:
-        raise UserError(
-            f"{source / 'config.json'}: model_type {kind!r} is not in transformers, and no other code is run"
-        )
-    return CONFIG_MAPPING[kind].from_dict(published)
-
-
-def _check_shape(configuration: "PreTrainedConfig", shape: ShapeConfig, source: Path) -> None:
+        raise UserError(f"{path}: model_type {kind!r} is not in transformers, and no other code is run")
+    configuration = CONFIG_MAPPING[kind].from_dict(published)
     found = {name: getattr(configuration, key, None) for name, key in SHAPE.items()}
-    if found["head_size"] is None:
-        found["head_size"] = configuration.hidden_size // configuration.num_attention_heads
-    wrong = [
-        f"{name} is {value}, not {getattr(shape, name)}"
-        for name, value in found.items()
-        if value != getattr(shape, name)
-    ]
+    found["head_size"] = found["head_size"] or configuration.hidden_size // configuration.num_attention_heads
+    wrong = [f"{name} is {found[name]}, not {size}" for name, size in shape if found[name] != size]
     if wrong:
-        raise UserError(f"{source / 'config.json'} differs from model.shape: {'; '.join(wrong)}")
+        raise UserError(f"{path} differs from model.shape: {'; '.join(wrong)}")
+    return configuration, internlm3
 
 
 def _weight_files(source: Path) -> list[Path]:
     """The model's safetensors files: those that its index names, or the only one."""
-    index = source / INDEX
-    names = {"model.safetensors"}
+    index, names = source / INDEX, {"model.safetensors"}
     if index.is_file():
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    elif not (source / "model.safetensors").is_file():
+        raise UserError(f"no model.safetensors in {source}: a model is loaded from safetensors only")
     files = [source / name for name in sorted(names)]
-    missing = [file.name for file in files if file.parent != source or not file.is_file()]
-    if not missing:
-        return files
-    if index.is_file():
+    if missing := [file.name for file in files if file.parent != source or not file.is_file()]:
         raise UserError(
             f"{source}: {len(missing)} of the {len(files)} weights files in {INDEX} are missing: {missing[0]}"
         )
-    raise UserError(f"no model.safetensors in {source}: a model is loaded from safetensors only")
+    return files
 
 
 def _skeleton(configuration: "PreTrainedConfig") -> "PreTrainedModel":
@@ -230,24 +205,6 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     ):
         if names:
             raise UserError(f"{files[0].parent}: {len(names)} weights {fault}, for example {min(names)}")
-
-
-def _write_internlm3_tokenizer(source: Path, out: Path, texts: Iterable[str], *, remote: bool) -> None:
-    settings = read_settings(source)
-    generation = source / "generation_config.json"
-    ends = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id") if generation.is_file() else None
-    end = turn_end(settings, ends)
-    if remote:
-        _copy(source, out, ["tokenizer.model", *(file.name for file in source.glob(TOKENIZER_CODE))])
-        write_json(out / "tokenizer_config.json", settings | {"eos_token": end})
-        return
-    tokenizer = convert_tokenizer(source, end, settings)
-    prompts = (
-        tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
-        for text in PROBES
-    )
-    check_tokenizer(tokenizer, source, settings, [*PROBES, *prompts, *texts])
-    tokenizer.save_pretrained(out)
 
 
 def _check_tokenizer_loads(directory: Path, source: Path) -> None:
