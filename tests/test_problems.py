@@ -18,11 +18,10 @@ from entropy_dynamics.stages import problems as problem_sets
 from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.arithmetic import TASK as SUMS
-from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT, clean_problems
+from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT, RawProblem, clean_problems
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.math import TASK as MATH
-from entropy_dynamics.tasks.rows import Columns, RawProblem, read_file
 from entropy_dynamics.tasks.sources import FileSet, SplitSet
 from entropy_dynamics.validation import parse
 
@@ -41,6 +40,10 @@ def rows(*problems, start=0):
 # Reading
 
 
+def read_file(path, **columns) -> list[RawProblem]:
+    return FileSet(source="file", path=str(path), **columns).read()
+
+
 def test_jsonl_and_parquet_read_alike(tmp_path):
     table = [
         {"id": 60, "problem": "one", "answer": 1},
@@ -57,9 +60,10 @@ def test_jsonl_and_parquet_read_alike(tmp_path):
 
 def test_columns_may_have_other_names(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"index": "a", "prompt": "q", "solution": "7", "problem": "x"}])
-    assert read_file(path, Columns("index", "prompt", "solution")) == [RawProblem("a", "q", "7")]
-    assert read_file(path, Columns("id", "prompt", "solution")) == [RawProblem(None, "q", "7")]
-    assert read_file(path, Columns(None, "prompt", "solution")) == [RawProblem(None, "q", "7")]
+    columns = {"problem_column": "prompt", "answer_column": "solution"}
+    assert read_file(path, id_column="index", **columns) == [RawProblem("a", "q", "7")]
+    assert read_file(path, **columns) == [RawProblem(None, "q", "7")]
+    assert read_file(path, id_column=None, **columns) == [RawProblem(None, "q", "7")]
 
 
 def test_a_jsonl_line_ends_at_a_line_feed_only(tmp_path):
@@ -78,8 +82,8 @@ def test_a_jsonl_line_ends_at_a_line_feed_only(tmp_path):
         ("\n \n", "holds no problems"),
         ('{"id": 1, "problem": "q", "answr": 2}\n', r"no column 'answer' \(set answer_column\); did you mean 'answr'"),
         ('{"id": 1, "zzz": "q", "answer": 2}\n', r"no column 'problem'.*problem_column"),
-        ('{"id": "", "problem": "q", "answer": 2}\n', "line 1: 'id' should be"),
-        ('{"id": [1], "problem": "q", "answer": 2}\n', "line 1: 'id' should be"),
+        ('{"id": "", "problem": "q", "answer": 2}\n', "row 1: 'id' should be"),
+        ('{"id": [1], "problem": "q", "answer": 2}\n', "row 1: 'id' should be"),
     ],
 )  # fmt: skip
 def test_a_broken_jsonl_file_is_one_line_that_says_where(tmp_path, content, message):
@@ -112,7 +116,7 @@ def test_other_files_are_refused(tmp_path):
 # Cleaning
 
 
-def test_cleaning_worked_by_hand():
+def test_a_hand_worked_cleaning():
     raw = [
         RawProblem("a", "  What is  $x$?\n", "070"),
         RawProblem("b", "what IS $X$?", 70),  # the same but for case and space, the same answer
@@ -141,7 +145,7 @@ def test_the_task_says_which_texts_state_the_same_problem():
 
 
 def test_one_id_for_two_problems_is_an_error():
-    with pytest.raises(UserError, match="'a' stands for two different problems"):
+    with pytest.raises(UserError, match="two different problems have the id 'a'"):
         clean_problems([RawProblem("a", "one", 1), RawProblem("a", "two", 2)], MATH)
 
 
@@ -266,7 +270,7 @@ def test_the_same_build_twice_is_the_same_bytes(tmp_path):
         ("good", {"aime24": "same"}, r"data.train: none of its 2 problems is left \(2 x also in aime24\)"),
         ("unread", {"a": "good", "b": "same"}, r"data.evaluation.b: none of its 2 problems is left \(2 x also in a\)"),
         ("unread", {}, r"data.train: none of its 2 problems is left \(2 x the answer is not an integer\)"),
-        ("twice", {}, r"data.train: the id 'p0' stands for two"),
+        ("twice", {}, r"data.train: two different problems have the id 'p0'"),
         ("good", {"held": split_set(2)}, r"data.evaluation.held.size: 2 leaves nothing"),
         (split_set(1), {}, "data.train: a split is taken out of the training set"),
     ],

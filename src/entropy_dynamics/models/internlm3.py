@@ -1,7 +1,7 @@
 """InternLM3 as a Llama: transformers has no class for it, but its weights have the names and shapes of Llama's.
 
-Its published code is not run: config.json is rewritten, and the tokenizer, a slow class on top of sentencepiece, becomes
-a fast one, which must give sentencepiece's ids for every text that it will encode.
+Its published code is not run: config.json is rewritten, and the tokenizer, a slow class on top of sentencepiece, is
+converted to a fast one, which must give sentencepiece's ids for every text that it will encode.
 """
 
 import json

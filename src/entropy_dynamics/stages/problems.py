@@ -12,8 +12,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import write_problems
-from entropy_dynamics.tasks.rows import has_columns
-from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet
+from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns
 from entropy_dynamics.validation import parse
 
 REPORT = "problems.json"

@@ -1,18 +1,29 @@
-"""From raw rows to problems that can be trained and tested on; every other row is dropped for a stated reason."""
+"""From raw rows to problems for training and evaluation; every other row is dropped for a stated reason."""
 
 import hashlib
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import Problem, Task
-from entropy_dynamics.tasks.rows import RawProblem
 
 NO_ANSWER = "no answer"
 NO_TEXT = "no problem text"
 CONFLICT = "the same problem has another answer elsewhere"
 DUPLICATE = "repeats an earlier problem"
+
+
+@dataclass(frozen=True)
+class RawProblem:
+    """A row as the source has it; only the id has been checked."""
+
+    id: str | None
+    """None: cleaning makes one from the text."""
+    text: Any
+    answer: Any
 
 
 def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem], Counter[str]]:
@@ -27,34 +38,29 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     Raises:
         UserError: two different problems have the same id.
     """
-    keys: dict[str, str] = {}  # of texts, which may repeat many times
-    stated: dict[str, set[str]] = defaultdict(set)  # what a problem's answer is said to be
-    rows: list[tuple[RawProblem, str | None, str]] = []  # with the answer, or why there is none
+    stated: dict[str, set[str]] = defaultdict(set)  # the answers that rows give to a problem
+    rows: list[tuple[RawProblem, str, str | None, str]] = []  # with key, and answer or the reason for its absence
     for row in raw:
         if not isinstance(row.text, str) or not row.text.strip():
-            rows.append((row, None, NO_TEXT))
+            rows.append((row, "", None, NO_TEXT))
             continue
+        key = sys.intern(task.key(row.text))  # raw DAPO repeats each text a hundred times
         answer, reason = _read_answer(row.answer, row.text, task)
-        key = keys.setdefault(row.text, task.key(row.text))
         if reason != NO_ANSWER:
             stated[key].add(answer or reason)
-        rows.append((row, answer, reason))
+        rows.append((row, key, answer, reason))
 
     kept: dict[str, Problem] = {}
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
-    for row, answer, reason in rows:
-        if answer is None:
-            dropped[reason] += 1
-            continue
-        key = keys[row.text]
-        if len(stated[key]) > 1 or key in seen:
-            dropped[CONFLICT if len(stated[key]) > 1 else DUPLICATE] += 1
+    for row, key, answer, reason in rows:
+        if answer is None or len(stated[key]) > 1 or key in seen:
+            dropped[reason or (CONFLICT if len(stated[key]) > 1 else DUPLICATE)] += 1
             continue
         seen.add(key)
         name = hashlib.sha256(key.encode()).hexdigest()[:16] if row.id is None else row.id
         if name in kept:
-            raise UserError(f"the id {name!r} stands for two different problems; ids must be unique")
+            raise UserError(f"two different problems have the id {name!r}; ids must be unique")
         kept[name] = Problem(name, row.text.strip(), answer, task.name)
     return list(kept.values()), dropped
 

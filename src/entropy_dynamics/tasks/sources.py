@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import PositiveInt
 
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
+from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
 
 if TYPE_CHECKING:
-    from entropy_dynamics.tasks.rows import Columns, RawProblem
+    import pyarrow as pa
+
+_COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")  # forty zeros are git's name for no commit
+_BATCH = 10_000  # rows held as dictionaries at a time
+
+# pyarrow and datasets are imported when rows are read: a config needs neither.
 
 
 class RowsSource(SetSource):
@@ -22,25 +32,24 @@ class RowsSource(SetSource):
 
     task: str = "math"
     id_column: str | None = "id"
-    """Where there is no such column, and with null, ids are made from the problems' texts."""
+    """Without such a column, and with null, ids are made from the problems' texts."""
     problem_column: str = "problem"
     answer_column: str = "answer"
 
-    @property
-    def columns(self) -> Columns:
-        from entropy_dynamics.tasks.rows import Columns  # pyarrow, which a config does not need
-
-        return Columns(self.id_column, self.problem_column, self.answer_column)
+    @abstractmethod
+    def origin(self) -> dict[str, Any]:
+        """The source as problems.json records it."""
 
     @abstractmethod
-    def read(self) -> tuple[list[RawProblem], dict[str, Any]]:
-        """All rows, and what problems.json records of where they came from."""
+    def read(self) -> list[RawProblem]:
+        """Every row.
+
+        Raises:
+            UserError: it cannot be read, has no rows, lacks a column, or has a bad id.
+        """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        from entropy_dynamics.tasks.cleaning import clean_problems
-
-        task = find_task(self.task)
-        raw, entry = self.read()
+        task, raw, entry = find_task(self.task), self.read(), self.origin()
         entry["rows"] = len(raw)
         for number, row in enumerate(raw):
             if isinstance(row.text, str) and (text := task.strip_instructions(row.text)) != row.text:
@@ -49,16 +58,71 @@ class RowsSource(SetSource):
         problems, dropped = clean_problems(raw, task)
         return LoadedSet(problems, entry, dropped)
 
+    def columns(self, known: Collection[str], where: str) -> list[str]:
+        """The columns to read, of those in `known`."""
+        for key in ("problem_column", "answer_column"):
+            if (column := getattr(self, key)) not in known:
+                raise UserError(f"{where}: no column {column!r} (set {key}){nearest(column, known)}")
+        return [column for column in (self.id_column, self.problem_column, self.answer_column) if column in known]
+
+    def raw_problems(self, rows: Iterable[dict[str, Any]], where: str) -> list[RawProblem]:
+        problems = []
+        for number, row in enumerate(rows, start=1):
+            own_id, text = row.get(self.id_column) if self.id_column else None, row.get(self.problem_column)
+            if isinstance(own_id, bool) or not isinstance(own_id, str | int | None) or own_id == "":
+                raise UserError(
+                    f"{where}: row {number}: {self.id_column!r} should be a string or an integer, not {own_id!r}"
+                )
+            if isinstance(text, str):
+                text = sys.intern(text)  # the original DAPO repeats each text a hundred times
+            problems.append(RawProblem(None if own_id is None else str(own_id), text, row.get(self.answer_column)))
+        if not problems:
+            raise UserError(f"{where}: it holds no problems")
+        return problems
+
 
 class FileSet(RowsSource):
     source: Literal["file"]
     path: str
     """JSONL or parquet."""
 
-    def read(self) -> tuple[list[RawProblem], dict[str, Any]]:
-        from entropy_dynamics.tasks.rows import read_file
+    def origin(self) -> dict[str, Any]:
+        return {"source": "file", "path": self.path, "sha256": sha256(self.path)}
 
-        return read_file(self.path, self.columns), {"source": "file", "path": self.path, "sha256": sha256(self.path)}
+    def read(self) -> list[RawProblem]:
+        path = Path(self.path)
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; a JSONL or parquet file of problems is needed")
+        if path.suffix not in (".jsonl", ".parquet"):
+            raise UserError(f"{path}: problems are read from .jsonl or .parquet, not {path.suffix or 'this'!r}")
+        return self.raw_problems(self._jsonl(path) if path.suffix == ".jsonl" else self._parquet(path), self.path)
+
+    def _jsonl(self, path: Path) -> list[dict[str, Any]]:
+        rows = []
+        with open(path, "rb") as file:  # bytes, so that a broken character is reported with its line
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    rows.append(json.loads(line))
+                except ValueError as error:
+                    raise UserError(f"{path}: line {number} is not JSON ({error})") from error
+                if not isinstance(rows[-1], dict):
+                    raise UserError(f"{path}: line {number} is not a JSON object with named columns")
+        if rows:
+            self.columns({name: None for row in rows for name in row}, str(path))
+        return rows
+
+    def _parquet(self, path: Path) -> Iterator[dict[str, Any]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:  # plain Python values through pyarrow: pandas would turn integers next to a null into floats
+            with pq.ParquetFile(path) as file:
+                columns = self.columns(file.schema_arrow.names, str(path))
+                yield from _rows(file.iter_batches(_BATCH, columns=columns))
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
 
 
 class HubSet(RowsSource):
@@ -68,15 +132,34 @@ class HubSet(RowsSource):
     revision: str
     """Its commit, 40 hex digits."""
     subset: str | None = None
-    """Which of its configurations, if it has several."""
+    """One of its configurations, if it has several."""
     hub_split: str = "train"
 
-    def read(self) -> tuple[list[RawProblem], dict[str, Any]]:
-        from entropy_dynamics.tasks.rows import read_hub
-
-        rows = read_hub(self.repository, self.revision, subset=self.subset, split=self.hub_split, columns=self.columns)
+    def origin(self) -> dict[str, Any]:
         place = {"repository": self.repository, "revision": self.revision, "subset": self.subset}
-        return rows, {"source": "hub", **place, "split": self.hub_split}
+        return {"source": "hub", **place, "split": self.hub_split}
+
+    def read(self) -> list[RawProblem]:
+        if not _COMMIT.fullmatch(self.revision):
+            raise UserError(
+                f"the revision {self.revision!r} is not a commit of {self.repository}, which has 40 hex digits"
+            )
+        import datasets
+        from huggingface_hub.utils import logging
+
+        datasets.disable_progress_bars()
+        logging.set_verbosity_error()  # it warns at every retry; the error below says it once
+        where = f"{self.repository} at {self.revision[:8]}"
+        try:
+            table = datasets.load_dataset(self.repository, self.subset, split=self.hub_split, revision=self.revision)
+        except Exception as error:  # the network, the Hub, the cache and the readers each raise their own
+            reason = " ".join(str(error).split("Example of usage")[0].split())
+            raise UserError(
+                f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
+                "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
+            ) from error
+        chosen = table.select_columns(self.columns(table.column_names, where))
+        return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)), where)
 
 
 class SplitSet(SetSource):
@@ -90,3 +173,17 @@ class SplitSet(SetSource):
 
 
 SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": SplitSet}
+
+
+def has_columns(path: Path, columns: set[str]) -> bool:
+    """True if a parquet file, or the first row of a JSONL file, has all these columns."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return columns <= set(pq.read_schema(path).names)
+    with open(path, "rb") as file:
+        return columns <= set(json.loads(next((line for line in file if line.strip()), b"{}")))
+
+
+def _rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[dict[str, Any]]:
+    return (row for batch in batches for row in batch.to_pylist())
