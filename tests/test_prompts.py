@@ -10,7 +10,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.stages.common import make_prompts, make_training_prompts
+from entropy_dynamics.stages.common import make_prompts
 from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import write_problems
@@ -106,18 +106,15 @@ def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(scale, 
     limit = lengths(every, tokenizer)[3]
     assert lengths(every, tokenizer) == [limit + 6, limit - 2, limit + 8, limit]
     config, _ = scale(limit)
-    left = make_training_prompts(config, tokenizer, SUMS)
+    left = make_prompts(config, tokenizer, SUMS, drop_long=True)
     assert [prompt.problem_id for prompt in left] == ["short", "fits"]  # a prompt at the limit is within it
     assert left == make_prompts(config, tokenizer, [SUMS[1], SUMS[3]])
-    over = rf"problem long has {limit + 6} tokens, over the limit sampling.max_prompt_tokens = {limit}$"
+    over = rf"^2 of 4 prompts are over the limit sampling.max_prompt_tokens = {limit}: .* longer, has {limit + 8} tokens$"
     with pytest.raises(UserError, match=over):
         make_prompts(config, tokenizer, SUMS)
     none, _ = scale(limit - 3)
-    message = (
-        f"all 4 training prompts are over the limit sampling.max_prompt_tokens = {limit - 3}: .* {limit - 2} tokens"
-    )
-    with pytest.raises(UserError, match=message):
-        make_training_prompts(none, tokenizer, SUMS)
+    with pytest.raises(UserError, match=f"^4 of 4 prompts are over .* = {limit - 3}: the longest, "):
+        make_prompts(none, tokenizer, SUMS, drop_long=True)
 
 
 def test_the_pass_rate_filter_says_which_prompts_are_too_long(scale, tokenizer):

@@ -1,10 +1,14 @@
-"""Shared by stages: prompts of problems, and grading of rollouts."""
+"""Shared by stages: prompts of problems, grading of rollouts, tables with their provenance."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import sha256, write_json, write_parquet
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
@@ -14,42 +18,26 @@ if TYPE_CHECKING:
 
 
 def make_prompts(
-    config: StageConfig, tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem]
+    config: StageConfig, tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem], *, drop_long: bool = False
 ) -> list[Prompt]:
     """The prompts of `problems` for the configured model.
 
-    Raises:
-        UserError: one is longer than sampling.max_prompt_tokens: a test set must not shrink.
-    """
-    limit = config.sampling.max_prompt_tokens
-    prompts = [Prompt(one.id, prompt_tokens(tokenizer, one, config.model.prompt_format)) for one in problems]
-    for prompt in prompts:
-        if len(prompt.token_ids) > limit:
-            raise UserError(
-                f"the prompt of problem {prompt.problem_id} has {len(prompt.token_ids)} tokens, over the limit "
-                f"sampling.max_prompt_tokens = {limit}"
-            )
-    return prompts
-
-
-def make_training_prompts(
-    config: StageConfig, tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem]
-) -> list[Prompt]:
-    """The prompts of those `problems` whose prompts are no longer than sampling.max_prompt_tokens.
+    Args:
+        drop_long: leave out prompts over sampling.max_prompt_tokens: a training set may shrink, a test set must not.
 
     Raises:
-        UserError: none is left.
+        UserError: a prompt is over the limit; with `drop_long`, all are.
     """
     limit = config.sampling.max_prompt_tokens
     prompts = [Prompt(one.id, prompt_tokens(tokenizer, one, config.model.prompt_format)) for one in problems]
     fitting = [prompt for prompt in prompts if len(prompt.token_ids) <= limit]
-    if prompts and not fitting:
-        shortest = min(len(prompt.token_ids) for prompt in prompts)
-        raise UserError(
-            f"all {len(prompts)} training prompts are over the limit sampling.max_prompt_tokens = {limit}: the "
-            f"shortest has {shortest} tokens"
-        )
-    return fitting
+    if len(fitting) == len(prompts) or (drop_long and fitting):
+        return fitting
+    longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+    raise UserError(
+        f"{len(prompts) - len(fitting)} of {len(prompts)} prompts are over the limit sampling.max_prompt_tokens = "
+        f"{limit}: the longest, of problem {longest.problem_id}, has {len(longest.token_ids)} tokens"
+    )
 
 
 def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem]) -> Callable[[Rollout], Grade]:
@@ -61,3 +49,9 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
         return by_id[rollout.problem_id].grade(response, rollout.finish_reason)
 
     return grade
+
+
+def write_table(path: Path, frame: pd.DataFrame, record: dict[str, Any]) -> None:
+    """Write a parquet file and, beside it, its provenance: `record` and the file's hash."""
+    write_parquet(path, frame)
+    write_json(path.with_suffix(".provenance.json"), record | {"outputs": {path.name: sha256(path)}})

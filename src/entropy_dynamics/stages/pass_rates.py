@@ -8,13 +8,12 @@ from entropy_dynamics.config import StageConfig, identity
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
-from entropy_dynamics.results.files import sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.sampling.shards import Shards
-from entropy_dynamics.stages.common import make_grader, make_training_prompts
+from entropy_dynamics.stages.common import make_grader, make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
 
 
@@ -31,7 +30,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
     ranks = ranks or Ranks()
     directory = check_model_directory(layout.model(config.pass_rates.model))
     tokenizer = load_tokenizer(directory)
-    prompts = make_training_prompts(config, tokenizer, problems)
+    prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples
     grade = make_grader(tokenizer, problems)
     record = {"config": identity(config), **provenance([directory / FACTS, layout.problems("train")])}
@@ -56,9 +55,8 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
 
         correct = shards.rows(prompts, counted).set_index("problem_id")["correct"]
     low, high = config.pass_rates.low, config.pass_rates.high
-    sampled = filter_by_rate(correct, count, low, high)
-    ids = [problem.id for problem in problems]
-    frame = _with_unsampled(sampled, ids, f"prompt over {config.sampling.max_prompt_tokens} tokens")
+    unsampled = f"prompt over {config.sampling.max_prompt_tokens} tokens"
+    frame = filter_by_rate(correct.reindex([problem.id for problem in problems]), count, low, high, unsampled)
     if not frame["kept"].any():
         raise UserError(
             f"the pass-rate filter keeps none of {len(frame)} problems: no rate lies between "
@@ -66,42 +64,33 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
             "or use other problems"
         )
     if ranks.is_main:
-        write_parquet(layout.pass_rates, frame)
-        record["outputs"] = {layout.pass_rates.name: sha256(layout.pass_rates)}
-        write_json(layout.pass_rates.with_suffix(".provenance.json"), record)
+        write_table(layout.pass_rates, frame, record)
         shards.delete()
     return frame
 
 
-def filter_by_rate(correct: pd.Series, samples: int, low: float | None, high: float | None) -> pd.DataFrame:
-    """Keep low < correct / samples < high; None is no bound. `correct` is indexed by problem id."""
+def filter_by_rate(
+    correct: pd.Series, samples: int, low: float | None, high: float | None, unsampled: str = "not sampled"
+) -> pd.DataFrame:
+    """Keep low < correct / samples < high.
+
+    Args:
+        correct: number of correct samples by problem id; NaN if it was not sampled.
+        low, high: None is no bound.
+        unsampled: the reason to drop a problem that was not sampled.
+    """
     rate = correct / samples
     reason = pd.Series("", index=correct.index)
     if low is not None:
         reason[rate <= low] = f"rate <= {low:g}"
     if high is not None:
         reason[rate >= high] = f"rate >= {high:g}"
-    return pd.DataFrame(
-        {
-            "problem_id": correct.index,
-            "correct": correct.to_numpy(),
-            "samples": samples,
-            "rate": rate.to_numpy(),
-            "kept": (reason == "").to_numpy(),
-            "reason": reason.to_numpy(),
-        }
-    )
-
-
-def _with_unsampled(sampled: pd.DataFrame, ids: list[str], reason: str) -> pd.DataFrame:
-    """`sampled` and, for each other id, a row dropped for `reason`; in the order of `ids`."""
-    others = {
-        "problem_id": sorted(set(ids) - set(sampled["problem_id"])),
-        "correct": 0,
-        "samples": 0,
-        "rate": float("nan"),
-        "kept": False,
+    reason[rate.isna()] = unsampled
+    columns = {
+        "correct": correct.fillna(0).astype(int),
+        "samples": rate.notna() * samples,
+        "rate": rate,
+        "kept": reason == "",
         "reason": reason,
     }
-    frame = pd.concat([sampled, pd.DataFrame(others).astype(sampled.dtypes.to_dict())])
-    return frame.set_index("problem_id").loc[ids].reset_index()
+    return pd.DataFrame(columns).rename_axis("problem_id").reset_index()

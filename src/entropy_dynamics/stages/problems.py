@@ -1,7 +1,7 @@
 """The problem sets of a scale: one to train on, several to evaluate on, no problem in two of them."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from entropy_dynamics.validation import parse
 REPORT = "problems.json"
 
 
-def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
+def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     """Write `train.parquet`, `<evaluation set>.parquet` for each and the report `problems.json`; return the report.
 
     Evaluation sets come first, in the order of the config: a problem that two of them share stays in the first, and
@@ -31,7 +31,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
     """
     sources = data.sets | _files_in_folder(data)
     for name, one in sources.items():
-        if isinstance(one, FileSet) and Path(one.path).resolve().parent == Path(out_dir).resolve():
+        if isinstance(one, FileSet) and Path(one.path).resolve().parent == out_dir.resolve():
             raise UserError(
                 f"{_key(name)}: {one.path} is in {out_dir}, where the sets are written; choose another folder"
             )
@@ -49,12 +49,18 @@ def build_problem_sets(data: DataConfig, out_dir: Path | str) -> dict[str, Any]:
         train.dropped[f"taken for {name}"] = split.size
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
 
-    report: dict[str, Any] = {"seed": data.seed, "sets": {}}
-    for name in sources:
-        problems = sets[name].problems
-        counts = {"dropped": dict(sets[name].dropped), "kept": len(problems)}
-        report["sets"][name] = sets[name].entry | counts | {"ids_sha256": ids_sha256(one.id for one in problems)}
-    _write(Path(out_dir), {name: sets[name].problems for name in sources}, report)
+    report: dict[str, Any] = {"seed": data.seed, "sets": {}, "outputs": {}}
+    with ExitStack() as stack:  # renames the files at the end, the report, which is entered first, as the last
+        report_file = stack.enter_context(written_whole(out_dir / REPORT))
+        for name in sources:
+            problems, ids = sets[name].problems, sorted(one.id for one in sets[name].problems)
+            counts = {"dropped": dict(sets[name].dropped), "kept": len(problems)}
+            hashed = {"ids_sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest()}  # equal in any order
+            report["sets"][name] = sets[name].entry | counts | hashed
+            file = stack.enter_context(written_whole(out_dir / f"{name}.parquet"))
+            write_problems(file, problems)
+            report["outputs"][f"{name}.parquet"] = sha256(file)
+        write_json(report_file, report)
     return report
 
 
@@ -89,11 +95,6 @@ def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[
     chance = {p.id: hashlib.sha256(f"{seed}/{p.id}".encode()).digest() for p in problems}
     taken = set(sorted(chance, key=chance.__getitem__)[:size])
     return [p for p in problems if p.id in taken], [p for p in problems if p.id not in taken]
-
-
-def ids_sha256(ids: Iterable[str]) -> str:
-    """Hex digest of the sorted ids, one per line: equal for the same set in any order."""
-    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
 
 
 def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet]) -> LoadedSet:
@@ -138,18 +139,6 @@ def _file_instead(path: Path, source: SetSource) -> FileSet:
     own = FileSet(source="file", path=str(path), task=source.task)
     columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}
     return own.model_copy(update=columns) if has_columns(path, set(columns.values())) else own
-
-
-def _write(out_dir: Path, sets: dict[str, list[Problem]], report: dict[str, Any]) -> None:
-    """Write all files under temporary names, then rename them; the report, entered first, comes last."""
-    report["outputs"] = {}
-    with ExitStack() as stack:
-        report_file = stack.enter_context(written_whole(out_dir / REPORT))
-        for name, problems in sets.items():
-            file = stack.enter_context(written_whole(out_dir / f"{name}.parquet"))
-            write_problems(file, problems)
-            report["outputs"][f"{name}.parquet"] = sha256(file)
-        write_json(report_file, report)
 
 
 def _key(name: str) -> str:

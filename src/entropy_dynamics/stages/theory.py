@@ -14,13 +14,12 @@ from torch import Tensor
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
-from entropy_dynamics.models.loading import FACTS, load_policy
-from entropy_dynamics.results.files import sha256, write_json, write_parquet
+from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import pad_token
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.stages.common import make_training_prompts
+from entropy_dynamics.stages.common import make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 
@@ -43,7 +42,8 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     sampler = NativeSampler(
         model, end_token=tokenizer.eos_token_id, pad_token=pad_token(tokenizer), batch_size=AT_A_TIME
     )
-    prompts = make_training_prompts(config, tokenizer, load_problems(layout.problems("train"))[:PROMPTS])
+    problems = load_problems(layout.problems("train"))[:PROMPTS]
+    prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     rollouts = sampler.sample(
         prompts,
         samples=SAMPLES,
@@ -54,10 +54,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
-    record = provenance([layout.model(config.model.name) / FACTS, layout.problems("train")])
-    write_parquet(layout.logit_steps, frame)
-    record["outputs"] = {layout.logit_steps.name: sha256(layout.logit_steps)}
-    write_json(layout.logit_steps.with_suffix(".provenance.json"), record)
+    write_table(layout.logit_steps, frame, provenance([layout.facts(config.model.name), layout.problems("train")]))
     return layout.logit_steps
 
 

@@ -24,7 +24,7 @@ from entropy_dynamics.results.files import read_parquet, write_json, write_parqu
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler, pad_token
-from entropy_dynamics.stages.common import make_grader, make_prompts, make_training_prompts
+from entropy_dynamics.stages.common import make_grader, make_prompts
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
@@ -59,7 +59,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     kept = set(read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
     held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
-    prompts = make_training_prompts(config, tokenizer, problems)
+    prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     if len(prompts) < len(problems) and ranks.is_main:
         _note(
             f"{len(problems) - len(prompts)} of {len(problems)} training problems are left out: their prompts are over "
