@@ -1,4 +1,4 @@
-"""The methods of other papers: masks, weights and rewards worked by hand, or by brute force over the definitions.
+"""The methods of other papers: hand-worked masks, weights and rewards, or brute force over the definitions.
 
 What is special to Clip-Cov and KL-Cov is in test_covariance.py.
 """

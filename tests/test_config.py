@@ -237,7 +237,7 @@ def test_keys_of_the_machine_exist():
         ("evaluation.samples.aime24=0", "evaluation.samples.aime24 is 0; it should be greater than 0"),
         ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
         ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
-        ("data.train.terms=[5, 2]", "data.train.terms: [5, 2] should be [fewest, most]"),
+        ("data.train.terms=[5, 2]", "data.train.terms: [5, 2] should be [min, max]"),
         (f"toy_models[{MODEL}].heads=3", "heads x head_size is 3 x 32; it should be hidden_size = 64"),
         ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
         ("hardware.ranks=3", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),

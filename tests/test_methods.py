@@ -1,4 +1,4 @@
-"""Masks worked by hand, brute force over the definitions, and the configs of all methods."""
+"""Hand-worked masks, brute force over the definitions, and the configs of all methods."""
 
 import math
 

@@ -157,7 +157,7 @@ def test_cleaning_accounts_for_every_row(table):
     assert len(kept) + dropped.total() == len(raw)
     texts = [p.text.casefold() for p in kept]
     assert len(set(texts)) == len(texts)
-    for problem in kept:  # whatever else its text was said to have for an answer, it was this
+    for problem in kept:  # no row states another answer for its text
         said = {str(a) for text, a in table if text.strip().casefold() == problem.text.casefold() and a is not None}
         assert said == {problem.answer}
 
@@ -298,7 +298,7 @@ SUM_SET = {"source": "arithmetic", "size": 3, "terms": [2, 3]}
         ({"source": "file"}, {}, "no value for train.path"),
         ({"source": "arithmetic", "size": 3}, {}, "no value for train.terms"),
         (SUM_SET | {"size": 0}, {}, "train.size is 0; it should be greater than 0"),
-        (SUM_SET | {"terms": [3, 2]}, {}, r"train.terms: \[3, 2\] should be \[least, most\]"),
+        (SUM_SET | {"terms": [3, 2]}, {}, r"train.terms: \[3, 2\] should be \[min, max\]"),
         (SUM_SET | {"path": "x"}, {}, "unknown key 'train.path'"),
         (SUM_SET, {"train": SUM_SET}, "'train' cannot name an evaluation set"),
         (SUM_SET, {"../a": SUM_SET}, "'../a' cannot name an evaluation set"),

@@ -109,7 +109,9 @@ def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(scale, 
     left = make_prompts(config, tokenizer, SUMS, drop_long=True)
     assert [prompt.problem_id for prompt in left] == ["short", "fits"]  # a prompt at the limit is within it
     assert left == make_prompts(config, tokenizer, [SUMS[1], SUMS[3]])
-    over = rf"^2 of 4 prompts are over the limit sampling.max_prompt_tokens = {limit}: .* longer, has {limit + 8} tokens$"
+    over = (
+        rf"^2 of 4 prompts are over the limit sampling.max_prompt_tokens = {limit}: .* longer, has {limit + 8} tokens$"
+    )
     with pytest.raises(UserError, match=over):
         make_prompts(config, tokenizer, SUMS)
     none, _ = scale(limit - 3)

@@ -232,7 +232,7 @@ def test_hidden_states_and_a_wide_weight(rows, temperature):
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 @pytest.mark.parametrize("vocabulary", [200, 5003, 151_936])
 def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradient):
-    """Statistics and gradient are those of the vocabulary without it, wherever it stands: a hole and a whole tile."""
+    """Statistics and gradient are those of the vocabulary without it, at any place: a hole and a whole tile."""
     logits, tokens = make_logits(6, vocabulary)
     absent = torch.zeros(vocabulary, dtype=torch.bool)
     absent[7], absent[vocabulary // 2 :] = True, True

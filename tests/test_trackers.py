@@ -31,7 +31,7 @@ def test_tensorboard_has_the_numbers_and_no_nan(layout):
         trackers.log(0, {"step": 0, "entropy": 0.5, "validation_accuracy": 0.25})
         trackers.log(1, {"step": 1, "entropy": 0.375, "validation_accuracy": math.nan})
         trackers.log(2, {"step": 2, "entropy": 99.0, "validation_accuracy": math.nan})
-    with Trackers(config_with("tensorboard"), layout, "clip_b@mu=1.2", 3) as trackers:  # goes on from a checkpoint
+    with Trackers(config_with("tensorboard"), layout, "clip_b@mu=1.2", 3) as trackers:  # resumes from a checkpoint
         trackers.log(2, {"step": 2, "entropy": 0.125, "validation_accuracy": 0.75})
     found = EventAccumulator(str(layout.root / "logs/tensorboard" / MODEL / "clip_b@mu=1.2/seed3")).Reload()
     assert set(found.Tags()["scalars"]) == {"entropy", "validation_accuracy"}

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if launched():
         end_with_parent()
     try:
-        with ExitStack() as options.until_done:
-            return options.run(options) or 0
+        return options.run(options) or 0
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
         return 2
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        if not launched():  # the process that started the ranks says it
+        if not launched():  # the process that started the ranks reports it
             print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
 
@@ -155,29 +154,23 @@ def _load_torch(threads: int) -> None:
     logging.disable_progress_bar()
 
 
-def _done_by_ranks(config: StageConfig, options: argparse.Namespace) -> bool:
-    """Run this stage on ranks and wait for them, if the config says so; else this process has to run it."""
-    find_engine(config.engine.name)  # before ranks are started and a model is loaded
-    if launched():
-        return False
-    if config.hardware.ranks is None:
-        options.until_done.enter_context(claim_devices(config.hardware.device, 1))
-        return False
-    run_on_ranks(config, options.arguments)
-    return True
-
-
 @contextmanager
-def _ranks(config: StageConfig) -> Iterator["Ranks"]:
-    """This process as one of the ranks that share the stage."""
-    _load_torch(config.threads)
-    from entropy_dynamics.distributed.ranks import Ranks
+def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks | None"]:
+    """This process as one of the ranks that share the stage; None in the one that started them, once they are done."""
+    find_engine(config.engine.name)  # before ranks are started and a model is loaded
+    if config.hardware.ranks is not None and not launched():
+        run_on_ranks(config, options.arguments)
+        yield None
+        return
+    with nullcontext() if launched() else claim_devices(config.hardware.device, 1):
+        _load_torch(config.threads)
+        from entropy_dynamics.distributed.ranks import Ranks
 
-    ranks = Ranks.join(config.hardware)
-    try:
-        yield ranks
-    finally:
-        ranks.close()
+        ranks = Ranks.join(config.hardware)
+        try:
+            yield ranks
+        finally:
+            ranks.close()
 
 
 def _problems(options: argparse.Namespace) -> None:
@@ -209,9 +202,9 @@ def _model(options: argparse.Namespace) -> None:
 def _pass_rates(options: argparse.Namespace) -> None:
     model = load_config(options.scale, overrides=options.set).pass_rates.model
     config = load_config(options.scale, model, overrides=options.set)
-    if _done_by_ranks(config, options):
-        return
-    with _ranks(config) as ranks:
+    with _ranks(config, options) as ranks:
+        if ranks is None:
+            return
         from entropy_dynamics.stages.pass_rates import measure_pass_rates
 
         frame = measure_pass_rates(config, _layout(options), ranks)
@@ -221,32 +214,30 @@ def _pass_rates(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     config = _run_config(options)
-    if _done_by_ranks(config, options):
-        return
-    with _ranks(config) as ranks:
-        from entropy_dynamics.stages.train import train
+    with _ranks(config, options) as ranks:
+        if ranks is not None:
+            from entropy_dynamics.stages.train import train
 
-        train(config, _layout(options), options.method, options.seed, ranks)
+            train(config, _layout(options), options.method, options.seed, ranks)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     config = _run_config(options)
-    if _done_by_ranks(config, options):
-        return
     datasets = options.datasets or list(config.data.evaluation)
-    with _ranks(config) as ranks:
-        from entropy_dynamics.stages.evaluate import evaluate
+    with _ranks(config, options) as ranks:
+        if ranks is not None:
+            from entropy_dynamics.stages.evaluate import evaluate
 
-        evaluate(config, _layout(options), options.method, options.seed, datasets, ranks)
+            evaluate(config, _layout(options), options.method, options.seed, datasets, ranks)
 
 
 def _theory(options: argparse.Namespace) -> None:
     config = load_config(options.scale, options.model, overrides=options.set)
-    options.until_done.enter_context(claim_devices(config.hardware.device, 1))
-    _load_torch(config.threads)
-    from entropy_dynamics.stages.theory import check_logit_steps
+    with claim_devices(config.hardware.device, 1):
+        _load_torch(config.threads)
+        from entropy_dynamics.stages.theory import check_logit_steps
 
-    print(check_logit_steps(config, _layout(options)))
+        print(check_logit_steps(config, _layout(options)))
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -1,15 +1,15 @@
-"""Exceptions that mean: the user can mend this. The command line prints them as one line."""
+"""Errors that the user can fix. The command line prints them as one line."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in a config, a data file or a command: says what, where, and what would be right."""
+    """A mistake in a config, a data file or a command: the message says what, where, and what would be correct."""
 
 
 class NotFiniteError(UserError):
-    """A loss, a gradient or a log-probability that is no finite number; no optimizer step was taken with it.
+    """A loss, a gradient or a log-probability is not finite; no optimizer step was taken with it.
 
     All ranks raise it together.
     """

@@ -24,8 +24,7 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Key, Section, parse
 
 CONFIGS = Path("configs")
-MACHINE = "machine.yaml"
-ALTERNATIVES = ("source", "task")  # a section with another one of these replaces the one below, else they are merged
+ALTERNATIVES = ("source", "task")  # a section with another value of one of these replaces the one below
 
 
 @overload
@@ -52,20 +51,27 @@ def load_config(
     chosen = {"scale": scale, "model": model, "method": name}
     files = [configs / "base.yaml", *scale_files(scale, configs)]
     files += [_named(configs, kind, chosen[kind]) for kind in ("model", "method") if chosen[kind] is not None]
+    if (machine := configs / "machine.yaml").is_file():
+        files.append(machine)
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
     for file in files:
-        _merge(merged, _layer(file, chosen), str(file), origins)
-    if (machine := configs / MACHINE).is_file():
-        _merge(merged, _machine_layer(machine, chosen), str(machine), origins)
+        layer = _layer(file, chosen)
+        if file == machine:
+            _check_machine(machine, layer)
+        _merge(merged, layer, str(file), origins)
     for entry in [*(f"method.params.{param}" for param in params), *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
+    for section in ("model", "method"):  # what base.yaml and the scale say of all models is no part of a scale's config
+        if chosen[section] is None:
+            merged.pop(section, None)
     try:
         merged = _container(OmegaConf.create(merged), resolve=True)
-    except Exception as error:  # an interpolation that leads nowhere
+    except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
 
-    config = parse(_kind(merged, model, method), merged, lambda key: _origin(key, origins))
+    kind = Config if model is None else StageConfig if method is None else RunConfig
+    config: Config = parse(kind, merged, lambda key: _origin(key, origins))
     if config.scale != scale:  # results are stored under this name
         raise UserError(f"{files[1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
@@ -73,16 +79,6 @@ def load_config(
     if isinstance(config, StageConfig) and config.model.name != model:
         raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
     return config
-
-
-def _kind(merged: dict[str, Any], model: str | None, method: str | None) -> type[Config]:
-    if method is not None:
-        return RunConfig
-    merged.pop("method", None)
-    if model is not None:
-        return StageConfig
-    merged.pop("model", None)  # what base.yaml and the scale say of all models
-    return Config
 
 
 def _origin(key: Key, origins: dict[Key, str]) -> str:
@@ -225,15 +221,13 @@ def _layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
     return layer
 
 
-def _machine_layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
-    layer = _layer(path, chosen)
+def _check_machine(path: Path, layer: dict[str, Any]) -> None:
     for key, _ in flatten(layer):
         if not _of_the_machine(key):
             raise UserError(
                 f"{path}: {key} changes results, so it belongs in the file of its scale, model or method; here only "
                 f"{', '.join(keys_of_the_machine())} may be set"
             )
-    return layer
 
 
 def _container(layer: DictConfig, resolve: bool = False) -> dict[str, Any]:

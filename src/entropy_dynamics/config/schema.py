@@ -1,4 +1,4 @@
-"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources stand in configs/base.yaml.
+"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml.
 
 The sections that belong to a task or a method are defined beside its code; this module only looks them up.
 """
@@ -29,12 +29,7 @@ TRAIN = "train"
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
-class PerMachine:
-    """Marks keys that machine.yaml may set: they change no result but by rounding, so a checkpoint ignores them."""
-
-
-PER_MACHINE = PerMachine()
-
+PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]

@@ -1,6 +1,6 @@
 """The policy loss: PPO's clipped objective per token, and how tokens are averaged.
 
-A token's loss and its divisor are kept apart. Divisors are computed once, for all tokens of an update, so that its loss
+A token's loss and its divisor are separate. Divisors are computed once, for all tokens of an update, so that its loss
 is a sum over tokens, however they are divided into micro-batches and among ranks.
 """
 

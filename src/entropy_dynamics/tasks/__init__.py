@@ -26,7 +26,7 @@ from entropy_dynamics.validation import Section
 
 def _ordered(bounds: tuple[int, int]) -> tuple[int, int]:
     if bounds[0] > bounds[1]:
-        raise ValueError(f"{list(bounds)} should be [least, most]")
+        raise ValueError(f"{list(bounds)} should be [min, max]")
     return bounds
 
 
@@ -178,7 +178,7 @@ class Solutions(Section, ABC):
 
     @abstractmethod
     def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
-        """A worked solution, and whether the end token follows; else the response goes on up to the token limit."""
+        """A worked solution, and whether the end token follows; else the response continues up to the token limit."""
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Training: sample -> grade -> advantages -> score -> weigh -> update."""
+"""Training: sample -> grade -> advantages -> score -> token weights -> update."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -21,20 +20,6 @@ from entropy_dynamics.training.update import optimizer_step
 Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 
 
-class AdvantageEstimator(Protocol):
-    def estimate(self, batch: RolloutBatch, rewards: PerRollout) -> PerToken:
-        """Advantages of all response tokens from the rewards of whole responses."""
-        ...
-
-    def learn(self, batch: RolloutBatch, updates: int) -> dict[str, float]:
-        """Learn from the batch of the last `estimate`, in `updates` optimizer steps. Returns metrics."""
-        ...
-
-    def trained(self) -> Trained:
-        """Modules and optimizers to checkpoint, by name."""
-        ...
-
-
 class MethodAdvantages:
     """The method's own: one advantage per rollout, the same for each of its tokens."""
 
@@ -42,12 +27,15 @@ class MethodAdvantages:
         self.method = method
 
     def estimate(self, batch: RolloutBatch, rewards: PerRollout) -> PerToken:
+        """Advantages of all response tokens from the rewards of whole responses."""
         return self.method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape)
 
     def learn(self, batch: RolloutBatch, updates: int) -> dict[str, float]:
+        """Learn from the batch of the last `estimate`, in `updates` optimizer steps. Returns metrics."""
         return {}
 
     def trained(self) -> Trained:
+        """Modules and optimizers to checkpoint, by name."""
         return {}
 
 
@@ -73,7 +61,7 @@ class Critic(nn.Module):
 
 
 class CriticGAE:
-    """PPO: GAE over a critic's values, whitened over the tokens of the batch."""
+    """PPO: GAE over a critic's values, whitened over the tokens of the batch. Methods as in `MethodAdvantages`."""
 
     def __init__(self, config: TrainingConfig, critic: Critic, ranks: Ranks | None = None):
         self.training, self.config = config, config.critic
@@ -130,3 +118,6 @@ class CriticGAE:
 
     def _micro_batches(self, batch: RolloutBatch, rows: Tensor | None = None) -> Sequence[Tensor]:
         return self.ranks.share(batch.micro_batches(self.training.tokens_per_micro_batch, rows, self.ranks.size))
+
+
+AdvantageEstimator = MethodAdvantages | CriticGAE

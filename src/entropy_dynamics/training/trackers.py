@@ -3,6 +3,8 @@
 import hashlib
 import importlib
 import math
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,39 +16,27 @@ from entropy_dynamics.results.layout import Layout
 PROJECT = "entropy-dynamics"  # in Weights & Biases
 
 
-class Trackers:
-    """The trackers that `config.trackers` names, for one run; a context manager that closes them.
+class Trackers(ExitStack):
+    """The trackers that `config.trackers` names, for one run; a context manager that flushes and closes them.
 
     Raises UserError at once, before anything is computed, for a tracker that is not installed or does not start.
     """
 
     def __init__(self, config: RunConfig, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
         """`enabled`: on one rank only."""
-        self._open = []
-        run = Path(config.model.name, method, f"seed{seed}")
-        for name in config.trackers if enabled else []:
-            if name == "tensorboard":
-                self._open.append(_TensorBoard(layout.root / "logs" / "tensorboard" / run))
-            else:
-                self._open.append(_WandB(config, layout.root / "logs", str(Path(config.scale, run))))
+        super().__init__()
+        logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
+        kinds: dict[str, Callable[[], _TensorBoard | _WandB]] = {
+            "tensorboard": lambda: _TensorBoard(logs / "tensorboard" / run),
+            "wandb": lambda: _WandB(config, logs, str(Path(config.scale, run))),
+        }
+        self._open = [self.enter_context(closing(kinds[name]())) for name in config.trackers if enabled]
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log the metrics of one step, leaving out those that are NaN."""
-        numbers = {name: float(value) for name, value in metrics.items() if name != "step"}
-        numbers = {name: value for name, value in numbers.items() if not math.isnan(value)}
+        numbers = {name: float(value) for name, value in metrics.items() if name != "step" and not math.isnan(value)}
         for tracker in self._open:
             tracker.log(step, numbers)
-
-    def close(self) -> None:
-        """Flush and close."""
-        while self._open:
-            self._open.pop().close()
-
-    def __enter__(self) -> "Trackers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _TensorBoard:
@@ -70,7 +60,7 @@ class _TensorBoard:
 
 
 class _WandB:
-    """Online, offline or disabled: wandb's own WANDB_MODE says."""
+    """Online, offline or disabled, as wandb's own WANDB_MODE says."""
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         wandb = _import("wandb")

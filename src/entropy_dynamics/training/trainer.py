@@ -144,7 +144,8 @@ class Trainer:
         with clock("measure"):
             entropy_change = math.nan
             if self._due(step, self.config.entropy_change_every):
-                entropy_change = self.entropy_change(batch, scores)
+                after = self.updates.statistics(batch).entropy[batch.mask].double().mean().item()
+                entropy_change = after - scores.stats.entropy[batch.mask].double().mean().item()
         metrics = {
             "step": step,
             "validation_accuracy": validation_accuracy,
@@ -221,13 +222,6 @@ class Trainer:
         if batch.engine_logp is None:
             return {}
         return engine_agreement(batch.engine_logp[batch.mask], logp, self.engine_tolerance)
-
-    def entropy_change(self, batch: RolloutBatch, scores: Scores) -> float:
-        """Mean entropy of the batch's tokens after the update, minus that before it, nats."""
-        after, before = (
-            stats.entropy[batch.mask].double().mean().item() for stats in (self.updates.statistics(batch), scores.stats)
-        )
-        return after - before
 
     @staticmethod
     def _due(step: int, every: int) -> bool:
