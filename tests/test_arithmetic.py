@@ -65,7 +65,7 @@ def test_problems_are_the_same_for_a_seed_and_others_for_another():
     assert {problem.text for problem in one} != {problem.text for problem in other}
 
 
-def test_every_sum_is_found_before_the_space_is_said_to_be_empty():
+def test_every_sum_is_found_before_the_space_is_reported_empty():
     every = {tuple(sorted(digits)) for digits in itertools.product(range(1, 10), repeat=3)}
     assert len(every) == 165
     problems = generate(165, (3, 3), 0)
@@ -96,7 +96,7 @@ def test_stream_never_yields_an_excluded_sum():
     assert lengths[3] / lengths[4] == pytest.approx(45 / 165, rel=0.2)  # 120 of the 165 sums of three are excluded
 
 
-def test_stream_leaves_out_a_length_that_is_used_up_and_says_so_when_it_is_the_last():
+def test_stream_leaves_out_a_length_that_is_used_up_and_raises_when_it_is_the_last():
     every = {problem.text for problem in generate(165, (3, 3), 0)}
     drawn = itertools.islice(solutions((3, 4)).problems(1, every), 200)
     assert {len(numbers(text)) for text in drawn} == {4}
@@ -123,7 +123,7 @@ def test_a_shuffled_solution_adds_the_same_numbers_in_every_order():
     assert len(orders) == 24
 
 
-def test_a_sloppy_solution_is_off_as_often_as_asked_and_goes_on_from_its_mistake():
+def test_a_sloppy_solution_is_off_as_often_as_asked_and_continues_from_its_mistake():
     rng = np.random.default_rng(0)
     slips = steps = 0
     for _ in range(1000):

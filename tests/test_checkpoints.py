@@ -118,7 +118,7 @@ def test_before_the_first_step_there_is_nothing_to_save(tmp_path, make_model):
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_damaged_ones_take_no_place_of_a_whole_one(tmp_path, make_model, kept):
+def test_damaged_checkpoints_do_not_count_as_kept(tmp_path, make_model, kept):
     early = checkpoints(tmp_path, kept=9)
     for done in (20, 40, 60):
         early.save(trained(make_model), rows(done), {})
@@ -131,7 +131,7 @@ def test_damaged_ones_take_no_place_of_a_whole_one(tmp_path, make_model, kept):
     assert checkpoints(tmp_path).resume(trained(make_model)) == (rows(30), {})
 
 
-def test_steps_by_other_code_are_resumed_and_remembered(tmp_path, make_model):
+def test_steps_by_other_code_are_resumed_and_recorded(tmp_path, make_model):
     first = checkpoints(tmp_path)
     first.save(trained(make_model), rows(1), {})
     same, other = checkpoints(tmp_path), checkpoints(tmp_path, code="b", kept=2)
@@ -188,7 +188,7 @@ def change_a_number(path):
         ("checkpoint.json", change_a_number, "checkpoint.json was modified"),
     ],
 )
-def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):
     one = checkpoints(tmp_path, kept=2)
     early, late = trained(make_model, steps=1), trained(make_model, steps=2)
     one.save(early, rows(1), {})

@@ -175,7 +175,7 @@ def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, 
 
 
 @pytest.mark.usefixtures("prepared")
-def test_a_run_again_replaces_the_old_one(run, layout):
+def test_a_rerun_replaces_the_old_run(run, layout):
     out = layout.run(MODEL, "grpo", 0)
     out.mkdir(parents=True)
     (out / "left over").write_text("from an older version")
@@ -293,14 +293,6 @@ def test_bad_data_files(run, tmp_path, rows, message):
     assert files_of(tmp_path) == ["mine.jsonl"]
 
 
-def test_a_split_that_leaves_nothing(run, tmp_path):
-    file = tmp_path / "mine.jsonl"
-    file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
-    split = ("--split", "dapo500=1", "--out", str(tmp_path / "out"))
-    assert_one_line(run("problems", "--train", str(file), *split), "leaves nothing of the 1 problems")
-    assert files_of(tmp_path) == ["mine.jsonl"]
-
-
 def test_a_source_is_not_overwritten(run, tmp_path):
     file = tmp_path / "train.jsonl"
     file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
@@ -312,7 +304,7 @@ def test_a_source_is_not_overwritten(run, tmp_path):
 def test_a_run_of_another_config_is_not_replaced(run, layout):
     assert run(*TRAIN)[0] == 0
     before = (layout.run(MODEL, "grpo", 0) / "metrics.parquet").read_bytes()
-    assert_one_line(run(*TRAIN, "--set", "training.optimizer.learning_rate=0.5"), "holds a run of another config")
+    assert_one_line(run(*TRAIN, "--set", "training.optimizer.learning_rate=0.5"), "is a run of another config")
     assert (layout.run(MODEL, "grpo", 0) / "metrics.parquet").read_bytes() == before
 
 

@@ -69,7 +69,7 @@ def grade(response: str, text: str, finish_reason: str = "stop"):
         ("(" * 31 + "7" + ")" * 31, "(" * 31 + "7" + ")" * 31, 7),
     ],
 )
-def test_expressions_worked_by_hand(text, normalized, value):
+def test_hand_worked_expressions(text, normalized, value):
     found = parse_expression(text)
     assert (found.text, found.value) == (normalized, value)
     assert found.numbers == Counter(map(int, re.findall(r"\d+", normalized)))
@@ -184,7 +184,7 @@ def test_grades_agree_with_brute_force():
         ("", False, None),
     ],
 )
-def test_grades_worked_by_hand(response, correct, answer):
+def test_hand_worked_grades(response, correct, answer):
     found = grade(response, "3,5,7,25=24")
     assert (found.correct, found.answer_correct, found.answer) == (correct, correct, answer)
     assert (found.formatted, found.truncated) == (answer is not None, False)

@@ -13,7 +13,7 @@ from entropy_dynamics.training.critic import Critic, CriticGAE
 from reference import training_config
 
 
-def test_whiten_by_hand_and_padding_stays_zero():
+def test_hand_worked_whitening_leaves_padding_zero():
     advantages = torch.tensor([[1.0, 2.0, 99.0], [3.0, 99.0, 99.0]])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
     # mean 2, unbiased variance ((1)^2 + 0 + 1^2) / 2 = 1
@@ -45,7 +45,7 @@ def test_whiten_of_equal_advantages_is_zero():
     assert whiten(torch.full((2, 3), 0.7), torch.ones(2, 3)).abs().max() == 0
 
 
-def test_value_loss_by_hand():
+def test_hand_worked_value_loss():
     values = torch.tensor([[0.2, 2.0]], requires_grad=True)
     old = torch.tensor([[0.0, 0.0]])
     returns = torch.tensor([[1.0, 1.5]])

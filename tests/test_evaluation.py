@@ -39,7 +39,7 @@ def responses_of(tokenizer, problem_id, texts) -> list[Rollout]:
     return rollouts
 
 
-def test_rows_by_hand(tokenizer):
+def test_hand_worked_rows(tokenizer):
     texts = ["3+4=7\\boxed{7}", "7", "\\boxed{8}", "3+4=~", "\\boxed{7}+~", "\\boxed{+}"]
     rollouts = responses_of(tokenizer, "a", texts)
     grade_rollout = make_grader(tokenizer, SUMS)

@@ -137,7 +137,7 @@ def test_code_in_a_box_is_wrong(code, problem):
     assert (found.answer, found.correct) == (None, False)
 
 
-def test_the_independent_readings_worked_by_hand():
+def test_hand_worked_the_independent_readings():
     assert last_box(r"\boxed{1} \boxed{\text{3} {}}") == r"\text{3} {}"
     assert last_box(r"\boxed{1} \boxed{2") is None
     assert literal(r"\text{ 1{,}234 }^\circ") == 1234

@@ -159,7 +159,7 @@ def test_answers_in_files_that_are_no_integers(value):
         ("", "stop", Grade(None, False, False, False, False), -0.1, 0.0),
     ],
 )
-def test_grades_and_rewards_worked_by_hand(text, finish_reason, expected, paper, binary):
+def test_hand_worked_grades_and_rewards(text, finish_reason, expected, paper, binary):
     found = grade(text, 16, finish_reason)
     assert found == expected
     assert REWARDS["paper"](found) == paper

@@ -18,7 +18,7 @@ def samples(n: int, c: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("k", "expected"), [(1, 0.03125), (8, 0.25), (32, 1.0)])
-def test_worked_values_n3(k, expected):
+def test_hand_worked_values_of_three_samples(k, expected):
     assert pass_at_k(samples(32, 1), k) == pytest.approx(expected, rel=1e-14)
 
 
@@ -37,7 +37,7 @@ def test_large_n_against_exact_integers(n, c, k):
     assert problem_pass_at_k(np.array([c]), n, k).tolist() == pytest.approx([exact], rel=1e-10)
 
 
-def test_by_hand():
+def test_hand_worked_values():
     correct = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=bool)
     assert avg_at_k(correct) == pytest.approx(0.5)
     # k = 2: 1 - C(2,2)/C(4,2) = 5/6 for the first

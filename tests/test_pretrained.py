@@ -377,7 +377,7 @@ def test_a_revision_that_the_hub_does_not_have(hub, tmp_path):
         prepare_pretrained(settings(f"model.revision={'f' * 40}"), tmp_path / MODEL, [])
 
 
-def test_without_a_network_the_way_out_is_named(tmp_path, monkeypatch, capsys):
+def test_without_a_network_the_alternative_is_named(tmp_path, monkeypatch, capsys):
     reach(monkeypatch, "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     results = ["--results", str(tmp_path)]

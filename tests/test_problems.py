@@ -116,7 +116,7 @@ def test_other_files_are_refused(tmp_path):
 # Cleaning
 
 
-def test_a_hand_worked_cleaning():
+def test_hand_worked_cleaning():
     raw = [
         RawProblem("a", "  What is  $x$?\n", "070"),
         RawProblem("b", "what IS $X$?", 70),  # the same but for case and space, the same answer

@@ -34,7 +34,7 @@ def toy_model(terms=(2, 5), habits=HABITS, lessons=None, **changes) -> ToyModelC
 # Tokenizer
 
 
-def test_a_solution_is_a_token_a_character_and_comes_back_as_it_was(tokenizer):
+def test_a_solution_has_one_token_per_character_and_round_trips(tokenizer):
     text = "7+5=12+9=21\n7-5 = (2).\\boxed{21}"
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert len(ids) == len(text) - len("\\boxed{") + 1
@@ -50,7 +50,7 @@ def test_ids_are_fixed(tokenizer):
     assert 20 <= len(tokenizer) <= 40
 
 
-def test_what_it_does_not_know_is_unknown(tokenizer):
+def test_an_unknown_character_is_the_unknown_token(tokenizer):
     assert tokenizer.encode("7x", add_special_tokens=False)[1] == tokenizer.unk_token_id
 
 

@@ -58,7 +58,7 @@ class FakeWandB(types.ModuleType):
         )
 
 
-def test_wandb_is_told_the_config_and_the_numbers(layout, monkeypatch):
+def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
     fake = FakeWandB()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with Trackers(config_with("wandb"), layout, "grpo", 1) as trackers:
@@ -79,7 +79,7 @@ def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_an_absent_package_is_said_before_anything_runs(layout, monkeypatch, name):
+def test_a_missing_package_is_reported_before_anything_runs(layout, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
     with pytest.raises(UserError, match=rf'{name} is not installed: pip install "entropy-dynamics\[trackers\]"'):
         Trackers(config_with(name), layout, "grpo", 1)
@@ -87,7 +87,7 @@ def test_an_absent_package_is_said_before_anything_runs(layout, monkeypatch, nam
 
 
 @pytest.mark.parametrize(("names", "enabled"), [((), True), (("tensorboard", "wandb"), False)])
-def test_none_costs_nothing(layout, monkeypatch, names, enabled):
+def test_without_trackers_nothing_is_imported_or_written(layout, monkeypatch, names, enabled):
     for name in ("tensorboard", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
     with Trackers(config_with(*names), layout, "grpo", 1, enabled=enabled) as trackers:

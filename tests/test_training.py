@@ -29,7 +29,7 @@ from reference import (
 # ---------------------------------------------------------------- batches
 
 
-def test_collate_by_hand():
+def test_hand_worked_collation():
     prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
     rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
     batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
@@ -167,7 +167,7 @@ def test_only_methods_that_need_the_batch_pay_for_a_scoring_pass(shared_model, m
 @pytest.mark.parametrize(
     ("method", "mu"), [("grpo", None), ("clip_b", 0.7), ("clip_b_paper", 0.7), ("clip_v", 0.7), ("clip_v_paper", 0.7)]
 )
-def test_the_gradient_written_out_by_hand(shared_model, make_trainer, method, mu, scope):
+def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope):
     """Strictly on-policy the gradient is that of -sum w A log p / N, with masks by the definitions of the methods."""
     model = copy.deepcopy(shared_model)
     params = {} if mu is None else {"mu": mu} | ({"max_frac": 0.9} if method == "clip_v" else {})
@@ -249,7 +249,7 @@ def ppo_reference(model, trainer, updates, *, learning_rate, clip_low, clip_high
 
 
 @pytest.mark.parametrize("updates", [2, 3])
-def test_several_updates_a_batch_are_ppo(shared_model, make_trainer, updates):
+def test_several_updates_per_batch_are_ppo(shared_model, make_trainer, updates):
     knobs = {"learning_rate": 0.01, "clip_low": 0.1, "clip_high": 0.15, "dual_clip": 1.3, "eps": 1e-3}
     model, reference = copy.deepcopy(shared_model), copy.deepcopy(shared_model)
     clipping = {key: knobs[key] for key in ("clip_low", "clip_high", "dual_clip")}

@@ -105,7 +105,7 @@ def test_entropy_metrics_see_response_tokens_only():
     assert expected["neg_cov"] == pytest.approx(expected["neg_cov_positive"] + expected["neg_cov_negative"])
 
 
-def test_zero_variance_groups_by_hand():
+def test_hand_worked_zero_variance_groups():
     rewards = torch.tensor([-0.1, -0.1, 1.0, 0.0, 1.0, 1.0])
     assert zero_variance_groups(rewards, torch.tensor([0, 0, 1, 1, 2, 2])) == pytest.approx(2 / 3)
     assert zero_variance_groups(rewards, torch.tensor([0, 1, 0, 1, 1, 0])) == 0.0
@@ -161,7 +161,7 @@ def test_a_gradient_that_is_not_finite_ends_training_too(model, make_trainer):
     assert torch.equal(parameters(model), before)
 
 
-def test_weights_that_are_not_finite_are_not_laid_to_the_engine(model, make_trainer):
+def test_weights_that_are_not_finite_are_not_blamed_on_the_engine(model, make_trainer):
     trainer = make_trainer(model)
     sample = trainer.sampler.sample
 

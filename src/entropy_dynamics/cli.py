@@ -21,7 +21,7 @@ from entropy_dynamics.sampling.engines import find_engine
 if TYPE_CHECKING:
     from entropy_dynamics.distributed.ranks import Ranks
 
-# What a stage needs is imported when it runs: torch and transformers take seconds, and tables and figures need neither.
+# Stages import their modules when they run: torch and transformers take seconds, and tables and figures need neither.
 
 
 def program() -> None:
@@ -142,12 +142,12 @@ def _quieten(threads: int) -> None:
 
 
 def _load_torch(threads: int) -> None:
-    """Import torch, and what all of transformers' models need."""
+    """Import torch, and the part of transformers that takes long."""
     _quieten(threads)
-    gc.disable()  # collecting what these modules define, again and again, is a quarter of their import time
+    gc.disable()  # garbage collection is a quarter of the import time
     try:
         import torch
-        from transformers.modeling_utils import logging  # from there, as that module is what takes long
+        from transformers.modeling_utils import logging  # from the module that takes long
     finally:
         gc.enable()
     torch.set_num_threads(threads)
@@ -188,7 +188,7 @@ def _problems(options: argparse.Namespace) -> None:
     for name, entry in report["sets"].items():
         print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
     if prompt_format is not None:
-        write_prompts(out, list(report["sets"]), prompt_format)
+        write_prompts(out, report["sets"], prompt_format)
 
 
 def _model(options: argparse.Namespace) -> None:
@@ -260,11 +260,11 @@ def _claims(options: argparse.Namespace) -> None:
 
 
 def _prompt(options: argparse.Namespace) -> None:
-    """The prompt goes to stdout, all else to stderr, so that a file or a pipe gets the prompt alone."""
+    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets the prompt alone."""
     from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
 
     config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
-    name, problem = find_problem(layout.data, list(config.data.sets), options.problem)
+    name, problem = find_problem(layout.data, config.data.sets, options.problem)
     directory, prompt_format = layout.model(options.model), config.model.prompt_format
     if (directory / "tokenizer_config.json").is_file():
         _quieten(config.threads)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in a config, a data file or a command: the message says what, where, and what would be correct."""
+    """A mistake in a config, a data file or a command: the message names the place, the fault and the fix."""
 
 
 class NotFiniteError(UserError):

@@ -69,7 +69,7 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
     """`data` as a `kind`.
 
     Args:
-        where: what holds the data, for messages: a name, or a function from a key to the file that set it.
+        where: source of the data for messages: a name, or a function from a key to the file that set it.
 
     Raises:
         UserError: one line with the file, the key, its value and what it should be.

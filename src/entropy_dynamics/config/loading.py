@@ -62,7 +62,7 @@ def load_config(
         _merge(merged, layer, str(file), origins)
     for entry in [*(f"method.params.{param}" for param in params), *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
-    for section in ("model", "method"):  # what base.yaml and the scale say of all models is no part of a scale's config
+    for section in ("model", "method"):  # base.yaml and a scale set keys for all models and methods
         if chosen[section] is None:
             merged.pop(section, None)
     try:
@@ -125,7 +125,7 @@ def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
 
 
 class Selection(Section):
-    """What `snakemake --config` may select."""
+    """The keys of `snakemake --config`."""
 
     scale: str = "laptop"
     seeds: PositiveInt | None = None
@@ -140,7 +140,7 @@ class Selection(Section):
 
 
 def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection:
-    """What Snakemake's `config` selects. A --configfile may only be a scale's own file, as every stage reads that.
+    """The selection in Snakemake's `config`. A --configfile may only be a scale's own file, as every stage reads that.
 
     Raises:
         UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.

@@ -120,7 +120,7 @@ class ModelConfig(Section):
     path: Annotated[str | None, PER_MACHINE]
     """A directory with the model, instead of the Hub."""
     substitute: bool
-    """`pretrained` is a smaller model than `name` says."""
+    """`pretrained` is a smaller model that runs under `name`."""
     prompt_format: Literal["chat", "base"]
     shape: ShapeConfig
 

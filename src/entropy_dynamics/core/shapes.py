@@ -8,7 +8,7 @@ PerToken = Float[Tensor, "batch token"]
 PerRollout = Float[Tensor, " batch"]
 Chosen = Bool[Tensor, "batch token"]
 Mask = Shaped[Tensor, "batch token"]
-"""Non-zero on response tokens; other tensors may hold anything where it is zero."""
+"""Non-zero on response tokens; other tensors are arbitrary where it is zero."""
 Groups = Int[Tensor, " batch"]
 """Rollouts of one prompt share a number."""
 Rows = Int[Tensor, " rows"]

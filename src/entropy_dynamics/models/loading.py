@@ -76,7 +76,7 @@ def save_policy(
     directory: Path,
     weights: Iterable[tuple[str, "Tensor"]] | None = None,
 ) -> None:
-    """Write what `load_policy` reads.
+    """Write a directory for `load_policy`.
 
     Args:
         weights: name and tensor of each parameter, consumed one by one; by default the model's own.

@@ -22,8 +22,8 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     """Write `train.parquet`, `<evaluation set>.parquet` for each and the report `problems.json`; return the report.
 
     Evaluation sets come first, in the order of the config: a problem that two of them share stays in the first, and
-    the training set gets none of theirs. Then the splits are taken out of the training set. The report says for each
-    set where it came from, how many rows were read, kept, and dropped for which reason (rows = kept + dropped).
+    the training set gets none of theirs. Then the splits are taken out of the training set. The report has, for each
+    set, its source and the number of rows read, kept, and dropped by reason (rows = kept + dropped).
     A file of a set's name in `data.folder` replaces its source.
 
     Raises:

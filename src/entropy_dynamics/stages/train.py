@@ -66,7 +66,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             f"{config.sampling.max_prompt_tokens} tokens"
         )
     validation_prompts = make_prompts(config, tokenizer, held_out)
-    grade_held_out = make_grader(tokenizer, held_out)  # its own: two files may use one id for different problems
+    grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
     inputs = [base / FACTS, layout.pass_rates, layout.problems(TRAIN), layout.problems(VALIDATION_SET)]
     record = provenance(inputs)
 
@@ -77,7 +77,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         shared = config.engine.name == "native" and ranks.mesh is None
         model = load_model(base).to(ranks.device) if shared else None
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
-        sampler.sleep()  # frees memory for what the trainer loads; the first push wakes it
+        sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = Policy(model) if model is not None else load_trained_policy(base, config.training, ranks)
 
         def validate() -> float:
@@ -136,7 +136,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass
-    if ranks.is_main:  # last: until here the job may fail, and Snakemake then removes what it wrote
+    if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
         checkpoints.delete()
     return out
 
@@ -196,4 +196,4 @@ def _refuse_to_replace(run: Path, config: RunConfig) -> None:
         return
     made_with = read_yaml(run / "config.yaml")
     if not isinstance(made_with, dict) or identity(made_with) != identity(config):
-        raise UserError(f"{run} holds a run of another config; give --results DIR to keep both, or delete it")
+        raise UserError(f"{run} is a run of another config; give --results DIR to keep both, or delete it")

@@ -1,8 +1,8 @@
-"""Tasks: what a model is asked and how its response is graded.
+"""Tasks: the prompts that a model gets, and the grading of its responses.
 
-A task is a package here whose `TASK` is an instance of `Task`. It says how an answer is read from a file, how a
-response is graded and, if it can, generates problems and writes solutions for the SFT warm start of a toy model. To all
-other code an answer is an opaque string. See docs/tasks.md.
+A task is a package in this folder with an instance of `Task` as its `TASK`. It reads answers from files, grades
+responses and, optionally, generates problems and writes solutions for the SFT warm start of a toy model. To all other
+code an answer is an opaque string. See docs/tasks.md.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Section
 
 
-def _ordered(bounds: tuple[int, int]) -> tuple[int, int]:
+def ordered(bounds: tuple[int, int]) -> tuple[int, int]:
     if bounds[0] > bounds[1]:
         raise ValueError(f"{list(bounds)} should be [min, max]")
     return bounds
 
 
-Range = Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False), AfterValidator(_ordered)]  # a list in YAML
+Range = Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False), AfterValidator(ordered)]  # a list in YAML
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -55,9 +55,9 @@ class Grade:
     answer: str | None
     """The answer found in the required format; None without one."""
     correct: bool
-    """`answer` is correct: what Avg@K and Pass@K count."""
+    """`answer` is correct; counted by Avg@K and Pass@K."""
     answer_correct: bool
-    """`answer` is correct or, in a response without one, what the task's fallback reads."""
+    """`answer` is correct or, in a response without one, the task's fallback is."""
     formatted: bool
     """There is an `answer`, and the response ended with the end token."""
     truncated: bool
@@ -65,15 +65,15 @@ class Grade:
 
 
 class Task(ABC):
-    """How one kind of problem is asked and graded."""
+    """One kind of problem: its prompts and its grading."""
 
     name: ClassVar[str]
     instruction: ClassVar[str]
     """The system message."""
     generated: ClassVar[type[GeneratedSet] | None] = None
-    """How it generates problems, if it can."""
+    """The generator of its problems, if it has one."""
     solutions: ClassVar[type[Solutions] | None] = None
-    """How it writes solutions for a warm start, if it can."""
+    """The writer of solutions for a warm start, if it has one."""
 
     @abstractmethod
     def read_answer(self, value: Any, text: str) -> str:
@@ -89,7 +89,7 @@ class Task(ABC):
 
     @abstractmethod
     def is_correct(self, answer: str | None, problem: Problem) -> bool:
-        """Whether an extracted answer solves the problem."""
+        """True if an extracted answer solves the problem."""
 
     def fallback(self, response: str) -> str | None:
         """An answer out of the required format, read only where `extract` finds no attempt at one."""
@@ -114,7 +114,7 @@ class Task(ABC):
         )
 
     def strip_instructions(self, text: str) -> str:
-        """A problem's text without what a data set says about the answer's format, which `instruction` does."""
+        """A problem's text without instructions of its data set on the answer's format; `instruction` replaces them."""
         return text
 
     def key(self, text: str) -> str:
@@ -124,7 +124,7 @@ class Task(ABC):
 
 @dataclass
 class LoadedSet:
-    """The problems of one set, and what problems.json records about them."""
+    """The problems of one set, and their record for problems.json."""
 
     problems: list[Problem]
     entry: dict[str, Any]
@@ -134,7 +134,7 @@ class LoadedSet:
 
 
 class SetSource(Section, ABC):
-    """Where the problems of one set come from: an entry `train` or `evaluation.<set>` of a config."""
+    """The source of the problems of one set: an entry `train` or `evaluation.<set>` of a config."""
 
     source: str
 
@@ -150,7 +150,7 @@ class GeneratedSet(SetSource):
 
     @abstractmethod
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
-        """`size` different problems whose texts state none of those in `exclude`, with ids that begin with `prefix`.
+        """`size` different problems, none of those in `exclude`, with ids that begin with `prefix`.
 
         Raises:
             UserError: there are fewer than `size` of them.
@@ -164,7 +164,7 @@ class GeneratedSet(SetSource):
 
 
 class Solutions(Section, ABC):
-    """What a toy model's SFT warm start imitates: the `solutions` entry of its config."""
+    """The solutions that a toy model's SFT warm start imitates: the `solutions` entry of its config."""
 
     task: str
 
@@ -197,7 +197,7 @@ def find_task(name: str) -> Task:
 
 
 def set_sources() -> dict[str, type[SetSource]]:
-    """What the `source` of a set can be: a task that generates problems, a file, the Hub, or a split of the others."""
+    """Sources of a set by name: a file, the Hub, a split of the training set, and the tasks that generate problems."""
     from entropy_dynamics.tasks.sources import SOURCES
 
     return SOURCES | {name: task.generated for name, task in tasks().items() if task.generated is not None}

@@ -18,7 +18,7 @@ def write_problems(path: Path | str, problems: Iterable[Problem]) -> None:
 
 
 def load_problems(path: Path | str) -> list[Problem]:
-    """What `write_problems` wrote, in its order. Raises UserError for anything else."""
+    """Read the output of `write_problems`. Raises UserError for anything else."""
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file; create it with: entropy-dynamics problems")
     frame = read_parquet(path)

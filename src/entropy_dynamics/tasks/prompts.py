@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,11 +51,11 @@ def _messages(problem: Problem) -> list[dict[str, str]]:
     return [{"role": "system", "content": instruction}, {"role": "user", "content": problem.text}]
 
 
-def find_problem(directory: Path, sets: Sequence[str], problem_id: str | None) -> tuple[str, Problem]:
+def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
     """The problem of that id in the first of `sets` that has it, or the first of all, and the name of its set.
 
     Raises:
-        UserError: an id that none has; the nearest one is named.
+        UserError: no problem has this id; the nearest one is named.
     """
     ids = []
     for name in sets:
@@ -67,12 +67,10 @@ def find_problem(directory: Path, sets: Sequence[str], problem_id: str | None) -
     raise UserError(f"no problem {problem_id!r} in {directory}; did you mean {close[0]!r}?")
 
 
-def write_prompts(directory: Path, sets: Sequence[str], prompt_format: str) -> list[Path]:
+def write_prompts(directory: Path, sets: Iterable[str], prompt_format: str) -> None:
     """For each problem set in `directory` write `<set>.prompts.jsonl`: ids and previews of the prompts."""
-    written = []
     for name in sets:
         problems = load_problems(directory / f"{name}.parquet")
         rows = [{"id": problem.id, "prompt": preview_prompt(problem, prompt_format)} for problem in problems]
-        written.append(directory / f"{name}.prompts.jsonl")
-        write_text(written[-1], "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return written
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_text(directory / f"{name}.prompts.jsonl", lines)

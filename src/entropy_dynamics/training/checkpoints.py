@@ -1,7 +1,7 @@
-"""Checkpoints: what a run needs to resume, written whole or not at all, readable by another number of ranks.
+"""Checkpoints: the state of a run, written whole or not at all, readable by another number of ranks.
 
 Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), everything else into
-one JSON file that is written last. It holds the hash of every other file, so that a damaged checkpoint is detected and
+one JSON file that is written last. It has the hash of every other file, so that a damaged checkpoint is detected and
 the one before it used. No random state is kept: random numbers belong to the seed and the number of the step.
 """
 
@@ -31,14 +31,14 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Checkpoints:
-    """The checkpoints of one run, in the folders <fingerprint of what it is made from>/step<n> after n steps."""
+    """The checkpoints of one run, in the folders <fingerprint of config and inputs>/step<n> after n steps."""
 
     def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], made_by: dict[str, Any], kept: int):
         """
         Args:
             made_from: config and hashes of the inputs. Checkpoints of anything else are never resumed or deleted.
             made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`: a
-                run of days need not start over for a new version, but its provenance has to say so.
+                run of days need not start over for a new version, but its provenance records it.
             kept: how many of the latest to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
@@ -47,7 +47,7 @@ class Checkpoints:
         self.writing: tuple[Path, Any, dict[str, Any]] | None = None
         self.latest = 0  # steps done at the latest complete checkpoint; before the first step none is needed
         self.damaged: list[Path] = []  # skipped by `resume`; deleted once a complete one follows them
-        # Saving overlaps with training, so it needs a process group of its own.
+        # Saving overlaps with training, so it needs a separate process group.
         self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
     def save(self, trained: Trained, rows: list[dict[str, float]], method_state: dict[str, float]) -> None:
@@ -141,13 +141,14 @@ class Checkpoints:
             return f"{RECORD} is missing", {}
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"{RECORD} cannot be read", {}
-        if missing := sorted(name for name in files if not (path / name).is_file()):
-            return f"{missing[0]} is missing", record
         found = self._hashes(path)
-        if changed := sorted(name for name in files if files[name] != found[name]):
-            return f"{changed[0]} was modified", record
-        if extra := sorted(found.keys() - files.keys()):  # the reader would load it too
-            return f"{extra[0]} does not belong to it", record
+        for name in sorted(files.keys() | found.keys()):
+            if name not in found:
+                return f"{name} is missing", record
+            if name not in files:  # the reader would load it too
+                return f"{name} does not belong to it", record
+            if files[name] != found[name]:
+                return f"{name} was modified", record
         return None, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
@@ -197,7 +198,7 @@ class Checkpoints:
 def _faults(path: Path, removed: bool = False):
     """Turn a failure of the storage, on any rank, into a one-line UserError.
 
-    removed: delete what was written. With several ranks that waits for the next save, as others may still write.
+    removed: delete the written files. With several ranks that waits for the next save, as others may still write.
     """
     try:
         with warnings.catch_warnings():

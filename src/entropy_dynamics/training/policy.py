@@ -15,7 +15,7 @@ from entropy_dynamics.training.batch import RolloutBatch
 class Policy(nn.Module):
     """A causal language model whose forward returns token statistics, so that logits are never held.
 
-    It is a module of its own because FSDP gathers parameters around a module's forward (distributed/sharding.py).
+    It is a separate module because FSDP gathers parameters around a module's forward (distributed/sharding.py).
     """
 
     def __init__(self, model: PreTrainedModel):

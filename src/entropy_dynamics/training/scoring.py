@@ -12,7 +12,7 @@ class Scoring(Enum):
 
 
 def choose_scoring(method: Method, updates_per_batch: int, *, fits_single_forward: bool) -> Scoring:
-    """The cheapest way that gives `method` what it needs.
+    """The cheapest way that gives `method` the statistics that it needs.
 
     Args:
         method: weights that depend on the whole batch, or a denominator that does, need statistics of all tokens

@@ -7,22 +7,17 @@ from math import comb
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks import GeneratedSet, Problem, Range
+from entropy_dynamics.tasks import GeneratedSet, Problem, ordered
 
 DIGITS = 9  # the numbers are 1 to 9: adding a zero changes nothing
 _SUM = re.compile(r"\d+(\+\d+)+")
 
 
-def _terms(terms: tuple[int, int]) -> tuple[int, int]:
-    if terms[0] < 2 or terms[1] > 1000:
-        raise ValueError(f"{list(terms)} should be between 2 and 1000")
-    return terms
-
-
-TermRange = Annotated[Range, AfterValidator(_terms)]
+Terms = Annotated[int, Field(ge=2, le=1000)]
+TermRange = Annotated[tuple[Terms, Terms], Field(strict=False), AfterValidator(ordered)]
 
 
 class ArithmeticSet(GeneratedSet):

@@ -20,7 +20,7 @@ class Expression:
     """Without spaces and leading zeros, with the operators + - * /."""
     value: Fraction
     numbers: Counter[int]
-    """How often it has each number."""
+    """Its numbers with their counts."""
 
 
 def parse_expression(text: str) -> Expression | None:

@@ -11,24 +11,19 @@ import numpy as np
 from pydantic import AfterValidator, Field, PositiveInt
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks import GeneratedSet, Problem, Range
+from entropy_dynamics.tasks import GeneratedSet, Problem, Range, ordered
 from entropy_dynamics.validation import Section
 
 Operation = Literal["+", "-", "*", "/"]
+Count = Annotated[int, Field(ge=2, le=6)]
 PATIENCE = 10_000  # draws in a row without a new problem: then there are hardly any left
 _PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
 
 
-def _searchable(numbers: tuple[int, int]) -> tuple[int, int]:
-    if numbers[0] < 2 or numbers[1] > 6:
-        raise ValueError(f"{list(numbers)} should be between 2 and 6")
-    return numbers
-
-
 class Rules(Section):
-    """Which problems there are. Solvable means with intermediate results that are positive integers up to `largest`."""
+    """The space of problems. Intermediate results are positive integers up to `largest`."""
 
-    numbers: Annotated[Range, AfterValidator(_searchable)]
+    numbers: Annotated[tuple[Count, Count], Field(strict=False), AfterValidator(ordered)]
     """[fewest, most] numbers given, all counts equally frequent; the search takes 0.3 s for a problem of 6."""
     values: Range
     """[smallest, largest] number given."""
@@ -65,7 +60,7 @@ class Move(NamedTuple):
 
 
 def parse_problem(text: str) -> tuple[Counter[int], int]:
-    """How often each number is given, and the target. Raises ValueError if the text is not of this form."""
+    """The numbers with their counts, and the target. Raises ValueError if the text is not of this form."""
     match = _PROBLEM.fullmatch(text.strip())
     if match is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
