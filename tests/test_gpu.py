@@ -51,7 +51,7 @@ def test_bfloat16_stays_near_and_keeps_fp32_master_weights(outcomes):
     assert not torch.equal(values, values.bfloat16().float())
 
 
-def test_a_checkpoint_written_in_the_background_resumes_the_run(outcomes):
+def test_a_checkpoint_resumes_the_run(outcomes):
     saved, resumed = outcomes["cuda", "checkpoint-save"], outcomes["cuda", "checkpoint-resume"]
     for part in ("policy", "critic"):
         for name, values in saved[part].items():

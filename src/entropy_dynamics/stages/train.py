@@ -9,7 +9,7 @@ import pandas as pd
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, identity, read_yaml, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
-from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, UserError
+from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import (
     FACTS,
     check_model_directory,
@@ -169,20 +169,14 @@ def _run(
                 rows.append(row)
                 trackers.log(int(row["step"]), row)
                 progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
-                checkpoints.finish()  # the one that an earlier step began to write
                 if every and len(rows) % every == 0 and len(rows) < steps:
                     checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
-        except EngineMismatchError:
-            checkpoints.finish()  # all ranks raise it together, so they can
-            raise
         except NotFiniteError as error:
             if every and not trainer.updates.stepped:
                 checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
-            checkpoints.finish()
             failure = layout.failure(config.model.name, method_name, seed)
             save_failure(failure, trainer, tokenizer, ranks, len(rows), str(error))
             raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
-    checkpoints.finish()
     return rows
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,16 +45,11 @@ class Checkpoints:
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
         self.earlier: list[dict[str, Any]] = []  # other code and packages that made some of the steps
-        self.writing: tuple[Path, Any, dict[str, Any]] | None = None
         self.latest = 0  # steps done at the latest complete checkpoint; before the first step none is needed
         self.damaged: list[Path] = []  # skipped by `resume`; deleted once a complete one follows them
-        # Saving overlaps with training, so it needs a separate process group.
-        self.group = torch.distributed.new_group(backend="gloo") if ranks.mesh is not None else None
 
     def save(self, trained: Trained, rows: list[dict[str, float]], method_state: dict[str, float]) -> None:
-        """Start writing a checkpoint after `len(rows)` steps, unless the latest one is of that step.
-
-        With ranks it is written in the background, and `finish` gives it its name.
+        """Write a checkpoint after `len(rows)` steps, unless the latest one is of that step, and delete older ones.
 
         Args:
             rows: the metrics of every step so far.
@@ -62,55 +58,39 @@ class Checkpoints:
         Raises:
             UserError: it cannot be written.
         """
-        self.finish()
-        steps = len(rows)
-        if steps == self.latest:
+        if len(rows) == self.latest:
             return
-        temporary = self.folder / f".step{steps}.partial"
+        temporary = self.folder / f".step{len(rows)}.partial"
         if self.ranks.is_main:
             for stale in self.folder.glob(".step*.partial"):  # of a run that was killed
                 shutil.rmtree(stale)
         self.ranks.barrier()
-        tensors = _tensors(trained, _state(trained))
-        writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-        record = {"steps_done": steps, "made_from": self.made_from, "rows": list(rows), "method": method_state}
+        record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
         record["made_by"] = [*self.earlier, self.made_by]
-        if self.group is None:
-            with _faults(temporary, removed=True):
-                dcp.save(tensors, storage_writer=writer, no_dist=True)
-                self._name(temporary, record)
-        else:
-            with _faults(temporary):
-                future = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
-            self.writing = (temporary, future, record)
-
-    def finish(self) -> None:
-        """Wait for the checkpoint that is being written, rename it to its final name, and delete older ones."""
-        if self.writing is None:
-            return
-        temporary, future, record = self.writing
-        self.writing = None
-        with _faults(temporary):
-            future.result()
-            self.ranks.barrier()
-            self._name(temporary, record)
+        writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
+        try:
+            with _one_line_faults(temporary):
+                dcp.save(_tensors(trained, _state(trained)), storage_writer=writer, no_dist=self.ranks.mesh is None)
+                record["files"] = self._hashes(temporary, to_disk=True)
+                if self.ranks.is_main:
+                    write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
+                    self._rename(temporary, self.folder / f"step{len(rows)}")
+        except BaseException:  # after Ctrl-C nothing half-written is left, and a full disk has no room for it
+            if self.ranks.is_main:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self.ranks.barrier()
+        self.latest, self.damaged = len(rows), []
 
-    def _name(self, temporary: Path, record: dict[str, Any]) -> None:
-        """Turn a completely written folder into a checkpoint."""
-        record["files"] = self._hashes(temporary, to_disk=True)
-        self.latest = record["steps_done"]
-        if self.ranks.is_main:
-            write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
-            final = self.folder / f"step{self.latest}"
-            if final.exists():  # only a damaged one can be there
-                shutil.rmtree(final)
-            temporary.rename(final)
-            flush(self.folder)
-            whole = [path for path in self._steps() if path not in self.damaged]
-            for path in {*self.damaged, *whole[: -self.kept]}:
-                shutil.rmtree(path, ignore_errors=True)
-        self.damaged = []
+    def _rename(self, temporary: Path, final: Path) -> None:
+        """Turn a completely written folder into a checkpoint, and delete older ones."""
+        if final.exists():  # only a damaged one can be there
+            shutil.rmtree(final)
+        temporary.rename(final)
+        flush(self.folder)
+        whole = [path for path in self._steps() if path not in self.damaged]
+        for path in {*self.damaged, *whole[: -self.kept]}:
+            shutil.rmtree(path, ignore_errors=True)
 
     def resume(self, trained: Trained) -> tuple[list[dict[str, float]], dict[str, float]]:
         """Load the latest undamaged checkpoint of this run into `trained`; a damaged one is skipped with a note.
@@ -172,8 +152,8 @@ class Checkpoints:
     def _load(self, path: Path, trained: Trained) -> None:
         state = _state(trained)
         tensors = _tensors(trained, state)  # these share memory with `state`, so loading fills both
-        with _faults(path):
-            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.group is None)
+        with _one_line_faults(path):
+            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
         for name, (module, optimizer) in trained.items():
             set_state_dict(
                 module,
@@ -184,7 +164,7 @@ class Checkpoints:
             )
 
     def delete(self) -> None:
-        """Delete the run's checkpoints, once it is written. One rank calls it, after `finish`."""
+        """Delete the run's checkpoints, once it is written. One rank calls it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
             self.root.rmdir()  # unless there are others
@@ -195,20 +175,13 @@ class Checkpoints:
 
 
 @contextmanager
-def _faults(path: Path, removed: bool = False):
-    """Turn a failure of the storage, on any rank, into a one-line UserError.
-
-    removed: delete the written files. With several ranks that waits for the next save, as others may still write.
-    """
+def _one_line_faults(path: Path) -> Iterator[None]:
+    """Turn a failure of the storage, on any rank, into a one-line UserError."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # `no_dist` says so
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as `no_dist` asks
             yield
-    except BaseException as error:
-        if removed:  # after Ctrl-C nothing half-written is left, and a full disk has no room for it
-            shutil.rmtree(path, ignore_errors=True)
-        if not isinstance(error, dcp.api.CheckpointException | OSError):
-            raise
+    except (dcp.api.CheckpointException, OSError) as error:
         causes = getattr(error, "failures", {None: (error, None)})
         cause = str(next(iter(causes.values()))[0]) or type(error).__name__
         raise UserError(f"checkpoint {path}: {cause.splitlines()[0]}") from error
