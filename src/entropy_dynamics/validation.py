@@ -77,12 +77,7 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise UserError(describe(error, where)) from None
-
-
-def describe(error: ValidationError, where: str | Callable[[Key], str] = "") -> str:
-    """The first of the errors, on one line."""
-    key, details = _innermost((), error.errors()[0])
+        key, details = _innermost((), error.errors()[0])
     message, file = details["msg"], where if isinstance(where, str) else where(key)
     name, value = dotted(key), details["input"]
     match details["type"]:
@@ -98,7 +93,7 @@ def describe(error: ValidationError, where: str | Callable[[Key], str] = "") -> 
         case _:
             shown = repr(value) if len(repr(value)) <= SHOWN_CHARACTERS else f"{repr(value)[:SHOWN_CHARACTERS]}..."
             text = f"{name} is {shown}; it {message.partition(' ')[2]}"
-    return " ".join((f"{file}: {text}" if file else text).split())
+    raise UserError(" ".join((f"{file}: {text}" if file else text).split()))
 
 
 def _innermost(outer: Key, details: ErrorDetails) -> tuple[Key, ErrorDetails]:

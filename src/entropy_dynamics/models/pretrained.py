@@ -96,11 +96,15 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
 
 def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
     """Check `source` and assemble `out` from it; `source` stays unchanged."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     configuration, internlm3 = _transformers_config(source, model.shape)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
         raise UserError(f"no tokenizer in {source}")
-    skeleton = _skeleton(configuration)
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(configuration, trust_remote_code=False)
     _check_weights(skeleton, weights, tied=configuration.tie_word_embeddings)
     with written_whole(out) as directory:
         directory.mkdir()
@@ -170,17 +174,8 @@ def _weight_files(source: Path) -> list[Path]:
     return files
 
 
-def _skeleton(configuration: "PreTrainedConfig") -> "PreTrainedModel":
-    """The model without its weights."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(configuration, trust_remote_code=False)
-
-
 def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool) -> None:
-    """Raise UserError unless the files hold exactly the model's tensors.
+    """Raise UserError unless the files have exactly the model's tensors.
 
     transformers would only warn, initialize missing ones at random and ignore unknown ones.
     """

@@ -19,17 +19,12 @@ def prepare_model(config: StageConfig, layout: Layout) -> Path:
 
     A model that the scale lists in `toy_models` is built; any other is pretrained (see `prepare_pretrained`).
     """
-    out = layout.model(config.model.name)
-    problems = {one.text for name in config.data.sets for one in load_problems(layout.problems(name))}
-    if config.model.name in config.toy_models:
-        _build(config, out, exclude=problems)
-    else:
-        prepare_pretrained(config, out, sorted(problems))
-    return out
-
-
-def _build(config: StageConfig, out: Path, exclude: set[str]) -> None:
     name = config.model.name
+    out = layout.model(name)
+    problems = {one.text for dataset in config.data.sets for one in load_problems(layout.problems(dataset))}
+    if name not in config.toy_models:
+        prepare_pretrained(config, out, sorted(problems))
+        return out
     spec = config.toy_models[name]
     tokenizer = build_tokenizer(spec.tokenizer)
     model = build_toy_model(spec, tokenizer)
@@ -39,7 +34,7 @@ def _build(config: StageConfig, out: Path, exclude: set[str]) -> None:
             tokenizer,
             spec.warm_start,
             seed=spec.seed,
-            exclude=exclude,
+            exclude=problems,
             max_new_tokens=config.sampling.max_new_tokens,
             progress=lambda _, loss: progress.step(loss=loss),
         )
@@ -58,3 +53,4 @@ def _build(config: StageConfig, out: Path, exclude: set[str]) -> None:
             "spec": spec.model_dump(),
         }
         write_facts(directory, facts)
+    return out

@@ -60,15 +60,15 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
     held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
-    if len(prompts) < len(problems) and ranks.is_main:
+    if len(prompts) < len(problems):
         _note(
             f"{len(problems) - len(prompts)} of {len(problems)} training problems are left out: their prompts are over "
-            f"{config.sampling.max_prompt_tokens} tokens"
+            f"{config.sampling.max_prompt_tokens} tokens",
+            ranks,
         )
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
-    inputs = [base / FACTS, layout.pass_rates, layout.problems(TRAIN), layout.problems(VALIDATION_SET)]
-    record = provenance(inputs)
+    record = provenance([base / FACTS, layout.pass_rates, layout.problems(TRAIN), layout.problems(VALIDATION_SET)])
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
@@ -106,9 +106,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             engine_tolerance=config.engine.tolerance,
             ranks=ranks,
         )
-        note = method.note(config.training.updates_per_batch)
-        if note is not None and ranks.is_main:
-            _note(note)
+        if note := method.note(config.training.updates_per_batch):
+            _note(note, ranks)
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),
             ranks,
@@ -157,11 +156,10 @@ def _run(
     start = len(rows)
     if start:
         trainer.method.load_state_dict(method_state)
-    if ranks.is_main and start:
         others = "; other code or packages made some of its steps" if checkpoints.earlier else ""
-        _note(f"resumes from the checkpoint after step {start}{others}")
-    elif ranks.is_main and checkpoints.others():
-        _note(f"{checkpoints.root} has checkpoints of another config or other inputs")
+        _note(f"resumes from the checkpoint after step {start}{others}", ranks)
+    elif checkpoints.others():
+        _note(f"{checkpoints.root} has checkpoints of another config or other inputs", ranks)
     name = f"{config.model.name} {method_name} seed {seed}"
     with Progress(name, steps, done=start, shown=ranks.is_main) as progress:
         try:
@@ -180,8 +178,9 @@ def _run(
     return rows
 
 
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+def _note(text: str, ranks: Ranks) -> None:
+    if ranks.is_main:
+        print(f"note: {text}", file=sys.stderr)
 
 
 def _refuse_to_replace(run: Path, config: RunConfig) -> None:
