@@ -110,9 +110,9 @@ def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
 
 def test_distances_are_beyond_one_exactly_where_there_is_a_verdict():
     claims = [claim.spec for claim in load_claims(SCALE, SEEDS, ROOT / "experiments")]
-    above = next(one for one in claims if one.bounds == (0, None))
+    above = next(one for one in claims if one.bounds == (0, np.inf))
     within = next(one for one in claims if one.bounds == (0.95, 1.05))
-    below = next(one for one in claims if one.bounds == (None, 0))
+    below = next(one for one in claims if one.bounds == (-np.inf, 0))
     assert distance(above, Interval(2, 1, 5)) == pytest.approx(2)
     assert distance(above, Interval(2, -2, 3)) == pytest.approx(0.5)
     assert distance(above, Interval(-2, -3, -1)) == pytest.approx(-2)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.claims import Claim, ClaimSpec, load_claims, read_claims
+from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Seeds
 from entropy_dynamics.analysis.paper_gains import judge_gains
 from entropy_dynamics.analysis.results import Model, Results
@@ -45,7 +45,7 @@ def write_claims(
         )
         for claim, finding in zip(claims, findings, strict=True)
     ]
-    gains = judge_gains(file.paper, source.paper, tests["paper_gain"])
+    gains = list(judge_gains(file.paper, source.paper, tests["paper_gain"]))
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
     head, summaries = f"{scale} scale: {'; '.join(ran)}", (summary_line(entries), gains_line(gains))
     values: dict[str, Any] = {"head": head, "tests": tests, "summary": summaries[0], "gains_summary": summaries[1]}
@@ -86,7 +86,7 @@ def _model(source: Results, name: str) -> Model | None:
         return None
 
 
-def _statement(claim: Claim[ClaimSpec], models: dict[str, Model | None]) -> str:
+def _statement(claim: Claim, models: dict[str, Model | None]) -> str:
     name = claim.models[0] if claim.models else ""
     if model := models.get(name):
         name = f"the {model.ran}" if model.toy else model.ran

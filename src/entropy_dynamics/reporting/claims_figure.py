@@ -23,7 +23,7 @@ STYLES: dict[str, Look] = {
 
 
 def write_figure(
-    claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set[str], notes: list[str], png: Path, svg: Path
+    claims: list[Claim], findings: list[Finding], replaced: set[str], notes: list[str], png: Path, svg: Path
 ) -> None:
     """One row per claim, in the order of the file. `replaced`: models under whose name a smaller one ran."""
     with matplotlib.rc_context(RC):
@@ -37,15 +37,13 @@ def distance(claim: ClaimSpec, interval: Interval) -> float:
     """
     effect, (low, high) = interval.value, claim.bounds
     below, above = max(effect - interval.low, TINY), max(interval.high - effect, TINY)
-    margins = []
-    if low is not None:
-        margins.append((effect - low) / (below if effect > low else above))
-    if high is not None:
-        margins.append((high - effect) / (above if effect < high else below))
-    return min(margins)
+    return min(
+        (effect - low) / (below if effect > low else above),
+        (high - effect) / (above if effect < high else below),
+    )
 
 
-def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set[str], notes: list[str]) -> Figure:
+def _draw(claims: list[Claim], findings: list[Finding], replaced: set[str], notes: list[str]) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.0 + 0.132 * len(claims)), layout="constrained")
     ax = figure.subplots()
     ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
