@@ -327,6 +327,8 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert frame.loc["grpo"].seeds == 3
     assert frame.loc["grpo"].final_entropy_low < frame.loc["grpo"].final_entropy < frame.loc["grpo"].final_entropy_high
     assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
+    write_metrics(tmp_path / SCALE, Run(MODEL, "clip_v", 1), entropy=np.nan)  # diverged, and drawn all the same
+    assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
 
 
 # Errors

@@ -1,4 +1,4 @@
-"""The verdicts on the paper's claims: claims.json, .md, .html, .png and .svg."""
+"""Verdicts on the paper's claims: claims.json, .md, .html, .png and .svg."""
 
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,21 @@ def write_claims(
     ]
     gains = list(judge_gains(file.paper, source.paper, tests["paper_gain"]))
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
-    head, summaries = f"{scale} scale: {'; '.join(ran)}", (summary_line(entries), gains_line(gains))
-    values: dict[str, Any] = {"head": head, "tests": tests, "summary": summaries[0], "gains_summary": summaries[1]}
-    values |= {"claims": [_texts(one) for one in entries], "gains": [_texts(one) for one in gains]}
+    head, summary, gains_summary = f"{scale} scale: {'; '.join(ran)}", summary_line(entries), gains_line(gains)
+    values = {
+        "head": head,
+        "summary": summary,
+        "gains_summary": gains_summary,
+        "tests": tests,
+        "claims": [_cells(entry) for entry in entries],
+        "gains": [_cells(entry) for entry in gains],
+    }
     json, md, html, png, svg = (source.layout.claims(suffix) for suffix in ("json", "md", "html", "png", "svg"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
     write_text(html, fill("claims.html", **values))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
-    write_figure(claims, findings, replaced, [head, *summaries], png, svg)
+    write_figure(claims, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg, html]
 
 
@@ -79,7 +85,7 @@ def _counts(entries: list[dict[str, Any]]) -> list[int]:
 
 
 def _model(source: Results, name: str) -> Model | None:
-    """None where the model did not run."""
+    """None if the model did not run."""
     try:
         return source.model(name)
     except UserError:
@@ -93,8 +99,8 @@ def _statement(claim: Claim, models: dict[str, Model | None]) -> str:
     return claim.spec.statement.replace("{model}", name)
 
 
-def _texts(entry: dict[str, Any]) -> dict[str, str]:
-    """An entry as cells."""
+def _cells(entry: dict[str, Any]) -> dict[str, str]:
+    """An entry as the cells of a row."""
     effect, detectable = "none", "none"
     if entry["effect"] is not None:
         interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
