@@ -1,4 +1,4 @@
-"""The file of claims, and what is written about the verdicts, from synthetic runs."""
+"""The file of claims, and the verdicts as they are written, from synthetic runs."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps
     write_parquet(Run(model, method, seed).metrics_file(results), frame)
 
 
-# What is written
+# Output files
 
 
 def test_without_any_run_every_claim_says_what_is_missing(tmp_path):
@@ -63,7 +63,7 @@ def results(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_json_is_what_the_contract_says(results):
+def test_claims_json_has_the_promised_keys(results):
     found = list(entries(results).values())
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "test", "seeds", "reason"]

@@ -185,7 +185,7 @@ def test_a_pretrained_model_goes_under_its_own_name(small, facts, shown):
     assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {shown}
 
 
-def test_one_seed_is_said_to_be_one(results, tmp_path):
+def test_captions_name_a_single_seed(results, tmp_path):
     one = {"tables": 1, "extras": 1}
     shutil.copytree(results, tmp_path / SCALE)
     caption = draw("table1", tmp_path / SCALE, one)[1].read_text()
@@ -350,7 +350,7 @@ def test_a_missing_column_is_named(small):
         draw("figure5", small, SEEDS)
 
 
-def test_a_file_that_is_no_parquet_is_named(small):
+def test_a_damaged_parquet_file_is_named(small):
     Run(MODEL, "grpo", 0).metrics_file(small).write_text("no")
     with pytest.raises(UserError, match=r"seed0/metrics.parquet is not a readable parquet file"):
         draw("figure5", small, SEEDS)

@@ -1,4 +1,4 @@
-"""Intervals against closed forms, simulated coverage and cases worked by hand."""
+"""Intervals against closed forms, simulated coverage and hand-worked cases."""
 
 import time
 
@@ -74,7 +74,7 @@ def test_separate_runs_widen_the_difference():
     assert not paired_difference(a, b).excludes_zero
 
 
-def test_all_alike_is_no_certainty():
+def test_identical_values_are_not_certain():
     # Clopper-Pearson: n of n solved leaves a share of at least 0.025^(1/n).
     always = bootstrap_interval(np.ones((3, 30)))
     assert (always.value, always.low, always.high) == pytest.approx((1, 0.025 ** (1 / 30), 1))
@@ -90,7 +90,7 @@ def test_all_alike_is_no_certainty():
     assert (between.low, between.high) == pytest.approx((-0.6, 0.6))
 
 
-def test_rounding_is_not_an_effect():
+def test_rounding_errors_are_not_an_effect():
     assert not Interval(0.1, 1e-16, 0.2).excludes_zero
     assert not Interval(0.0, 0.0, 0.0).excludes_zero
     assert Interval(-0.1, -0.2, -0.01).excludes_zero
@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_interval():
 
 
 @pytest.mark.parametrize("values", [np.zeros((0, 5)), np.array([0.5, np.nan]), np.zeros((2, 2, 2))])
-def test_what_cannot_be_resampled_is_refused(values):
+def test_values_that_cannot_be_resampled_are_refused(values):
     with pytest.raises(ValueError, match="finite"):
         bootstrap_interval(values)
 

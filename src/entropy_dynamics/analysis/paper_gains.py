@@ -1,4 +1,4 @@
-"""The paper's own gains against the noise of sampling the answers, from its printed scores alone."""
+"""The gains that the paper reports against their sampling noise, from its printed scores alone."""
 
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,7 @@
 """The verdict on one claim: an effect, its 95 % interval, and on which side of the threshold the interval lies.
 
 Three seeds are too few for a percentile bootstrap over them: where the seeds differ more than the samples of one run,
-it covers about 90 % instead of 95 %. So here what varies between seeds gets Student's t interval.
+it covers about 90 % instead of 95 %. So variation between seeds gets Student's t interval.
 """
 
 import math
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass
 class Finding:
-    """What a claim's runs show."""
+    """The evidence of a claim's runs, and the verdict."""
 
     interval: Interval = field(default_factory=Interval)
     seeds: dict[str, int] = field(default_factory=dict)
@@ -168,10 +168,10 @@ def _curve_difference(claim: Claim, spec: CurveDifference, results: Results, fou
 
 
 def _curves(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> dict[str, list[np.ndarray]]:
-    """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all of them have."""
+    """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all runs share."""
     frames: dict[str, list[pd.DataFrame]] = {method: [] for method in claim.seeds}
     for run in claim.all_runs():
-        of_run = Finding() if run.method in claim.spread else found  # for the spread, any seeds will do
+        of_run = Finding() if run.method in claim.spread else found  # its variance needs only some seeds
         frame = of_run.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
         frames[run.method] += [] if frame is None else [frame]
     lengths = {len(frame) for seeds in frames.values() for frame in seeds}
@@ -199,7 +199,7 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
 
 
 def _statistic(name: str, rows: np.ndarray) -> float:
-    """A number from [steps, columns]; NaN where it is undefined."""
+    """The statistic of [steps, columns]; NaN if undefined."""
     if not len(rows) or (name == "correlation" and len(rows) < MIN_STEPS):
         return float("nan")
     first, second = rows[:, 0], rows[:, -1]

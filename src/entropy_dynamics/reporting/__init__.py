@@ -25,7 +25,7 @@ def render(
         UserError: an unknown name, or a file of a run that is missing or damaged; then nothing is written.
     """
     experiment = load_experiment(name, scale, seeds, experiments)
-    if isinstance(experiment.spec, ScoresSpec):  # without matplotlib, whose import takes half of a table's time
+    if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
         from entropy_dynamics.reporting.tables import write_table as write
     else:
         from entropy_dynamics.reporting.figures import write_figure as write

@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding
 from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, save
 
-FARTHEST = 4.5  # half-widths; what lies farther is drawn there, as an arrow
+FARTHEST = 4.5  # half-widths; effects beyond it are drawn there, as arrows
 TINY = 1e-9  # an interval may have no width after rounding
 STYLES: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
@@ -54,7 +54,7 @@ def _draw(claims: list[Claim], findings: list[Finding], replaced: set[str], note
         number = f"{effect:.2g}".replace("-", "−") if np.isfinite(effect) else "no data"
         if np.isfinite(finding.interval.low):
             _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
-        elif np.isfinite(effect):  # nothing to measure its distance in
+        elif np.isfinite(effect):  # no interval to measure its distance with
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
     labels = [claim.spec.label + (" †" if replaced & set(claim.models) else "") for claim in claims]
@@ -73,7 +73,7 @@ def _draw(claims: list[Claim], findings: list[Finding], replaced: set[str], note
 
 
 def _draw_interval(ax: Axes, row: int, x: float, look: Look) -> None:
-    """The effect at x with its interval, two half-widths long; an arrow at the edge for what lies beyond."""
+    """The effect at x with its interval, two half-widths long; an arrow if it is beyond the edge."""
     if abs(x) <= FARTHEST - 1:
         ax.plot([x - 1, x + 1], [row, row], color=look["color"], linewidth=1, zorder=2)
         ax.plot(x, row, look["marker"], color=look["color"], markersize=4, markeredgecolor="white", markeredgewidth=0.4)

@@ -89,7 +89,7 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
 
 
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
-    """Labels, scales and limits; `levels` of the paper are in sight."""
+    """Labels, scales and limits, with the paper's `levels` in view."""
     ax.set_ylabel(column(panel.columns[0]).axis)
     ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     if panel.log:
@@ -97,7 +97,7 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
         ax.yaxis.set_minor_formatter(NullFormatter())
         values = np.concatenate([line.curve["value"] for line in lines])
         positive = values[values > 0]
-        if len(positive):  # whole decades, without those that a value happening to lie at zero would add
+        if len(positive):  # whole decades; a quantile, since a value near zero would add many
             low, high = np.log10([min([np.quantile(positive, 0.1), *levels]), max([positive.max(), *levels])])
             ax.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
     else:
@@ -108,7 +108,7 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
 
 
 def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
-    """One y axis for neighbours that draw the same quantity, if readers compare its levels."""
+    """Share the y axis of neighbours with the same quantity, if readers compare its levels."""
     for row in range(len(panels) // 2 if axes.shape[1] == 2 else 0):
         left, right = panels[2 * row : 2 * row + 2]
         if left.columns == right.columns and column(left.columns[0]).same_axis:
@@ -120,7 +120,7 @@ def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
 
 
 def _above_title(ax: Axes) -> Look:
-    """Where a legend stands so that it clears the title, whose height is known in points and not in axes."""
+    """Position of a legend above the title, whose height is known in points, not in axes coordinates."""
     lines = 1 + ax.get_title().count("\n") if ax.get_title() else 0
     height = 4 + 1.25 * ax.title.get_fontsize() * lines
     above = ax.transAxes + ScaledTranslation(0, height / 72, ax.figure.dpi_scale_trans)
@@ -128,7 +128,7 @@ def _above_title(ax: Axes) -> Look:
 
 
 def _legend_columns(handles: list[Line2D], characters: int) -> int:
-    """As many entries per row as fit; mathtext counts for about half of its source."""
+    """Number of entries that fit in a row; mathtext is about half as wide as its source."""
     widest = max(len(h.get_label()) * (0.5 if "$" in h.get_label() else 1) for h in handles) + 6
     return max(1, min(len(handles), int(characters / widest)))
 

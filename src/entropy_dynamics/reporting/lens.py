@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
 HEADINGS = ("$+$\nraise", "$+$\nlower", "$-$\nraise", "$-$\nlower")  # of PARTS
-# Dropped is blue, amplified orange, untouched white. In grey both ends are dark, and the numbers tell.
+# Dropped is blue, amplified orange, unchanged white. In grey both ends are dark; the numbers distinguish them.
 COLOURS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
 
 
