@@ -125,7 +125,7 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
     for name in names or known_experiments(ROOT / "experiments"):
         experiment = load_experiment(name, scale, seeds, ROOT / "experiments")
         for run in experiment.runs:
-            if run.metrics_file(results) in experiment.metrics_files(results):
+            if run.metrics_file(results) in experiment.input_files(results):
                 write_metrics(results, run)
             for dataset in experiment.evaluations:
                 write_evaluation(results, run, dataset)

@@ -1,4 +1,4 @@
-"""The file of claims, and what is written about the verdicts, from synthetic runs."""
+"""The file of claims, and the verdicts as they are written, from synthetic runs."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps
     write_parquet(Run(model, method, seed).metrics_file(results), frame)
 
 
-# What is written
+# Output files
 
 
 def test_without_any_run_every_claim_says_what_is_missing(tmp_path):
@@ -63,7 +63,7 @@ def results(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_json_is_what_the_contract_says(results):
+def test_claims_json_has_the_promised_keys(results):
     found = list(entries(results).values())
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "test", "seeds", "reason"]
@@ -110,9 +110,9 @@ def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
 
 def test_distances_are_beyond_one_exactly_where_there_is_a_verdict():
     claims = [claim.spec for claim in load_claims(SCALE, SEEDS, ROOT / "experiments")]
-    above = next(one for one in claims if one.bounds == (0, None))
+    above = next(one for one in claims if one.bounds == (0, np.inf))
     within = next(one for one in claims if one.bounds == (0.95, 1.05))
-    below = next(one for one in claims if one.bounds == (None, 0))
+    below = next(one for one in claims if one.bounds == (-np.inf, 0))
     assert distance(above, Interval(2, 1, 5)) == pytest.approx(2)
     assert distance(above, Interval(2, -2, 3)) == pytest.approx(0.5)
     assert distance(above, Interval(-2, -3, -1)) == pytest.approx(-2)

@@ -185,7 +185,7 @@ def test_a_pretrained_model_goes_under_its_own_name(small, facts, shown):
     assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {shown}
 
 
-def test_one_seed_is_said_to_be_one(results, tmp_path):
+def test_captions_name_a_single_seed(results, tmp_path):
     one = {"tables": 1, "extras": 1}
     shutil.copytree(results, tmp_path / SCALE)
     caption = draw("table1", tmp_path / SCALE, one)[1].read_text()
@@ -327,6 +327,8 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert frame.loc["grpo"].seeds == 3
     assert frame.loc["grpo"].final_entropy_low < frame.loc["grpo"].final_entropy < frame.loc["grpo"].final_entropy_high
     assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
+    write_metrics(tmp_path / SCALE, Run(MODEL, "clip_v", 1), entropy=np.nan)  # diverged, and drawn all the same
+    assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
 
 
 # Errors
@@ -348,7 +350,7 @@ def test_a_missing_column_is_named(small):
         draw("figure5", small, SEEDS)
 
 
-def test_a_file_that_is_no_parquet_is_named(small):
+def test_a_damaged_parquet_file_is_named(small):
     Run(MODEL, "grpo", 0).metrics_file(small).write_text("no")
     with pytest.raises(UserError, match=r"seed0/metrics.parquet is not a readable parquet file"):
         draw("figure5", small, SEEDS)

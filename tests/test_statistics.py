@@ -1,8 +1,9 @@
-"""Intervals against closed forms, simulated coverage and cases worked by hand."""
+"""Intervals against closed forms, simulated coverage and hand-worked cases."""
 
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.statistics import Interval, bootstrap_interval, curve_over_seeds, paired_difference
@@ -73,7 +74,7 @@ def test_separate_runs_widen_the_difference():
     assert not paired_difference(a, b).excludes_zero
 
 
-def test_all_alike_is_no_certainty():
+def test_identical_values_are_not_certain():
     # Clopper-Pearson: n of n solved leaves a share of at least 0.025^(1/n).
     always = bootstrap_interval(np.ones((3, 30)))
     assert (always.value, always.low, always.high) == pytest.approx((1, 0.025 ** (1 / 30), 1))
@@ -89,7 +90,7 @@ def test_all_alike_is_no_certainty():
     assert (between.low, between.high) == pytest.approx((-0.6, 0.6))
 
 
-def test_rounding_is_not_an_effect():
+def test_rounding_errors_are_not_an_effect():
     assert not Interval(0.1, 1e-16, 0.2).excludes_zero
     assert not Interval(0.0, 0.0, 0.0).excludes_zero
     assert Interval(-0.1, -0.2, -0.01).excludes_zero
@@ -102,7 +103,7 @@ def test_the_same_seed_gives_the_same_interval():
 
 
 @pytest.mark.parametrize("values", [np.zeros((0, 5)), np.array([0.5, np.nan]), np.zeros((2, 2, 2))])
-def test_what_cannot_be_resampled_is_refused(values):
+def test_values_that_cannot_be_resampled_are_refused(values):
     with pytest.raises(ValueError, match="finite"):
         bootstrap_interval(values)
 
@@ -116,17 +117,13 @@ def test_the_largest_case_takes_well_under_a_second():
 
 
 def test_curves():
-    steps = np.arange(4)
-    one = curve_over_seeds([steps], [np.array([1.0, np.nan, 3.0, 4.0])])
-    assert one.step.tolist() == [0, 2, 3]
-    assert one.low is None
-    assert one.high is None
-    three = curve_over_seeds(
-        [steps, steps[:3], steps], [np.array([1.0, 2, 3, 4]), np.array([2.0, 4, 6]), np.array([3.0, np.inf, 0, 9])]
-    )
-    assert three.step.tolist() == [0, 2]  # step 1 is infinite in one seed, step 3 missing in another
-    assert three.mean.tolist() == [2, 3]
-    assert (three.low.tolist(), three.high.tolist()) == ([1, 0], [3, 6])
-    assert three.seeds == 3
-    empty = curve_over_seeds([steps, steps], [np.full(4, np.nan), np.ones(4)])
-    assert empty.step.size == empty.mean.size == 0
+    def seed(*values):
+        return pd.Series(values, index=range(len(values)), dtype=float)
+
+    one = curve_over_seeds([seed(1, np.nan, 3, 4)])
+    assert one["value"].to_dict() == {0: 1, 2: 3, 3: 4}
+    assert one[["low", "high"]].isna().all(axis=None)
+    three = curve_over_seeds([seed(1, 2, 3, 4), seed(2, 4, 6), seed(3, np.inf, 0, 9)])
+    # Step 1 is infinite in one seed, step 3 missing in another.
+    assert three.T.to_dict("list") == {0: [2, 1, 3], 2: [3, 0, 6]}
+    assert len(curve_over_seeds([seed(np.nan, np.nan), seed(1, 1)])) == 0

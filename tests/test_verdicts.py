@@ -118,7 +118,7 @@ def test_directions_of_figure1_against_the_noise_floor_of_grpo(tmp_path, entropy
     assert "one seed of s_star_keep_pos_gt" in found.reason
 
 
-def test_one_seed_of_each_is_no_verdict(tmp_path):
+def test_one_seed_of_each_is_inconclusive(tmp_path):
     write_curve(tmp_path, "grpo", 0, entropy=0.3)
     write_curve(tmp_path, "s_star_keep_pos_gt", 0, entropy=0.01)
     found = finding("figure1_keep_pos_gt", tmp_path, {"tables": 1, "extras": 1})
@@ -141,7 +141,7 @@ def test_collapse_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize(("level", "verdict"), [(-1.0, "holds"), (1.0, "does not hold"), (0.0, "inconclusive")])
-def test_what_happens_within_one_run_may_be_judged_from_one_seed(tmp_path, level, verdict):
+def test_claims_within_a_run_need_only_one_seed(tmp_path, level, verdict):
     noise = np.random.default_rng(1).standard_normal(STEPS)
     write_curve(tmp_path, "grpo", 0, neg_cov=1e-3 * (level + 0.5 * (noise - noise.mean())))
     found = finding("figure5_sign", tmp_path, {"tables": 1, "extras": 1})
@@ -150,8 +150,8 @@ def test_what_happens_within_one_run_may_be_judged_from_one_seed(tmp_path, level
     assert found.interval.value == pytest.approx(1e-3 * level, abs=1e-8)
 
 
-def test_blocks_widen_the_interval_of_a_run_whose_steps_hang_together(tmp_path):
-    """A slow wave: neighbouring steps say the same, so the interval is wider than that of as many independent steps."""
+def test_blocks_widen_the_interval_of_a_run_with_correlated_steps(tmp_path):
+    """A slow wave: neighbouring steps are alike, so the interval is wider than that of as many independent steps."""
     wave = np.sin(np.linspace(0, 4 * np.pi, 100, endpoint=False))
     widths = []
     for values in (wave, np.random.default_rng(0).permutation(wave)):
@@ -283,7 +283,7 @@ def test_competitive_is_against_the_mean_of_the_four(tmp_path):
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(5, abs=1.5))
 
 
-# What is missing or broken
+# Missing and damaged files
 
 
 def test_a_diverged_seed_is_named_and_allows_no_verdict(tmp_path):
@@ -311,7 +311,7 @@ def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
     assert "compared on the first 20 steps" in found.reason
 
 
-def test_runs_that_are_copies_are_no_certainty(tmp_path):
+def test_identical_runs_are_inconclusive(tmp_path):
     for seed in range(3):
         write_curve(tmp_path, "grpo", seed, entropy=0.3)
         write_curve(tmp_path, "clip_b", seed, entropy=0.4)
@@ -320,7 +320,7 @@ def test_runs_that_are_copies_are_no_certainty(tmp_path):
     assert "do not differ at all" in found.reason
 
 
-def test_evaluations_on_other_problems_are_no_verdict(tmp_path):
+def test_evaluations_on_other_problems_are_inconclusive(tmp_path):
     write_scores(tmp_path, "forking_tokens", [0.2, 0.21, 0.22])
     write_scores(tmp_path, "grpo", [0.4, 0.41, 0.42])
     write_samples(tmp_path, "grpo", 1, "aime25", np.ones((29, 32), bool))
@@ -329,7 +329,7 @@ def test_evaluations_on_other_problems_are_no_verdict(tmp_path):
     assert "seed1/aime25.parquet has other problems" in found.reason
 
 
-def test_broken_files_are_reasons_and_no_errors(tmp_path):
+def test_damaged_files_make_a_claim_inconclusive(tmp_path):
     for seed in range(3):
         write_curve(tmp_path, "grpo", seed)  # no neg_cov
     assert "has no column 'neg_cov'" in finding("figure5_sign", tmp_path).reason

@@ -56,7 +56,7 @@ def without(*keys: str):
     return change
 
 
-# Nothing is wrong
+# Sound results
 
 
 @pytest.mark.usefixtures("whole")
@@ -103,7 +103,7 @@ def test_cells_of_a_table(verify):
 
 
 @pytest.mark.usefixtures("project")
-def test_text_of_a_table_and_a_file_that_is_gone(verify):
+def test_text_of_a_table_and_a_deleted_file(verify):
     edit(RESULTS / "tables/table1.md", "Qwen2.5", "Qwen3.5")
     (RESULTS / "tables/table1.tex").unlink()
     code, findings, _ = verify()

@@ -289,7 +289,7 @@ def _verify(options: argparse.Namespace) -> int:
     verification = verify(_layout(options), options.scale, options.set)
     for line in (*verification.findings, verification.summary):
         print(line)
-    return 0 if verification.sound else 1
+    return 1 if verification.errors else 0
 
 
 def _plan(options: argparse.Namespace) -> None:

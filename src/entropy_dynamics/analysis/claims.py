@@ -1,30 +1,23 @@
-"""The paper's claims: what experiments/claims.yaml says of each, and the runs that it needs at one scale.
+"""The paper's claims: the schema of experiments/claims.yaml, and the runs that each claim needs at one scale.
 
 Snakemake asks this module for the input files of its rule, so it imports nothing heavy.
 """
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from entropy_dynamics.analysis.experiments import (
-    EXPERIMENTS,
-    Columns,
-    Names,
-    Run,
-    SeedGroup,
-    Seeds,
-    load_experiment,
-)
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Columns, Names, Run, SeedGroup, Seeds, load_experiment
 from entropy_dynamics.config import CONFIGS, load_config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
-"""Methods, and how many seeds of each. clip_b@mu=largest and =smallest are those of an experiment's sweep."""
+"""Methods and their seeds. clip_b@mu=largest and =smallest are the ends of a sweep."""
 Statistic = Literal["mean", "ratio", "correlation", "drop", "variation"]
 """mean | ratio of the means of two columns | correlation of two | drop of the mean from the first to the last tenth of
 the steps, as a share | variation: standard deviation over mean."""
@@ -32,13 +25,13 @@ COLUMNS_OF = {"mean": 1, "ratio": 2, "correlation": 2, "drop": 1, "variation": 1
 
 
 class ClaimSpec(Section):
-    """What the file says of every claim."""
+    """The keys that every claim has."""
 
     id: str
     label: str
     """In the figure of all claims."""
     statement: str
-    """{model} stands for what ran."""
+    """{model} is replaced by the model that ran."""
     place: str
     """In the paper."""
     test: str
@@ -56,21 +49,22 @@ class ClaimSpec(Section):
         return self
 
     @property
-    def bounds(self) -> tuple[float | None, float | None]:
-        """Ends of the claimed range, None where it is open."""
-        low, high = self.within or (self.above, self.below)
-        return low, high
+    def bounds(self) -> tuple[float, float]:
+        """Ends of the claimed range, infinite where it is open."""
+        if self.within:
+            low, high = self.within
+            return low, high
+        return -inf if self.above is None else self.above, inf if self.below is None else self.below
 
     @property
     def claimed(self) -> str:
-        low, high = self.bounds
-        if low is not None and high is not None:
-            return f"from {low:g} to {high:g}"
-        return f"below {high:g}" if low is None else f"above {low:g}"
+        if self.within:
+            return "from {:g} to {:g}".format(*self.within)
+        return f"below {self.below:g}" if self.above is None else f"above {self.above:g}"
 
 
 class LogitSteps(ClaimSpec):
-    """A theorem, on exact steps on the logits of single tokens."""
+    """A theorem, tested by exact steps on the logits of single tokens."""
 
     test: Literal["logit_steps"]
     theorem: Literal[1, 2]
@@ -103,7 +97,7 @@ class WithinRun(CurveClaim):
 
 
 class OverSeeds(CurveClaim):
-    """The statistic of one method, over its seeds."""
+    """The statistic of one method over its seeds."""
 
     test: Literal["over_seeds"]
     runs: Annotated[Methods, Field(max_length=1)]
@@ -117,7 +111,7 @@ class CurveDifference(CurveClaim):
     spread: dict[str, SeedGroup] = Field(default_factory=dict)
     """Runs that only help to estimate the variance between seeds."""
     sweep: str | None = None
-    """The experiment whose parameter values clip_b@mu=largest and =smallest refer to."""
+    """The experiment whose largest and smallest parameter values are meant."""
 
 
 class ScoreDifference(ClaimSpec):
@@ -164,7 +158,7 @@ def _distinct_ids(claims: list[ClaimSpec]) -> list[ClaimSpec]:
 
 
 class Descriptions(Section):
-    """What each test does."""
+    """Explanations of the tests, for readers of the verdicts."""
 
     logit_steps: str
     within_run: str
@@ -182,19 +176,18 @@ class ClaimsFile(Section):
     paper: PaperGains
 
 
-C = TypeVar("C", bound=ClaimSpec, covariant=True)
-
-
 @dataclass(frozen=True)
-class Claim(Generic[C]):
-    """A claim at one scale: its entry in the file, and the methods and seeds that it comes to."""
+class Claim:
+    """A claim at one scale: its entry in the file, and the methods that it compares, with their numbers of seeds."""
 
-    spec: C
-    runs: tuple[str, ...]
-    against: tuple[str, ...]
-    spread: tuple[str, ...]
-    seeds: dict[str, int]
-    """Of each of these methods."""
+    spec: ClaimSpec
+    runs: dict[str, int]
+    against: dict[str, int]
+    spread: dict[str, int]
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        return self.runs | self.against | self.spread
 
     @property
     def models(self) -> list[str]:
@@ -218,7 +211,7 @@ class Claim(Generic[C]):
         ]
 
     def files(self, results: Path, run: Run) -> list[Path]:
-        """What it reads of one of its runs."""
+        """The files of one of its runs that it reads."""
         evaluations = [run.evaluation_file(results, dataset) for dataset in self.evaluations]
         return evaluations or [run.metrics_file(results)]
 
@@ -233,21 +226,17 @@ def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
-def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> list[Claim[ClaimSpec]]:
+def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> list[Claim]:
     """All claims for one scale. Raises UserError as `read_claims`."""
-    return [_claim(spec, scale, seeds, experiments) for spec in read_claims(experiments).claims]
 
-
-def _claim(spec: ClaimSpec, scale: str, seeds: Seeds, experiments: Path) -> Claim[ClaimSpec]:
-    sides: list[dict[str, int]] = []
-    counts: dict[str, int] = {}
-    for side in ("runs", "against", "spread"):
+    def counts(spec: ClaimSpec, side: str) -> dict[str, int]:
         groups: Methods = getattr(spec, side, {})
-        own = {_swept(spec, method, scale, seeds, experiments): seeds[group] for method, group in groups.items()}
-        counts |= {method: max(count, counts.get(method, 0)) for method, count in own.items()}
-        sides.append(own)
-    runs, against, spread = map(tuple, sides)
-    return Claim(spec, runs, against, spread, counts)
+        return {_swept(spec, method, scale, seeds, experiments): seeds[group] for method, group in groups.items()}
+
+    return [
+        Claim(spec, *(counts(spec, side) for side in ("runs", "against", "spread")))
+        for spec in read_claims(experiments).claims
+    ]
 
 
 def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: Path) -> str:
@@ -255,30 +244,25 @@ def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: 
     prefix, _, end = method.rpartition("=")
     if end not in ("smallest", "largest"):
         return method
-    where = f"{experiments / 'claims.yaml'}: claim {spec.id}: {method}"
     sweep = getattr(spec, "sweep", None)
-    if sweep is None:
-        raise UserError(f"{where} needs the key `sweep`, the experiment with its values")
-    runs = load_experiment(sweep, scale, seeds, experiments).runs
-    swept = {run.method for run in runs if run.method.startswith(f"{prefix}=")}
+    runs = load_experiment(sweep, scale, seeds, experiments).runs if sweep else ()
+    swept = sorted(
+        (run.method for run in runs if run.method.startswith(f"{prefix}=")),
+        key=lambda name: float(name.rpartition("=")[2]),
+    )
     if not swept:
-        raise UserError(f"{where}: {sweep} has no runs {prefix}=...")
-    pick = min if end == "smallest" else max
-    return pick(swept, key=lambda name: float(name.rpartition("=")[2]))
+        where = f"{experiments / 'claims.yaml'}: claim {spec.id}"
+        raise UserError(f"{where}: {method} needs the key `sweep`, an experiment with runs {prefix}=...")
+    return swept[0 if end == "smallest" else -1]
 
 
 def input_files(
     results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> list[Path]:
-    """All that the claims are judged by in results/<scale>, of the models that the scale has; in a fixed order."""
+    """The files in results/<scale> that the claims are judged by, of the models that the scale has."""
     known, layout = load_config(scale, configs=configs).models, Layout(results)
-    needed = [
-        (run, file)
-        for claim in load_claims(scale, seeds, experiments)
-        for run in claim.all_runs()
-        if run.model in known
-        for file in claim.files(results, run)
-    ]
-    models = dict.fromkeys(run.model for run, _ in needed)
-    facts = [layout.model(model) / "model.json" for model in models]
-    return [layout.logit_steps, *facts, *dict.fromkeys(file for _, file in needed)]
+    claims = load_claims(scale, seeds, experiments)
+    needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in known]
+    facts = [layout.facts(run.model) for _, run in needed]
+    files = [file for claim, run in needed for file in claim.files(results, run)]
+    return list(dict.fromkeys([layout.logit_steps, *facts, *files]))

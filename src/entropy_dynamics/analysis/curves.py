@@ -1,4 +1,4 @@
-"""Training curves: what the columns of metrics.parquet are, and means over seeds."""
+"""Training curves: the columns of metrics.parquet, and their means over seeds."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import Curve, curve_over_seeds
+from entropy_dynamics.analysis.statistics import curve_over_seeds
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ def column(name: str) -> Column:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a panel, in the units of its axis."""
+    """One line of a panel, in the units of its axis; curves as of `curve_over_seeds`."""
 
     method: str
     column: str
-    curve: Curve
-    points: Curve | None
+    curve: pd.DataFrame
+    points: pd.DataFrame | None
     """A second column of the same runs."""
     lengths: tuple[int, ...]
     """Steps of each seed's run."""
@@ -65,16 +65,14 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
     model = experiment.model_of(panel)
     for method in experiment.methods(model, panel.methods):
         stored = [*panel.columns, *([panel.points] if panel.points else [])]
-        frames = [results.metrics(run, stored) for run in experiment.of(model, method)]
-        points = _curve(frames, panel.points) if panel.points else None
-        lengths = tuple(map(len, frames))
-        lines += [Line(method, name, _curve(frames, name), points, lengths) for name in panel.columns]
+        frames = [results.metrics(run, stored).set_index("step") for run in experiment.of(model, method)]
+        curves = {
+            name: curve_over_seeds([column(name).factor * frame[name].astype(float) for frame in frames])
+            for name in stored
+        }
+        points, lengths = curves.get(panel.points or ""), tuple(map(len, frames))
+        lines += [Line(method, name, curves[name], points, lengths) for name in panel.columns]
     return lines
-
-
-def _curve(frames: list[pd.DataFrame], name: str) -> Curve:
-    values = [column(name).factor * frame[name].to_numpy(float) for frame in frames]
-    return curve_over_seeds([frame["step"].to_numpy() for frame in frames], values)
 
 
 def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> pd.DataFrame:
@@ -86,7 +84,7 @@ def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: li
         for line in of_panel:
             for name, curve in ((line.column, line.curve), (panel.points or "", line.points)):
                 if curve is not None:
-                    shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.step}
-                    numbers = {"value": curve.mean, "low": curve.low, "high": curve.high, "seeds": curve.seeds}
-                    frames.append(pd.DataFrame(about | shown | numbers))
+                    shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.index}
+                    numbers = {"value": curve["value"], "low": curve["low"], "high": curve["high"]}
+                    frames.append(pd.DataFrame(about | shown | numbers | {"seeds": len(line.lengths)}))
     return pd.concat(frames, ignore_index=True)

@@ -1,4 +1,4 @@
-"""Histograms over problems: how often each is solved after training, and by the base model before."""
+"""Histograms over problems: pass rates after training, and of the base model before."""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> 
 
 
 def filter_frame(results: Results) -> pd.DataFrame:
-    """The training problems by the base model's correct samples: kept and dropped. Unsampled ones are not in it."""
+    """Kept and dropped training problems by the base model's number of correct samples; without unsampled ones."""
     rates = results.pass_rates()
     samples = int(rates["samples"].max())
     counts = rates[rates["samples"] > 0].groupby(["correct", "kept"]).size().unstack(fill_value=0)

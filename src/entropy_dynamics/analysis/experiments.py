@@ -1,4 +1,4 @@
-"""Experiments: which runs a table or figure needs and what it shows; one YAML file each in experiments/.
+"""Experiments: the runs of each table and figure, and what it draws of them; one YAML file each in experiments/.
 
 Snakemake asks this module for the input files of its rules, so it imports nothing heavy.
 """
@@ -20,7 +20,7 @@ from entropy_dynamics.validation import OneOf, Section, parse
 
 EXPERIMENTS = Path("experiments")
 NOT_EXPERIMENTS = {"paper_values", "claims"}
-METRICS = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, and how it writes them
+METRICS = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -39,7 +39,7 @@ Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 Columns = Annotated[Names, AfterValidator(_no_step)]
 """Columns of metrics.parquet, or s_centered_ratio = |s_centered_mean| / s_star_mean."""
 SeedGroup = Literal["tables", "extras"]
-"""Which number of seeds of the scale's config applies."""
+"""A key of the scale's `seeds`."""
 Seeds = Mapping[str, int]
 """The `seeds` section of the scale's config: group -> number."""
 
@@ -53,10 +53,10 @@ class Run:
     seed: int
 
     def metrics_file(self, results: Path) -> Path:
-        return Layout(results).run(self.model, self.method, self.seed) / "metrics.parquet"
+        return Layout(results).metrics(self.model, self.method, self.seed)
 
     def evaluation_file(self, results: Path, dataset: str) -> Path:
-        return Layout(results).evaluation(self.model, self.method, self.seed) / f"{dataset}.parquet"
+        return Layout(results).samples(self.model, self.method, self.seed, dataset)
 
 
 class RunGroup(Section):
@@ -93,11 +93,11 @@ class Panel(Section):
 
     columns: Columns
     model: str | None = None
-    """One of the models of the runs; may be left out where they are of one."""
+    """One of the models of the runs; optional if there is only one."""
     methods: Names = Field(default_factory=lambda: ["*"])
     """Methods of the runs, or patterns such as clip_b@*."""
     title: str = ""
-    """{model} stands for what ran."""
+    """{model} is replaced by the model that ran."""
     points: str | None = None
     """A second column, drawn as separate points."""
     log: bool = False
@@ -110,12 +110,12 @@ class Panel(Section):
 
 
 class Spec(Section):
-    """What the YAML file of every experiment says."""
+    """The keys that every experiment has."""
 
     kind: str
     title: str
     shows: str
-    """What it shows and what to look for: its caption in the report."""
+    """Its caption in the report, with what to look for."""
 
 
 class DataFilter(Spec):
@@ -137,7 +137,7 @@ class ScoresSpec(RunsSpec):
     evaluations: Names
     metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
     baseline: str = "grpo"
-    """The method that differences are taken to."""
+    """The method that others are compared with."""
 
 
 class CurvesSpec(RunsSpec):
@@ -175,7 +175,7 @@ class TheorySpec(OneModelSpec):
 
 
 class LensSpec(OneModelSpec):
-    """Which part of GRPO's entropy increase and decrease each method keeps (Section 4.2)."""
+    """Share of GRPO's entropy increase and decrease that each method keeps (Section 4.2)."""
 
     kind: Literal["lens"]
     labels: dict[str, str] = Field(default_factory=dict)
@@ -183,7 +183,7 @@ class LensSpec(OneModelSpec):
     baseline: str = "grpo"
     """The method whose final entropy is drawn as a line."""
     beyond_weights: dict[str, str] = Field(default_factory=dict)
-    """What a method acts through besides token weights."""
+    """By method: what it acts through besides token weights."""
 
 
 KINDS: dict[str, type[Spec]] = {
@@ -205,7 +205,7 @@ S = TypeVar("S", bound=Spec, covariant=True)
 
 @dataclass(frozen=True)
 class Experiment(Generic[S]):
-    """An experiment at one scale: its file, and the runs that it comes to."""
+    """An experiment at one scale: the content of its file, and its runs."""
 
     name: str
     spec: S
@@ -237,25 +237,22 @@ class Experiment(Generic[S]):
     def model_of(self, panel: Panel) -> str:
         return panel.model or self.models[0]
 
-    def metrics_files(self, results: Path) -> list[Path]:
-        """Training metrics that it reads."""
-        reads_metrics = isinstance(self.spec, CurvesSpec | TheorySpec | LensSpec)
-        return [run.metrics_file(results) for run in self.runs] if reads_metrics else []
-
-    def evaluation_files(self, results: Path) -> list[Path]:
-        return [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
-
     def input_files(self, results: Path) -> list[Path]:
-        """All that it reads from results/<scale>."""
+        """The files in results/<scale> that it reads."""
         layout = Layout(results)
-        files = self.metrics_files(results) + self.evaluation_files(results)
-        files += [layout.model(model) / "model.json" for model in self.models]
-        files += [layout.pass_rates] if isinstance(self.spec, DataFilter) else []
-        return files + ([layout.logit_steps] if isinstance(self.spec, TheorySpec) else [])
+        evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
+        files = evaluations or [run.metrics_file(results) for run in self.runs]
+        files += [layout.facts(model) for model in self.models]
+        match self.spec:
+            case DataFilter():
+                files.append(layout.pass_rates)
+            case TheorySpec():
+                files.append(layout.logit_steps)
+        return files
 
 
 def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
-    """The names of all tables and figures: the YAML files in that folder."""
+    """Names of all tables and figures: the YAML files in that folder."""
     return sorted(path.stem for path in experiments.glob("*.yaml") if path.stem not in NOT_EXPERIMENTS)
 
 

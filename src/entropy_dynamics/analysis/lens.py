@@ -1,4 +1,4 @@
-"""One lens for all methods: which entropy increase and decrease each keeps, drops or amplifies (Section 4.2)."""
+"""The share of the entropy increase and decrease that each method keeps, drops or amplifies (Section 4.2)."""
 
 import numpy as np
 import pandas as pd

@@ -1,62 +1,45 @@
-"""The paper's own gains against the noise of sampling the answers, from its printed scores alone."""
+"""The gains that the paper reports against their sampling noise, from its printed scores alone."""
 
+from collections.abc import Iterator
+from itertools import product
 from math import exp, hypot, inf
 from typing import Any
 
 from scipy.special import betaln
 
-from entropy_dynamics.analysis.claims import EvaluationSize, PaperGains
+from entropy_dynamics.analysis.claims import PaperGains
 from entropy_dynamics.analysis.experiments import METRICS
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.analysis.verdicts import Finding, verdict_of
+from entropy_dynamics.analysis.verdicts import Finding
 from entropy_dynamics.errors import UserError
 
 
-def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> list[dict[str, Any]]:
+def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
     """An entry of claims.json per model, method, data set and metric.
 
     Raises:
         UserError: paper_values.yaml lacks a score.
     """
-    return [
-        entry
-        for model in gains.models
-        for method in gains.methods
-        for dataset, size in gains.evaluations.items()
-        for entry in _judge(gains, paper, test, model, method, dataset, size)
-    ]
-
-
-def _judge(
-    gains: PaperGains, paper: PaperValues, test: str, model: str, method: str, dataset: str, size: EvaluationSize
-) -> list[dict[str, Any]]:
-    scores = {
-        one: {metric: _printed(paper, model, one, dataset, metric) for metric in METRICS}
-        for one in (method, gains.against)
-    }
-    errors = {
-        one: dict(zip(METRICS, sampling_errors(own["avg"], own["pass"], size.problems, size.samples), strict=True))
-        for one, own in scores.items()
-    }
-    entries = []
-    for metric in METRICS:
-        gain = scores[method][metric] - scores[gains.against][metric]
-        interval = Interval.of_error(gain, hypot(errors[method][metric], errors[gains.against][metric]), inf)
-        verdict, reason = verdict_of(interval, 0, None)
-        entries.append(
-            Finding(verdict, interval, reason, {method: 1, gains.against: 1}).entry(
+    for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
+        scores, errors = [], []
+        for one in (method, gains.against):
+            avg, passed = (_printed(paper, model, one, dataset, metric) for metric in METRICS)
+            scores.append((avg, passed))
+            errors.append(sampling_errors(avg, passed, size.problems, size.samples))
+        for i, (metric, written) in enumerate(METRICS.items()):
+            gain, error = scores[0][i] - scores[1][i], hypot(errors[0][i], errors[1][i])
+            found = Finding(Interval.of_error(gain, error, inf), {method: 1, gains.against: 1})
+            yield found.decide(0, inf).entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
                 statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "
-                f"{METRICS[metric]}@{size.samples} on {dataset.upper()}, more than sampling noise.",
+                f"{written}@{size.samples} on {dataset.upper()}, more than sampling noise.",
                 place=gains.place,
                 subject="paper",
                 unit="points",
                 claimed="above 0",
                 test=test,
             )
-        )
-    return entries
 
 
 def _printed(paper: PaperValues, model: str, method: str, dataset: str, metric: str) -> float:
@@ -78,7 +61,7 @@ def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> t
         samples: K.
     """
     mean, missed = avg / 100, 1 - passed / 100
-    # The more alike the problems (large a + b), the fewer of them are missed by all K samples: bisection.
+    # Bisection over a + b: the larger, the more alike the problems, and the fewer are missed by all K samples.
     low, high = 1e-6, 1e6
     for _ in range(200):
         total = (low * high) ** 0.5

@@ -1,4 +1,4 @@
-"""Reading what runs wrote, with one-line errors for what is missing or damaged."""
+"""Results of one scale as data frames, with one-line errors for missing and damaged files."""
 
 import hashlib
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
-from entropy_dynamics.models.loading import FACTS, read_facts
+from entropy_dynamics.models.loading import read_facts
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
@@ -24,7 +24,7 @@ from entropy_dynamics.validation import parse
 
 
 class Model(BaseModel):
-    """What ran under a model's name, from its model.json."""
+    """The model that ran under a name, from its model.json."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
@@ -93,7 +93,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of one scale, and what its configs say of them."""
+    """The results of one scale, with its configs and the paper's values."""
 
     root: Path
     scale: str
@@ -115,7 +115,7 @@ class Results:
         return parse(PaperValues, read_yaml(path), str(path))
 
     def model(self, name: str) -> Model:
-        path = self._existing(self.layout.model(name) / FACTS)
+        path = self._existing(self.layout.facts(name))
         return parse(Model, read_facts(path.parent), str(path))
 
     def method_label(self, method: str) -> str:
@@ -126,7 +126,7 @@ class Results:
         return f"{label} ({', '.join(parameters).replace('=', ' ')})" if parameters else label
 
     def toy_problems(self, dataset: str) -> bool:
-        """Generated problems go under this data set's name."""
+        """True if the problems under this data set's name are generated ones."""
         source = self.config.data.evaluation[dataset]
         return isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
 
@@ -141,7 +141,7 @@ class Results:
         return frame[wanted].sort_values("step")
 
     def samples(self, run: Run, dataset: str) -> Samples:
-        """A run's counts on one data set; its file is read once, however many claims ask."""
+        """A run's counts on one data set. The file is read once: many claims ask for the same."""
         path = run.evaluation_file(self.root, dataset)
         if path not in self._counted:
             self._counted[path] = self._count(path)
@@ -195,17 +195,16 @@ class Results:
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
         columns = list(dict.fromkeys(columns))
+        self._existing(path)
         try:
-            with pq.ParquetFile(self._existing(path)) as file:
-                lacking = [column for column in columns if column not in file.schema_arrow.names]
-                frame = pd.DataFrame() if lacking else file.read(columns, use_threads=False).to_pandas()
-        except UserError:
-            raise
+            with pq.ParquetFile(path) as file:
+                frame = file.read(columns, use_threads=False).to_pandas()
         except Exception as error:  # pyarrow's, and pandas' if its metadata in the file is damaged
             text = " ".join(str(error).split())
             raise UserError(f"{path} is not a readable parquet file ({text}); {self._rerun(path)}") from None
-        if lacking:
-            raise UserError(f"{path} has no column {lacking[0]!r}")
+        for column in columns:
+            if column not in frame:
+                raise UserError(f"{path} has no column {column!r}")
         return frame
 
     def _existing(self, path: Path) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.special import betaincinv, stdtrit
 
 DRAWS = 2000
@@ -37,17 +38,6 @@ class Interval:
     @property
     def excludes_zero(self) -> bool:
         return self.low > ROUNDING or self.high < -ROUNDING
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Mean over seeds at each step; low and high are the lowest and the highest seed, None if there is one seed."""
-
-    step: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray | None
-    high: np.ndarray | None
-    seeds: int
 
 
 def bootstrap_interval(values: np.ndarray, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
@@ -121,26 +111,15 @@ def block_bootstrap(rows: np.ndarray, statistic: Callable[[np.ndarray], float], 
     return Interval(statistic(rows), float(low), float(high), detectable)
 
 
-def curve_over_seeds(steps: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Curve:
-    """One Curve from the runs of several seeds: `steps[s]` and `values[s]` are the points of seed s.
+def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
+    """Columns value (mean over the seeds), low and high (lowest and highest seed; NaN for one seed), indexed by step.
 
     Values that are not finite count as missing, and only steps that every seed has are kept: a mean over changing seeds
     would jump where one ends.
     """
-    points = [
-        {step: value for step, value in zip(s.tolist(), v.tolist(), strict=True) if np.isfinite(value)}
-        for s, v in zip(steps, values, strict=True)
-    ]
-    common = sorted(set.intersection(*(set(p) for p in points)))
-    table = np.array([[p[step] for step in common] for p in points], dtype=float)
-    several = len(points) > 1
-    return Curve(
-        step=np.array(common, dtype=int),
-        mean=table.mean(axis=0),
-        low=table.min(axis=0) if several else None,
-        high=table.max(axis=0) if several else None,
-        seeds=len(points),
-    )
+    table = pd.concat([values[np.isfinite(values)] for values in seeds], axis=1, join="inner").sort_index()
+    curve = pd.DataFrame({"value": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
+    return curve if len(seeds) > 1 else curve.assign(low=np.nan, high=np.nan)
 
 
 def _resampled_problems(

@@ -1,4 +1,4 @@
-"""Predicted against realised entropy changes: token by token (Theorems 1 and 2), step by step (Corollary 4)."""
+"""Predicted against realised entropy changes: per token (Theorems 1 and 2), per training step (Corollary 4)."""
 
 from dataclasses import dataclass
 
@@ -66,7 +66,7 @@ def training_frame(experiment: Experiment[TheorySpec], results: Results) -> pd.D
 def theory_frame(
     experiment: Experiment[TheorySpec], results: Results, tokens: list[Density], training: pd.DataFrame
 ) -> pd.DataFrame:
-    """All of it in one table."""
+    """Theorems and Corollary 4 in one table."""
     frame = pd.concat([*(density.frame() for density in tokens), training], ignore_index=True)
     order = ["panel", "step_size", "seed", "step", "predicted", "realised", "tokens", "slope", "correlation"]
     return results.identified(frame.reindex(columns=order), experiment.models[0])

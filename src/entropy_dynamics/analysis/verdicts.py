@@ -1,27 +1,20 @@
 """The verdict on one claim: an effect, its 95 % interval, and on which side of the threshold the interval lies.
 
 Three seeds are too few for a percentile bootstrap over them: where the seeds differ more than the samples of one run,
-it covers about 90 % instead of 95 %. So here what varies between seeds gets Student's t interval.
+it covers about 90 % instead of 95 %. So variation between seeds gets Student's t interval.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import (
-    Claim,
-    ClaimSpec,
-    CurveClaim,
-    CurveDifference,
-    LogitSteps,
-    OverSeeds,
-    ScoreDifference,
-)
+from entropy_dynamics.analysis.claims import Claim, CurveClaim, CurveDifference, LogitSteps, OverSeeds, ScoreDifference
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import ROUNDING, Interval, block_bootstrap, student_interval
@@ -31,16 +24,54 @@ VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # fewer make neither a correlation nor a block bootstrap
 SPARSE = {"entropy_change", "validation_accuracy"}  # NaN by design on the steps between measurements
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
+
+@dataclass
 class Finding:
-    """What a claim's runs show."""
+    """The evidence of a claim's runs, and the verdict."""
 
-    verdict: str
-    interval: Interval
-    reason: str
-    seeds: dict[str, int]
-    """Usable ones of each method."""
+    interval: Interval = field(default_factory=Interval)
+    seeds: dict[str, int] = field(default_factory=dict)
+    """Usable seeds per method."""
+    missing: list[str] = field(default_factory=list)
+    """Files, from results/<scale>."""
+    obstacles: list[str] = field(default_factory=list)
+    """Any obstacle, like any missing file, makes the verdict inconclusive."""
+    notes: list[str] = field(default_factory=list)
+    verdict: str = ""
+    reason: str = ""
+
+    def read(self, results: Results, path: Path, reader: Callable[[], T]) -> T | None:
+        """`reader()`; None, with the reason, if the file is missing or unusable."""
+        if not path.is_file():
+            self.missing.append(str(path.relative_to(results.root)))
+            return None
+        try:
+            return reader()
+        except UserError as error:
+            self.obstacles.append(str(error))
+            return None
+
+    def decide(self, low: float, high: float) -> Self:
+        """Set the verdict for this claimed range, and its reason."""
+        ends, obstacles = self.interval, list(self.obstacles)
+        if self.missing:
+            more = len(self.missing) - 1
+            obstacles.insert(
+                0, f"{self.missing[0]} " + (f"and {more} more files are missing" if more else "is missing")
+            )
+        self.verdict, self.reason = "inconclusive", "the interval includes the threshold"
+        if obstacles:
+            self.reason = "; ".join(obstacles)
+        elif not (math.isfinite(ends.low) and math.isfinite(ends.high)):
+            self.reason = "no interval could be computed"
+        elif low < ends.low and ends.high < high:
+            self.verdict, self.reason = "holds", "the whole interval is on the claimed side"
+        elif ends.high < low or high < ends.low:
+            self.verdict, self.reason = "does not hold", "the whole interval is on the other side"
+        self.reason = "; ".join([self.reason, *self.notes])
+        return self
 
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
         """An entry of claims.json, with null for an unknown number."""
@@ -50,92 +81,59 @@ class Finding:
         return {"id": id, "statement": statement, "place": place} | found | about | rest
 
 
-@dataclass
-class Measured:
-    """An effect before the verdict, with what stands against one and what a reader should know."""
-
-    interval: Interval = field(default_factory=Interval)
-    obstacles: list[str] = field(default_factory=list)
-    """Any of them makes the verdict inconclusive."""
-    notes: list[str] = field(default_factory=list)
-    seeds: dict[str, int] = field(default_factory=dict)
-
-
-def judge(claim: Claim[ClaimSpec], results: Results) -> Finding:
-    """The verdict on one claim from the files of one scale; a missing file makes it inconclusive."""
-    spec = claim.spec
-    match spec:
-        case LogitSteps():
-            found = _logit_steps(spec, results)
-        case CurveDifference():
-            found = _curve_difference(claim, spec, results)
-        case CurveClaim():
-            found = _one_method(claim, spec, results)
-        case _:
-            assert isinstance(spec, ScoreDifference)
-            found = _score_difference(claim, spec, results)
-    interval = found.interval
-    width = ROUNDING * max(1.0, abs(interval.value))
-    if interval.high - interval.low < width and not isinstance(spec, LogitSteps):  # copies are no certainty
-        interval = Interval(interval.value)
-        found.obstacles.append("the runs do not differ at all, so the spread between them is unknown")
-    verdict, reason = verdict_of(interval, *spec.bounds)
-    if found.obstacles:
-        verdict, reason = "inconclusive", "; ".join(found.obstacles)
-    return Finding(verdict, interval, "; ".join([reason, *found.notes]), found.seeds)
-
-
 def _rounded(number: float) -> float | None:
     """Six digits: more would differ between machines."""
     return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
-def verdict_of(interval: Interval, from_: float | None, to: float | None) -> tuple[str, str]:
-    """The verdict for a claimed range, open where a bound is None; and why."""
-    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return "inconclusive", "no interval could be computed"
-    if (from_ is None or interval.low > from_) and (to is None or interval.high < to):
-        return "holds", "the whole interval is on the claimed side"
-    if (from_ is not None and interval.high < from_) or (to is not None and interval.low > to):
-        return "does not hold", "the whole interval is on the other side"
-    return "inconclusive", "the interval includes the threshold"
-
-
-def _missing(files: list[str]) -> str:
-    return f"{files[0]} is missing" if len(files) == 1 else f"{files[0]} and {len(files) - 1} more files are missing"
+def judge(claim: Claim, results: Results) -> Finding:
+    """The verdict on one claim from the files of one scale; a missing file makes it inconclusive."""
+    found, spec = Finding(), claim.spec
+    match spec:
+        case LogitSteps():
+            _logit_steps(spec, results, found)
+        case CurveDifference():
+            _curve_difference(claim, spec, results, found)
+        case CurveClaim():
+            _one_method(claim, spec, results, found)
+        case ScoreDifference():
+            _score_difference(claim, spec, results, found)
+    ends = found.interval
+    width = ROUNDING * max(1.0, abs(ends.value))
+    if ends.high - ends.low < width and not isinstance(spec, LogitSteps):  # copies are no certainty
+        found.interval = Interval(ends.value)
+        found.obstacles.append("the runs do not differ at all, so the spread between them is unknown")
+    return found.decide(*spec.bounds)
 
 
 # Theorems: steps on single logits
 
 
-def _logit_steps(spec: LogitSteps, results: Results) -> Measured:
-    path = results.layout.logit_steps
-    if not path.is_file():
-        return Measured(obstacles=[_missing([str(path.relative_to(results.root))])])
-    try:
-        frame = results.logit_steps()
-    except UserError as error:
-        return Measured(obstacles=[str(error)])
+def _logit_steps(spec: LogitSteps, results: Results, found: Finding) -> None:
+    frame = found.read(results, results.layout.logit_steps, results.logit_steps)
+    if frame is None:
+        return
     frame = frame[frame["theorem"] == spec.theorem]
     # The theorems are of first order: larger steps show their limit.
     smallest = frame[frame["step_size"] == frame["step_size"].min()]
     rows = smallest[["predicted", "realised"]].to_numpy(float)
     if len(rows) < MIN_STEPS:
-        return Measured(obstacles=[f"{len(rows)} steps of Theorem {spec.theorem} are too few"])
-    if not np.isfinite(rows).all():
-        return Measured(obstacles=["some predicted or realised changes are not finite"])
-    return Measured(block_bootstrap(rows, partial(_statistic, spec.statistic), block=1), notes=[f"{len(rows)} tokens"])
+        found.obstacles.append(f"{len(rows)} steps of Theorem {spec.theorem} are too few")
+    elif not np.isfinite(rows).all():
+        found.obstacles.append("some predicted or realised changes are not finite")
+    else:
+        found.interval = block_bootstrap(rows, partial(_statistic, spec.statistic), block=1)
+        found.notes.append(f"{len(rows)} tokens")
 
 
 # Curves
 
 
-def _one_method(claim: Claim[ClaimSpec], spec: CurveClaim, results: Results) -> Measured:
-    curves, found = _curves(claim, spec, results)
-    rows = curves[claim.runs[0]]
+def _one_method(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> None:
+    (rows,) = _curves(claim, spec, results, found).values()
     values = np.array([_statistic(spec.statistic, one) for one in rows])
     if not len(values):
-        return found
+        return
     found.interval = Interval(float(values.mean()))
     if not np.isfinite(values).all():
         found.obstacles.append(f"the {spec.statistic} is undefined on these steps ({min(map(len, rows))} of them)")
@@ -152,43 +150,30 @@ def _one_method(claim: Claim[ClaimSpec], spec: CurveClaim, results: Results) -> 
     if spec.statistic == "correlation":
         low, high = np.clip([found.interval.low, found.interval.high], -1, 1)
         found.interval = replace(found.interval, low=float(low), high=float(high))
-    return found
 
 
-def _curve_difference(claim: Claim[ClaimSpec], spec: CurveDifference, results: Results) -> Measured:
-    curves, found = _curves(claim, spec, results)
-    values = {m: np.array([_statistic(spec.statistic, rows) for rows in curves[m]]) for m in curves}
+def _curve_difference(claim: Claim, spec: CurveDifference, results: Results, found: Finding) -> None:
+    curves = _curves(claim, spec, results, found)
+    values = {method: np.array([_statistic(spec.statistic, one) for one in rows]) for method, rows in curves.items()}
     values = {method: one[np.isfinite(one)] for method, one in values.items()}
     lacking = [method for method in (*claim.runs, *claim.against) if not len(values[method])]
     if lacking:
         if found.seeds[lacking[0]]:
             found.obstacles.append(f"the {spec.statistic} of {lacking[0]} is undefined on these steps")
-        return found
+        return
     groups = [
         (sign / len(side), values[method]) for sign, side in ((1, claim.runs), (-1, claim.against)) for method in side
     ]
     _set_difference(found, groups, [values[method] for method in claim.spread if len(values[method])])
-    return found
 
 
-def _curves(
-    claim: Claim[ClaimSpec], spec: CurveClaim, results: Results
-) -> tuple[dict[str, list[np.ndarray]], Measured]:
-    """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all of them have."""
-    found, missing = Measured(), []
+def _curves(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> dict[str, list[np.ndarray]]:
+    """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all runs share."""
     frames: dict[str, list[pd.DataFrame]] = {method: [] for method in claim.seeds}
     for run in claim.all_runs():
-        needed = run.method in (*claim.runs, *claim.against)  # of `spread`, the seeds that are there will do
-        path = run.metrics_file(results.root)
-        try:
-            if path.is_file():
-                frames[run.method].append(_curve(spec, results, run))
-            elif needed:
-                missing.append(str(path.relative_to(results.root)))
-        except UserError as error:
-            if needed:
-                found.obstacles.append(str(error))
-    found.obstacles[:0] = [_missing(missing)] if missing else []
+        of_run = Finding() if run.method in claim.spread else found  # its variance needs only some seeds
+        frame = of_run.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
+        frames[run.method] += [] if frame is None else [frame]
     lengths = {len(frame) for seeds in frames.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
@@ -199,7 +184,7 @@ def _curves(
     for method, seeds in frames.items():
         windows = [frame[spec.columns].to_numpy(float)[first:shortest] for frame in seeds]
         curves[method] = [rows[np.isfinite(rows).all(axis=1)] for rows in windows]
-    return curves, found
+    return curves
 
 
 def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
@@ -214,7 +199,7 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
 
 
 def _statistic(name: str, rows: np.ndarray) -> float:
-    """A number from [steps, columns]; NaN where it is undefined."""
+    """The statistic of [steps, columns]; NaN if undefined."""
     if not len(rows) or (name == "correlation" and len(rows) < MIN_STEPS):
         return float("nan")
     first, second = rows[:, 0], rows[:, -1]
@@ -237,12 +222,11 @@ def _statistic(name: str, rows: np.ndarray) -> float:
 # Scores
 
 
-def _score_difference(claim: Claim[ClaimSpec], spec: ScoreDifference, results: Results) -> Measured:
-    found = Measured()
+def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, found: Finding) -> None:
     scores = _scores(claim, spec, results, found)
     found.seeds = {method: min(len(scores[model, method]) for model in spec.models) for method in claim.seeds}
     if not all(found.seeds.values()):
-        return found
+        return
     weights = {method: 1 / len(claim.runs) / len(spec.models) for method in claim.runs}
     weights |= {method: -1 / len(claim.against) / len(spec.models) for method in claim.against}
     groups, problems = [], []
@@ -258,57 +242,45 @@ def _score_difference(claim: Claim[ClaimSpec], spec: ScoreDifference, results: R
         if len(one) > 1:  # the data sets count alike, so the variance of each one's mean counts by its squared share
             problems.append((float(one.var(ddof=1)) / len(one) / len(spec.evaluations) ** 2, len(one) - 1))
     _set_difference(found, groups, problems=problems)
-    return found
 
 
 def _scores(
-    claim: Claim[ClaimSpec], spec: ScoreDifference, results: Results, found: Measured
+    claim: Claim, spec: ScoreDifference, results: Results, found: Finding
 ) -> dict[tuple[str, str], list[dict[str, np.ndarray]]]:
-    """(model, method) -> for each usable seed {data set: points of each problem}; all on the same problems."""
+    """(model, method) -> for each usable seed {data set: points per problem}; all on the same problems."""
     scores: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
     expected: dict[str, tuple[str, int]] = {}
-    missing = []
     for run in claim.all_runs():
         seeds = scores.setdefault((run.model, run.method), [])
         values = {}
         for dataset in spec.evaluations:
             path = run.evaluation_file(results.root, dataset)
-            name = str(path.relative_to(results.root))
-            if not path.is_file():
-                missing.append(name)
-                break
-            try:
-                samples = results.samples(run, dataset)
-            except UserError as error:
-                found.obstacles.append(str(error))
+            samples = found.read(results, path, partial(results.samples, run, dataset))
+            if samples is None:
                 break
             if expected.setdefault(dataset, (samples.ids, samples.k)) != (samples.ids, samples.k):
+                name = path.relative_to(results.root)
                 found.obstacles.append(f"{name} has other problems or another K than the rest")
                 break
             values[dataset] = 100 * _problem_scores(spec.metric, samples)
         else:
             seeds.append(values)
-    found.obstacles[:0] = [_missing(missing)] if missing else []
     return scores
 
 
 def _problem_scores(metric: str, samples: Samples) -> np.ndarray:
     """[problems], in [-1, 1]."""
-    scores: np.ndarray
-    match metric:
-        case "avg":
-            scores = samples.pass_rates
-        case "pass":
-            scores = samples.solved
-        case "pass_minus_avg":
-            scores = samples.solved - samples.pass_rates
-        case _:
-            scores = np.isin(samples.correct, (0, samples.k)).astype(float)
-    return scores
+    scores: dict[str, np.ndarray] = {
+        "avg": samples.pass_rates,
+        "pass": samples.solved,
+        "pass_minus_avg": samples.solved - samples.pass_rates,
+        "extremes": np.isin(samples.correct, (0, samples.k)).astype(float),
+    }
+    return scores[metric]
 
 
 def _set_difference(
-    found: Measured,
+    found: Finding,
     groups: list[tuple[float, np.ndarray]],
     spread: Sequence[np.ndarray] = (),
     problems: Sequence[tuple[float, float]] = (),

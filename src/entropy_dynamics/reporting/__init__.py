@@ -1,8 +1,9 @@
-"""Tables, figures and pages: drawing and templates, no statistics. Imports nothing heavy until something is drawn."""
+"""Tables, figures and pages: drawing and templates, no statistics."""
 
 from pathlib import Path
 
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, ScoresSpec, Seeds, load_experiment
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.config import CONFIGS
 
 
@@ -24,10 +25,8 @@ def render(
         UserError: an unknown name, or a file of a run that is missing or damaged; then nothing is written.
     """
     experiment = load_experiment(name, scale, seeds, experiments)
-    if isinstance(experiment.spec, ScoresSpec):
+    if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
         from entropy_dynamics.reporting.tables import write_table as write
     else:
         from entropy_dynamics.reporting.figures import write_figure as write
-    from entropy_dynamics.analysis.results import Results
-
     return write(experiment, Results(results, scale, configs, experiments))

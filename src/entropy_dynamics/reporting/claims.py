@@ -1,9 +1,9 @@
-"""The verdicts on the paper's claims: claims.json, .md, .html, .png and .svg."""
+"""Verdicts on the paper's claims: claims.json, .md, .html, .png and .svg."""
 
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.claims import Claim, ClaimSpec, load_claims, read_claims
+from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Seeds
 from entropy_dynamics.analysis.paper_gains import judge_gains
 from entropy_dynamics.analysis.results import Model, Results
@@ -45,17 +45,23 @@ def write_claims(
         )
         for claim, finding in zip(claims, findings, strict=True)
     ]
-    gains = judge_gains(file.paper, source.paper, tests["paper_gain"])
+    gains = list(judge_gains(file.paper, source.paper, tests["paper_gain"]))
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
-    head, summaries = f"{scale} scale: {'; '.join(ran)}", (summary_line(entries), gains_line(gains))
-    values: dict[str, Any] = {"head": head, "tests": tests, "summary": summaries[0], "gains_summary": summaries[1]}
-    values |= {"claims": [_texts(one) for one in entries], "gains": [_texts(one) for one in gains]}
+    head, summary, gains_summary = f"{scale} scale: {'; '.join(ran)}", summary_line(entries), gains_line(gains)
+    values = {
+        "head": head,
+        "summary": summary,
+        "gains_summary": gains_summary,
+        "tests": tests,
+        "claims": [_cells(entry) for entry in entries],
+        "gains": [_cells(entry) for entry in gains],
+    }
     json, md, html, png, svg = (source.layout.claims(suffix) for suffix in ("json", "md", "html", "png", "svg"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
     write_text(html, fill("claims.html", **values))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
-    write_figure(claims, findings, replaced, [head, *summaries], png, svg)
+    write_figure(claims, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg, html]
 
 
@@ -79,22 +85,22 @@ def _counts(entries: list[dict[str, Any]]) -> list[int]:
 
 
 def _model(source: Results, name: str) -> Model | None:
-    """None where the model did not run."""
+    """None if the model did not run."""
     try:
         return source.model(name)
     except UserError:
         return None
 
 
-def _statement(claim: Claim[ClaimSpec], models: dict[str, Model | None]) -> str:
+def _statement(claim: Claim, models: dict[str, Model | None]) -> str:
     name = claim.models[0] if claim.models else ""
     if model := models.get(name):
         name = f"the {model.ran}" if model.toy else model.ran
     return claim.spec.statement.replace("{model}", name)
 
 
-def _texts(entry: dict[str, Any]) -> dict[str, str]:
-    """An entry as cells."""
+def _cells(entry: dict[str, Any]) -> dict[str, str]:
+    """An entry as the cells of a row."""
     effect, detectable = "none", "none"
     if entry["effect"] is not None:
         interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"

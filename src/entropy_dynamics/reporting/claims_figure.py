@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding
 from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, save
 
-FARTHEST = 4.5  # half-widths; what lies farther is drawn there, as an arrow
+FARTHEST = 4.5  # half-widths; effects beyond it are drawn there, as arrows
 TINY = 1e-9  # an interval may have no width after rounding
 STYLES: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
@@ -23,7 +23,7 @@ STYLES: dict[str, Look] = {
 
 
 def write_figure(
-    claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set[str], notes: list[str], png: Path, svg: Path
+    claims: list[Claim], findings: list[Finding], replaced: set[str], notes: list[str], png: Path, svg: Path
 ) -> None:
     """One row per claim, in the order of the file. `replaced`: models under whose name a smaller one ran."""
     with matplotlib.rc_context(RC):
@@ -37,15 +37,13 @@ def distance(claim: ClaimSpec, interval: Interval) -> float:
     """
     effect, (low, high) = interval.value, claim.bounds
     below, above = max(effect - interval.low, TINY), max(interval.high - effect, TINY)
-    margins = []
-    if low is not None:
-        margins.append((effect - low) / (below if effect > low else above))
-    if high is not None:
-        margins.append((high - effect) / (above if effect < high else below))
-    return min(margins)
+    return min(
+        (effect - low) / (below if effect > low else above),
+        (high - effect) / (above if effect < high else below),
+    )
 
 
-def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set[str], notes: list[str]) -> Figure:
+def _draw(claims: list[Claim], findings: list[Finding], replaced: set[str], notes: list[str]) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.0 + 0.132 * len(claims)), layout="constrained")
     ax = figure.subplots()
     ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
@@ -56,7 +54,7 @@ def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set
         number = f"{effect:.2g}".replace("-", "−") if np.isfinite(effect) else "no data"
         if np.isfinite(finding.interval.low):
             _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
-        elif np.isfinite(effect):  # nothing to measure its distance in
+        elif np.isfinite(effect):  # no interval to measure its distance with
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
     labels = [claim.spec.label + (" †" if replaced & set(claim.models) else "") for claim in claims]
@@ -75,7 +73,7 @@ def _draw(claims: list[Claim[ClaimSpec]], findings: list[Finding], replaced: set
 
 
 def _draw_interval(ax: Axes, row: int, x: float, look: Look) -> None:
-    """The effect at x with its interval, two half-widths long; an arrow at the edge for what lies beyond."""
+    """The effect at x with its interval, two half-widths long; an arrow if it is beyond the edge."""
     if abs(x) <= FARTHEST - 1:
         ax.plot([x - 1, x + 1], [row, row], color=look["color"], linewidth=1, zorder=2)
         ax.plot(x, row, look["marker"], color=look["color"], markersize=4, markeredgecolor="white", markeredgewidth=0.4)

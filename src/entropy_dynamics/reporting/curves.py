@@ -11,7 +11,6 @@ from matplotlib.transforms import ScaledTranslation
 from entropy_dynamics.analysis.curves import Line, column, curves_frame, panel_lines
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import Curve
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
 
 MARKERS = 6  # on a line
@@ -75,32 +74,30 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
 def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -> None:
     for i, (line, style) in enumerate(zip(lines, styles, strict=True)):
         curve = line.curve
-        apart = max(1, len(curve.step) // MARKERS)
-        # Markers of different lines stand at different steps; a line with points has none.
+        apart = max(1, len(curve) // MARKERS)
+        # Lines have their markers at different steps; a line with points has none.
         marks = {"marker": ""} if panel.points else {"markevery": (i * apart // len(lines), apart)}
-        ax.plot(curve.step, curve.mean, **(style | marks))
-        if curve.low is not None and curve.high is not None:
-            ax.fill_between(curve.step, curve.low, curve.high, color=style["color"], alpha=0.18, linewidth=0)
-        if line.points is not None:
-            _draw_points(ax, line.points, style, shift=0.012 * (i - (len(lines) - 1) / 2) * np.ptp(curve.step))
-
-
-def _draw_points(ax: Axes, points: Curve, style: Look, shift: float) -> None:
-    """Points with whiskers; those of different lines a little apart."""
-    spread = None if points.low is None else [points.mean - points.low, points.high - points.mean]
-    look = {"color": style["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-    ax.errorbar(points.step + shift, points.mean, spread, fmt=style["marker"] or "D", elinewidth=0.7, **look)
+        ax.plot(curve.index, curve["value"], **(style | marks))
+        if len(line.lengths) > 1:
+            ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
+        if line.points is not None:  # with whiskers; those of different lines a little apart
+            shift = 0.012 * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
+            points, value = line.points, line.points["value"]
+            spread = [value - points["low"], points["high"] - value] if len(line.lengths) > 1 else None
+            look = {"color": style["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+            ax.errorbar(points.index + shift, value, spread, fmt=style["marker"] or "D", elinewidth=0.7, **look)
 
 
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
-    """Labels, scales and limits; `levels` of the paper are in sight."""
+    """Labels, scales and limits, with the paper's `levels` in view."""
     ax.set_ylabel(column(panel.columns[0]).axis)
     ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_minor_formatter(NullFormatter())
-        positive = np.concatenate([line.curve.mean[line.curve.mean > 0] for line in lines])
-        if len(positive):  # whole decades, without those that a value happening to lie at zero would add
+        values = np.concatenate([line.curve["value"] for line in lines])
+        positive = values[values > 0]
+        if len(positive):  # whole decades; a quantile, since a value near zero would add many
             low, high = np.log10([min([np.quantile(positive, 0.1), *levels]), max([positive.max(), *levels])])
             ax.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
     else:
@@ -111,7 +108,7 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
 
 
 def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
-    """One y axis for neighbours that draw the same quantity, if readers compare its levels."""
+    """Share the y axis of neighbours with the same quantity, if readers compare its levels."""
     for row in range(len(panels) // 2 if axes.shape[1] == 2 else 0):
         left, right = panels[2 * row : 2 * row + 2]
         if left.columns == right.columns and column(left.columns[0]).same_axis:
@@ -123,7 +120,7 @@ def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
 
 
 def _above_title(ax: Axes) -> Look:
-    """Where a legend stands so that it clears the title, whose height is known in points and not in axes."""
+    """Position of a legend above the title, whose height is known in points, not in axes coordinates."""
     lines = 1 + ax.get_title().count("\n") if ax.get_title() else 0
     height = 4 + 1.25 * ax.title.get_fontsize() * lines
     above = ax.transAxes + ScaledTranslation(0, height / 72, ax.figure.dpi_scale_trans)
@@ -131,7 +128,7 @@ def _above_title(ax: Axes) -> Look:
 
 
 def _legend_columns(handles: list[Line2D], characters: int) -> int:
-    """As many entries per row as fit; mathtext counts for about half of its source."""
+    """Number of entries that fit in a row; mathtext is about half as wide as its source."""
     widest = max(len(h.get_label()) * (0.5 if "$" in h.get_label() else 1) for h in handles) + 6
     return max(1, min(len(handles), int(characters / widest)))
 
@@ -146,6 +143,6 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
         if len(set(line.lengths)) > 1:
             ends = ", ".join(map(str, line.lengths))
             notes.append(f"{label}: seeds end after {ends} steps; the mean is over those they share")
-        if missing := min(line.lengths) - len(line.curve.step):
+        if missing := min(line.lengths) - len(line.curve):
             notes.append(f"{label}: {line.column} is not finite, or not shared by all seeds, at {missing} steps")
     return list(dict.fromkeys(notes))

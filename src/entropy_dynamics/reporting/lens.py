@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
 HEADINGS = ("$+$\nraise", "$+$\nlower", "$-$\nraise", "$-$\nlower")  # of PARTS
-# Dropped is blue, amplified orange, untouched white. In grey both ends are dark, and the numbers tell.
+# Dropped is blue, amplified orange, unchanged white. In grey both ends are dark; the numbers distinguish them.
 COLOURS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
 
 
@@ -54,14 +54,15 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     low, high = (frame[f"final_entropy_{end}"].to_numpy(float) for end in ("low", "high"))  # NaN for one seed
     ax.errorbar(value, y, xerr=[value - low, high - value], fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
     high = np.fmax(value, high)
+    longest = np.nanmax(high, initial=0)  # NaN for methods with a diverged seed
     line = frame.loc[frame["method"] == baseline, "final_entropy"].max()  # NaN without a baseline
     ax.axvline(line, color="black", linewidth=0.7)
     for place, number, end in zip(y, value, high, strict=True):
-        at = line if number <= line < end + 0.25 * high.max() else end  # clear of the baseline's line
+        at = line if number <= line < end + 0.25 * longest else end  # clear of the baseline's line
         ax.annotate(
             f"{number:.3f}", (max(at, end), place), (2.5, 0), textcoords="offset points", va="center", fontsize=5.5
         )
-    ax.set_xlim(0, 1.28 * high.max())
+    ax.set_xlim(0, 1.28 * longest)
     ax.set_title("entropy at the end (nats)", fontsize=6.5)
     ax.tick_params(axis="y", length=0, labelleft=False)
     ax.grid(axis="y", visible=False)

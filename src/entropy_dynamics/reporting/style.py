@@ -1,4 +1,4 @@
-"""How every figure looks: column width, readable in grey and by colour-blind readers, the same bytes every time."""
+"""The style of all figures: one column wide, readable in grey and by colour-blind readers, reproducible bytes."""
 
 import re
 import textwrap
@@ -44,7 +44,7 @@ LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing":
 FOOTER_CHARACTERS = 88
 
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
-# Okabe-Ito without its yellow, which is lost on white; line style and marker tell the lines apart in grey.
+# Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in grey.
 CYCLE: list[Look] = [
     {"color": "#0072B2", "linestyle": (0, (5, 1.5)), "marker": "o"},
     {"color": "#D55E00", "linestyle": (0, (5, 1.5, 1, 1.5)), "marker": "s"},
@@ -70,7 +70,7 @@ def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
 
 
 def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
-    """Models, scale and number of seeds, for the small print."""
+    """Models, scale and number of seeds, for the footer."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
     seeds = len({run.seed for run in experiment.runs})
     if seeds == 1:
@@ -84,13 +84,13 @@ def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
 def add_footer(figure: Figure, notes: list[str]) -> None:
     """Small print under the figure, wrapped to its width."""
     lines = [line for note in notes if note for line in textwrap.wrap(note, FOOTER_CHARACTERS)]
-    # The small print takes its room from below, not from the axes; the sizes of the figures allow for two lines.
+    # The footer extends the figure instead of shrinking the axes; figure sizes allow for two lines.
     figure.set_figheight(figure.get_figheight() + 0.1 * max(0, len(lines) - 2))
     figure.supxlabel("\n".join(lines), fontsize=5.5, color="0.3", x=0.01, ha="left", linespacing=1.25)
 
 
 def save(figure: Figure, title: str, png: Path, svg: Path) -> None:
-    """Without dates and versions inside: the same numbers give the same bytes."""
+    """Save without dates and versions: the same numbers give the same bytes."""
     with written_whole(png) as whole_png, written_whole(svg) as whole_svg:
         figure.savefig(whole_png, format="png", dpi=DPI, metadata={"Title": title, "Software": None})
         figure.savefig(whole_svg, format="svg", metadata={"Title": title, "Date": None})

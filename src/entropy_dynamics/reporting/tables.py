@@ -73,7 +73,7 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
 
 
 def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
-    """What the table shows, what ran, and what its intervals do and do not cover."""
+    """The content of the table, the models that ran, and what its intervals cover."""
     baseline = results.method_label(experiment.spec.baseline)
     seeds = frame["seeds"].max()
     if seeds > 1:

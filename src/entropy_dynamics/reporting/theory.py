@@ -1,4 +1,4 @@
-"""The theory check: densities of predicted against realised entropy changes, and the steps of GRPO below."""
+"""The theory check: densities of predicted against realised entropy changes, and measured steps of GRPO."""
 
 import numpy as np
 import pandas as pd
@@ -67,7 +67,7 @@ def _draw_density(ax: Axes, density: Density) -> None:
 
 
 def _digits(number: float) -> str:
-    """Four decimals; 0.99997 is '> 0.9999', since it is no 1."""
+    """Four decimals; 0.99997 is '> 0.9999', not 1.0000."""
     return "> 0.9999" if 0.99995 <= number < 1 else f"{number:.4f}"
 
 

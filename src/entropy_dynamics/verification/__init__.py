@@ -1,6 +1,6 @@
-"""Are results what their records say? Hashes from the problems to the samples, grades, and everything that is drawn.
+"""`entropy-dynamics verify`: hashes from the problems to the samples, grades, and all tables, figures and claims.
 
-The chain is problems, models, pass rates, runs, evaluations. Tables, figures and claims record nothing and are redrawn.
+The chain is problems, models, pass rates, runs, evaluations. Tables, figures and claims are redrawn.
 No model is loaded, nothing is sampled, and only temporary folders are written to.
 """
 
@@ -11,11 +11,11 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.chain import Chain
 from entropy_dynamics.verification.drawings import Drawings
-from entropy_dynamics.verification.findings import Findings, Verification
+from entropy_dynamics.verification.findings import Verification
 
 
 def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verification:
-    """Check all that is in results/<scale> against its records, its samples and the configs; what is not there is fine.
+    """Check what is in results/<scale> against its records, its samples and the configs; results may be incomplete.
 
     Raises:
         UserError: an unknown scale, a folder that does not exist or holds no results.
@@ -23,9 +23,9 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
-    found = Findings(layout.root)
+    found = Verification(layout.root)
     Chain(layout, config, overrides, found).check()
     Drawings(layout, config, found).check()
     if not found.checked:
         raise UserError(f"{layout.root} holds no results; make them with: snakemake --config scale={scale}")
-    return found.verification()
+    return found

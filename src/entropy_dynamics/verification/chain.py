@@ -1,4 +1,4 @@
-"""From the problems to the samples: records against files, against each other, and against the configs."""
+"""Problems to samples: records against files, against each other, and against the configs."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,12 +16,11 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.tasks import Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import load_problems
-from entropy_dynamics.verification.findings import Findings
+from entropy_dynamics.verification.findings import Verification
 
-PROBLEMS = "problems.json"  # the record of all problem sets
 RECORD = ".provenance.json"  # beside a parquet file
 OF_A_RUN = ("metrics.parquet", "config.yaml", f"policy/{FACTS}")
-NUMBERS_OF_RUNS = ("seeds.", "experiments")  # config keys that say which runs there are, and change none
+NUMBERS_OF_RUNS = ("seeds.", "experiments")  # config keys that decide which runs there are, and change none
 
 Record = dict[str, Any]
 
@@ -29,7 +28,7 @@ Record = dict[str, Any]
 class Chain:
     """Problems, models, pass rates, runs, evaluations and logit steps."""
 
-    def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], found: Findings):
+    def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], found: Verification):
         self.layout, self.config, self.overrides, self.found = layout, config, overrides, found
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
@@ -38,7 +37,7 @@ class Chain:
 
     def check(self) -> None:
         if self.layout.data.is_dir():
-            self.found.guarded(self._problem_sets, self.layout.data / PROBLEMS)
+            self.found.guarded(self._problem_sets, self.layout.problems_report)
         for folder in self._folders("models/*"):
             self.found.guarded(self._model, folder / FACTS)
         for file in self._recorded(self.layout.pass_rates.parent, self.layout.pass_rates.name):
@@ -49,14 +48,14 @@ class Chain:
             for file in self._recorded(folder, "*.parquet"):
                 self.found.guarded(self._evaluation, file)
         for file in self._recorded(self.layout.logit_steps.parent, self.layout.logit_steps.name):
-            self.found.guarded(self._logit_steps, file)
+            self.found.guarded(lambda file: self._record(file, [self.layout.problems(TRAIN)]), file)
         self._commits()
 
     def _folders(self, pattern: str) -> list[Path]:
         return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
 
     def _recorded(self, folder: Path, name: str) -> Iterator[Path]:
-        """Parquet files that are there or have a record."""
+        """Parquet files that exist or have a record."""
         records = [path.with_name(path.name.removesuffix(RECORD) + ".parquet") for path in folder.glob(f"*{RECORD}")]
         files = {path for path in (*folder.glob("*.parquet"), *records) if path.name[0] != "."}
         yield from sorted(path for path in files if path.match(name))
@@ -75,7 +74,7 @@ class Chain:
             self._source(self.layout.problems(name), sets[name], data.sets[name])
 
     def _source(self, file: Path, entry: Record, source: SetSource) -> None:
-        """What problems.json says of a set's source against what the config says."""
+        """A set's source in problems.json against that in the config."""
         if entry["source"] == "file":
             self.found.checked["hashes"] += 1
             if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
@@ -106,7 +105,7 @@ class Chain:
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
-        record = self._record(file, [self.layout.model(model) / FACTS, self.layout.problems(TRAIN)], (model,))
+        record = self._record(file, [self.layout.facts(model), self.layout.problems(TRAIN)], (model,))
         if not record or not file.is_file():
             return
         frame = read_parquet(file)
@@ -124,13 +123,13 @@ class Chain:
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
         self.found.checked["runs"] += 1
-        needed = [self.layout.model(model) / FACTS, self.layout.pass_rates, self.layout.problems(TRAIN)]
+        needed = [self.layout.facts(model), self.layout.pass_rates, self.layout.problems(TRAIN)]
         record = self._record(folder, needed)
         if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
             self.found.add("modified", folder / "provenance.json", f"it is of {stated}")
-        self._hashes(folder / "policy" / FACTS, self._json(folder / "policy" / FACTS).get("weights_sha256", {}))
-        path, metrics = folder / "config.yaml", folder / "metrics.parquet"
+        facts, path, metrics = folder / "policy" / FACTS, folder / "config.yaml", folder / "metrics.parquet"
+        self._hashes(facts, self._json(facts).get("weights_sha256", {}))
         if path.is_file() and metrics.is_file():
             config, rows = identity(read_yaml(path)), read_parquet(metrics)
             self._same_config(path, config, model, method)
@@ -142,7 +141,7 @@ class Chain:
         model, method, seed = file.parent.parts[-3:]
         self.found.checked["evaluations"] += 1
         problems = self.layout.problems(file.stem)
-        policy = self.layout.policy(model, method, int(seed.removeprefix("seed"))) / FACTS
+        policy = self.layout.facts(model, method, seed.removeprefix("seed"))
         record = self._record(file, [policy, problems], (model, method))
         if not record or not file.is_file():
             return
@@ -173,13 +172,10 @@ class Chain:
                 where = f"problem {row.problem_id}, sample {row.sample}"
                 self.found.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
 
-    def _logit_steps(self, file: Path) -> None:
-        self._record(file, [self.layout.problems(TRAIN)])
-
     # Records
 
     def _record(self, made: Path, needed: Iterable[Path], run: tuple[str, ...] = ()) -> Record:
-        """The record of a parquet file or a run, with its hashes compared; and its config, if it is of a `run`."""
+        """The record of a parquet file or a run, after comparing its hashes and, given a `run`, its config."""
         is_run = made.suffix != ".parquet"
         path = made / "provenance.json" if is_run else made.with_suffix(RECORD)
         record = self._json(path)
@@ -202,7 +198,7 @@ class Chain:
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
-        """Recorded inputs by where they are now: a scale's results may have been moved, all of them together."""
+        """Recorded inputs by their present paths: results/<scale> may have been moved as a whole."""
         root, here = self.layout.root, {}
         for name, digest in record["inputs"].items():
             parts = PurePosixPath(name).parts
@@ -211,13 +207,13 @@ class Chain:
         return here
 
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
-        """What was made against its hashes, of which there is one for each file that the stage writes."""
+        """Outputs against their hashes; the record has one for every file that the stage writes."""
         recorded = record.get("outputs", {})
         self.found.add("modified", path, *(f"it has no hash of {one}" for one in makes if one not in recorded))
         self._hashes(path, recorded)
 
     def _hashes(self, path: Path, recorded: Mapping[str, str]) -> None:
-        """Files against the hashes that the record `path`, beside or above them, has of them."""
+        """Files against their hashes in the record `path`, which is beside or above them."""
         self.found.checked["hashes"] += len(recorded)
         for name, digest in recorded.items():
             file = path.parent / name
@@ -234,18 +230,17 @@ class Chain:
             self.found.add("different config", path, str(error))
 
     def _commits(self) -> None:
-        """Notes on results by other code than this, or by code that was not committed."""
+        """Notes on results that another commit or uncommitted code made."""
         now = commit_of_code()["commit"]
         for (commit, changed), records in self.made_by.items():
+            fact = f"made by commit {str(commit)[:12]}"
             if changed:
-                fact = f"made by commit {str(commit)[:12]} with changes that were not committed"
-                self.found.note("different commit", records, fact)
+                self.found.note("different commit", records, f"{fact} with changes that were not committed")
             elif commit != now:
-                fact = f"made by commit {str(commit)[:12]}, the code here is of {str(now)[:12]}"
-                self.found.note("different commit", records, fact)
+                self.found.note("different commit", records, f"{fact}, the code here is of {str(now)[:12]}")
 
     def _json(self, path: Path) -> Record:
-        """A record; empty, with a finding, where there is none."""
+        """A record; empty, with a finding, if it is missing."""
         if not path.is_file():
             self.found.add("missing", path, "there are results that it should describe")
             return {}

@@ -1,10 +1,11 @@
-"""Tables, figures and claims redrawn and compared; the scores of tables recomputed from the samples."""
+"""Tables, figures and claims redrawn and compared; table scores recomputed from the samples."""
 
 import csv
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,21 +18,23 @@ from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.verification.findings import Findings
+from entropy_dynamics.verification.findings import Verification
 
 INPUTS = ("data", "models", "runs", "evaluations", "theory")  # folders that everything is drawn from
-PICTURES = (".png", ".svg")  # other fonts or another matplotlib change their bytes
-DIGITS = 1e-4  # of a score in a table's csv
+PICTURES = (".png", ".svg")  # their bytes depend on fonts and on the version of matplotlib
+DIGITS = 1e-4  # resolution of a score in a table's csv
+
+T = TypeVar("T")
 
 
 class Drawings:
-    """Redraws everything into a temporary folder."""
+    """Redraws tables, figures and claims into a temporary folder."""
 
-    def __init__(self, layout: Layout, config: Config, found: Findings):
+    def __init__(self, layout: Layout, config: Config, found: Verification):
         self.layout, self.root, self.found = layout, layout.root, found
         self.scale, self.seeds = config.scale, dict(config.seeds)
-        self.same: set[str] = set()  # endings of pictures that have the bytes of the redrawn one
-        self.other: list[Path] = []  # pictures with the right numbers and other bytes
+        self.same: set[str] = set()  # suffixes of which some picture has the bytes of the redrawn one
+        self.other: list[Path] = []  # pictures with the same numbers as redrawn, and other bytes
 
     def check(self) -> None:
         with TemporaryDirectory() as folder:
@@ -46,39 +49,42 @@ class Drawings:
             if self.layout.claims("json").is_file():
                 self.found.checked["claims"] += 1
                 self.found.guarded(self._claims, self.layout.claims("json"))
-        for path in self.other:
-            if path.suffix in self.same:
-                self.found.add("modified", path, "other pictures are as redrawn here, this one is not")
-        if unsure := [path for path in self.other if path.suffix not in self.same]:
-            fact = "its numbers are right, its bytes are not as redrawn: edited, or drawn by another matplotlib"
+        unsure = [path for path in self.other if path.suffix not in self.same]
+        for path in set(self.other) - set(unsure):
+            self.found.add("modified", path, "other pictures are as redrawn here, this one is not")
+        if unsure:
+            fact = "its numbers are as redrawn, its bytes are not: edited, or drawn by another matplotlib"
             self.found.note("not checked", unsure, fact)
 
     def _experiment(self, file: Path) -> None:
         """A table or figure, by its csv."""
-        try:
-            experiment = load_experiment(file.stem, self.scale, self.seeds)
-        except UserError as error:
-            self.found.add("different config", file, str(error))
+        experiment = self._loaded(file, lambda: load_experiment(file.stem, self.scale, self.seeds))
+        if experiment is None:
             return
         inputs = experiment.input_files(self.root)
-        if missing := [path for path in inputs if not path.is_file()]:
-            for path in missing:
-                self.found.add("missing", path, f"{self.found.short(file)} was made from it")
-            return
-        self._compare(file, lambda: render(file.stem, self.copy, self.scale, self.seeds), inputs)
-        if isinstance(experiment.spec, ScoresSpec) and file not in self.found.suspect:
-            self._scores(file, experiment)
+        missing = [path for path in inputs if not path.is_file()]
+        for path in missing:
+            self.found.add("missing", path, f"{self.found.short(file)} was made from it")
+        if not missing:
+            self._compare(file, lambda: render(file.stem, self.copy, self.scale, self.seeds), inputs)
+            if isinstance(experiment.spec, ScoresSpec) and file not in self.found.suspect:
+                self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:
+        inputs = self._loaded(file, lambda: input_files(self.root, self.scale, self.seeds))
+        if inputs is not None:
+            self._compare(file, lambda: write_claims(self.copy, self.scale, self.seeds), inputs)
+
+    def _loaded(self, file: Path, load: Callable[[], T]) -> T | None:
+        """`load()`; None, with a finding about `file`, if a YAML file is invalid."""
         try:
-            inputs = input_files(self.root, self.scale, self.seeds)
+            return load()
         except UserError as error:
             self.found.add("different config", file, str(error))
-            return
-        self._compare(file, lambda: write_claims(self.copy, self.scale, self.seeds), inputs)
+            return None
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
-        """The files of one table, figure or the claims against those that `draw` writes into the copy."""
+        """Compare the files of one table, figure or the claims with those that `draw` writes into the copy."""
         try:
             pairs = {self.root / path.relative_to(self.copy): path for path in draw()}
         except UserError as error:
@@ -94,7 +100,7 @@ class Drawings:
                 self.same.add(old.suffix)
             elif own != now:
                 differing[old] = "" if old.suffix in PICTURES else _first_difference(old, own, now)
-        # Other inputs or other code change all files; a hand, one or two.
+        # Other inputs or other code change all files, an edit one or two.
         stale = any({path, path.parent} & self.found.suspect for path in inputs) or 2 * len(differing) > len(pairs)
         for path, fact in differing.items():
             if path.suffix not in PICTURES:
@@ -124,7 +130,7 @@ class Drawings:
 
 
 def _first_difference(path: Path, own: bytes, now: bytes) -> str:
-    """The first cell of a csv that differs, else the first line."""
+    """The first cell of a csv that differs; of other files, the first line."""
     texts = [one.decode("utf-8", "replace").splitlines() for one in (own, now)]
     for number, (a, b) in enumerate(zip_longest(*texts, fillvalue=""), 1):
         if a != b:

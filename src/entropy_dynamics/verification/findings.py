@@ -1,73 +1,39 @@
-"""What a verification finds, and what it looked at."""
+"""Findings of a verification, with counts of what it looked at."""
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from entropy_dynamics.errors import UserError
 
 ERRORS = ("modified", "stale", "different config", "missing")
-NOTES = ("different commit", "not checked")  # worth knowing, and no fault
-SHOWN = 3  # facts of a finding that are spelled out
+KINDS = (*ERRORS, "different commit", "not checked")  # the last two are notes: worth knowing, no errors
+SHOWN = 3  # facts per finding
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Printed as one line."""
-
-    what: str
-    """One of ERRORS or NOTES."""
-    where: str
-    """A file or folder, from results/<scale>."""
-    facts: tuple[str, ...]
-
-    def __str__(self) -> str:
-        more = f"; and {len(self.facts) - SHOWN:,} more" if len(self.facts) > SHOWN else ""
-        return " ".join(f"{self.what}: {self.where}: {'; '.join(self.facts[:SHOWN])}{more}".split())
-
-
-@dataclass(frozen=True)
 class Verification:
-    findings: list[Finding]
-    checked: Counter[str]
-    """What was looked at: how many."""
-
-    @property
-    def sound(self) -> bool:
-        """Nothing is wrong; there may be notes."""
-        return not any(finding.what in ERRORS for finding in self.findings)
-
-    @property
-    def summary(self) -> str:
-        wrong = sum(finding.what in ERRORS for finding in self.findings)
-        counts = ", ".join(f"{number:,} {name}" for name, number in self.checked.items() if number)
-        return f"checked {counts}: {f'{wrong} wrong' if wrong else 'nothing wrong'}"
-
-
-class Findings:
-    """Collects them."""
+    """Collects findings: facts by their kind and by the file or folder that they are about."""
 
     def __init__(self, root: Path):
         self.root = root
         self.facts: dict[tuple[str, str], dict[str, None]] = {}
         self.suspect: set[Path] = set()
-        """What is drawn from these may be stale."""
+        """Files and folders with errors: what is drawn from these may be stale."""
         self.checked: Counter[str] = Counter()
 
-    def add(self, what: str, path: Path, *facts: str) -> None:
-        """Nothing without facts."""
+    def add(self, kind: str, path: Path, *facts: str) -> None:
+        """Without facts there is no finding."""
         if facts:
-            self.facts.setdefault((what, self.short(path)), {}).update(dict.fromkeys(facts))
-            self.suspect |= {path} if what in ERRORS else set()
+            self.facts.setdefault((kind, self.short(path)), {}).update(dict.fromkeys(facts))
+            self.suspect |= {path} if kind in ERRORS else set()
 
-    def note(self, what: str, paths: list[Path], fact: str) -> None:
-        """One note for several places."""
+    def note(self, kind: str, paths: list[Path], fact: str) -> None:
+        """One note for several paths."""
         more = f"; {len(paths) - 1:,} more like it" if len(paths) > 1 else ""
-        self.add(what, min(paths), f"{fact}{more}")
+        self.add(kind, min(paths), f"{fact}{more}")
 
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run one check; whatever it raises is a finding, since an edited file can hold anything."""
+        """Run one check; any exception is a finding, since a modified file can hold anything."""
         try:
             check(path)
         except Exception as error:
@@ -75,10 +41,24 @@ class Findings:
             self.add("modified", path, f"cannot be checked: {text[:200]}")
 
     def short(self, path: Path) -> str:
+        """A path below results/<scale>."""
         return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
 
-    def verification(self) -> Verification:
-        order = (*ERRORS, *NOTES)
-        findings = [Finding(*key, tuple(facts)) for key, facts in self.facts.items()]
-        findings.sort(key=lambda finding: (order.index(finding.what), finding.where))
-        return Verification(findings, self.checked)
+    @property
+    def findings(self) -> list[str]:
+        """One line per finding, errors first."""
+        lines = []
+        for kind, where in sorted(self.facts, key=lambda key: (KINDS.index(key[0]), key[1])):
+            facts = list(self.facts[kind, where])
+            more = [f"and {len(facts) - SHOWN:,} more"] if len(facts) > SHOWN else []
+            lines.append(" ".join(f"{kind}: {where}: {'; '.join(facts[:SHOWN] + more)}".split()))
+        return lines
+
+    @property
+    def errors(self) -> int:
+        return sum(kind in ERRORS for kind, _ in self.facts)
+
+    @property
+    def summary(self) -> str:
+        counts = ", ".join(f"{number:,} {name}" for name, number in self.checked.items() if number)
+        return f"checked {counts}: {f'{self.errors} wrong' if self.errors else 'nothing wrong'}"
