@@ -1,0 +1,139 @@
+"""Everything that runs on a GPU, on an emulated device that refuses what PyTorch refuses there."""
+
+import pandas as pd
+import pytest
+import torch
+
+from conftest import ROOT
+from emulated_device import DEVICE, DeviceError, DeviceTensor, emulated_device
+from entropy_dynamics.config import known_names, load_config
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages.evaluate import evaluate
+from entropy_dynamics.stages.model import prepare_model
+from entropy_dynamics.stages.pass_rates import measure_pass_rates
+from entropy_dynamics.stages.problems import build_problem_sets
+from entropy_dynamics.stages.train import train
+from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.trainer import Trainer
+from reference import SINGLE_FORWARD
+
+CONFIGS = ROOT / "configs"
+CLOSE = {"rel": 1e-4, "abs": 1e-6, "nan_ok": True}  # operators are cut into others than on the CPU
+METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
+
+
+@pytest.fixture(autouse=True)
+def device():
+    with emulated_device() as device:
+        yield device
+
+
+# ---------------------------------------------------------------- The emulation refuses what PyTorch refuses
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda here, there: here + there,
+        lambda here, there: torch.cat([here, there]),
+        lambda here, there: torch.where(here > 0, here, there),
+        lambda here, there: here @ there,
+        lambda here, there: here[torch.tensor([0, 1], device=DEVICE)],
+        lambda here, there: there.index_put_((torch.tensor([0, 1]),), here[:2]),
+        lambda here, there: here.index_put_((torch.tensor([0, 1], device=DEVICE),), here[:2]),
+        lambda here, there: torch.multinomial(there.abs(), 1, generator=torch.Generator()),
+        lambda here, there: torch.rand(3, generator=torch.Generator(DEVICE)),
+        lambda here, there: there.numpy(),
+    ],
+)
+def test_mixed_devices_are_refused(mixed):
+    with pytest.raises(DeviceError):
+        mixed(torch.arange(4.0), torch.arange(4.0, device=DEVICE))
+
+
+def test_what_pytorch_allows_is_computed_as_on_the_cpu():
+    here, there = torch.arange(1.0, 5.0), torch.arange(1.0, 5.0).to(DEVICE).requires_grad_()
+    assert there.device == DEVICE
+    assert there[torch.tensor([0, 2])].tolist() == [1.0, 3.0]  # indices on the CPU
+    loss = (there * torch.tensor(2.0)).log().sum() + there.prod().cpu().to(DEVICE)  # a CPU tensor without dimensions
+    loss.backward()
+    assert isinstance(there.grad, DeviceTensor)
+    assert torch.allclose(there.grad.cpu(), 1 / here + 24 / here)
+    drawn = torch.rand(3, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE)
+    assert torch.equal(drawn.cpu(), torch.rand(3, generator=torch.Generator().manual_seed(1)))
+
+
+# ---------------------------------------------------------------- Training
+
+
+@pytest.fixture
+def trainer_on(make_trainer):
+    """`trainer_on(device, method, model)`: a trainer with the settings of the method's file."""
+
+    def make(device, name, model, **changes):
+        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
+        training = config.training
+        own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
+        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
+        ranks = Ranks(device=device)
+        params = config.method.params.model_dump()
+        return make_trainer(model.to(device), config.method.name, params=params, ranks=ranks, **(own | changes))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "single_forward_tokens"),
+    [*((name, 0) for name in METHODS), *((name, SINGLE_FORWARD) for name in ("grpo", "clip_b", "unlikeliness", "ppo"))],
+)
+def test_every_method_trains_on_the_device_as_on_the_cpu(trainer_on, make_model, name, single_forward_tokens):
+    expected, trainer = (
+        trainer_on(device, name, make_model(), group_size=3, max_new=6, single_forward_tokens=single_forward_tokens)
+        for device in (torch.device("cpu"), DEVICE)
+    )
+    row, on_cpu = trainer.step(0), expected.step(0)
+    assert row == pytest.approx(on_cpu | {name: row[name] for name in row if name.startswith("seconds_")}, **CLOSE)
+    trainer.step(1)  # the state of the optimizer is there now
+    assert all(parameter.device == DEVICE for parameter in trainer.policy.model.parameters())
+
+
+def test_the_defect_that_this_file_is_for_is_found(trainer_on, make_model, monkeypatch):
+    """Lengths were on the CPU and rows on the device: 'indices should be either on cpu or on the same device'."""
+    lengths = property(lambda batch: (batch.prompt_lengths + batch.response_lengths).cpu())
+    monkeypatch.setattr(RolloutBatch, "lengths", lengths)
+    with pytest.raises(DeviceError, match="indices should be either on cpu"):
+        trainer_on(DEVICE, "clip_b", make_model()).step(0)
+
+
+# ---------------------------------------------------------------- Stages
+
+MODEL = "qwen2.5-7b-instruct"
+SMALL = [
+    *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+    *("data.evaluation.dapo500.size=2", f"toy_models[{MODEL}].warm_start.steps=1"),
+    *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
+    *("training.steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=1"),
+    *("training.validation_problems=1", "training.validation_samples=2"),
+    "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}",
+]
+
+
+@pytest.mark.parametrize("method", ["clip_b", "ppo", "adaptive_entropy"])
+def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
+    config, layout, ranks = load_config("smoke", MODEL, method, SMALL), Layout(tmp_path), Ranks(device=DEVICE)
+    build_problem_sets(config.data, layout.data)
+    prepare_model(config, layout)
+    rates = measure_pass_rates(config, layout, ranks)
+    assert (rates["samples"] == 2).all()
+
+    step = Trainer.step
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", lambda self, number: 1 / 0 if number else step(self, number))
+        with pytest.raises(ZeroDivisionError):
+            train(config, layout, method, 0, ranks)
+    train(config, layout, method, 0, ranks)
+    assert "resumes from the checkpoint after step 1" in capsys.readouterr().err
+    assert len(pd.read_parquet(layout.metrics(MODEL, method, 0))) == 2
+    for path in evaluate(config, layout, method, 0, ["aime24"], ranks):
+        assert len(pd.read_parquet(path)) == 4
