@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from entropy_dynamics.config import EngineConfig
+from entropy_dynamics.config.schema import EngineConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
-    given = {"dtype": "float32", "eager": True, "memory_share": 0.5, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
+    given = {"dtype": "float32", "eager": True, "gpu_memory_utilization": 0.5, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
     return EngineConfig(name="vllm", **given | changes)
 
 
@@ -251,7 +251,7 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
     ("changes", "max_tokens", "message"),
     [
         ({"kv_cache_gib": 100_000.0}, 100, r"out of memory: set or lower engine\.kv_cache_gib"),
-        ({"kv_cache_gib": None, "memory_share": 0.999}, 100, r"out of memory: .* lower engine\.memory_share"),
+        ({"kv_cache_gib": None, "gpu_memory_utilization": 0.999}, 100, r"out of memory: .* lower engine\.gpu_memory_utilization"),
         ({"kv_cache_gib": 1e-6}, 100, r"too small for one sequence: raise engine\.kv_cache_gib"),
         ({}, 100_000, r"cannot serve .*max_model_len \(100000\)"),
     ],
@@ -266,7 +266,7 @@ def test_an_engine_that_cannot_start_names_the_key(served, changes, max_tokens, 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), r"engine\.memory_share"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), r"engine\.gpu_memory_utilization"),
         (RuntimeError("The server socket has failed to bind: EADDRINUSE"), "a port or the GPU is taken"),
         (RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"), "a port or the GPU is taken"),
     ],
