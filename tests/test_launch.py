@@ -165,7 +165,7 @@ def test_launches_side_by_side_do_not_meet_and_nothing_listens_beyond_this_machi
     """Neither the ranks, once they have communicated, nor their parent: whoever may connect could take part."""
     rank = """
     torch.distributed.new_group(backend="gloo")
-    parents = ranks.gather(torch.tensor([os.getppid()]))
+    parents = ranks.gather(os.getppid())
     assert parents[0] == parents[1]
     from pathlib import Path
     for process in (os.getpid(), os.getppid()):

@@ -12,7 +12,7 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import ENGINES, open_sampler
 from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer
 
@@ -297,7 +297,7 @@ def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monk
 
 
 def test_a_new_engine_is_a_module_and_a_line_in_the_registry(tmp_path, monkeypatch, prompts, tokenizer):
-    class Parrot:
+    class Parrot(Sampler):
         """Repeats the prompt."""
 
         def sample(self, prompts, *, samples, **_):

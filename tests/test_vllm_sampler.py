@@ -35,8 +35,8 @@ pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
-    given = {"dtype": "float32", "eager": True, "gpu_memory_utilization": 0.5, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
-    return EngineConfig(name="vllm", **given | changes)
+    values = {"name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
+    return EngineConfig(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
 @pytest.fixture(scope="session")
@@ -251,7 +251,11 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
     ("changes", "max_tokens", "message"),
     [
         ({"kv_cache_gib": 100_000.0}, 100, r"out of memory: set or lower engine\.kv_cache_gib"),
-        ({"kv_cache_gib": None, "gpu_memory_utilization": 0.999}, 100, r"out of memory: .* lower engine\.gpu_memory_utilization"),
+        (
+            {"kv_cache_gib": None, "gpu_memory_utilization": 0.999},
+            100,
+            r"memory: .* lower engine\.gpu_memory_utilization",
+        ),
         ({"kv_cache_gib": 1e-6}, 100, r"too small for one sequence: raise engine\.kv_cache_gib"),
         ({}, 100_000, r"cannot serve .*max_model_len \(100000\)"),
     ],
