@@ -161,7 +161,7 @@ def idle(jobs: list[Job], cores: int, pass_rate_model: str) -> tuple[float, floa
 
 
 def ready_times(jobs: list[Job], pass_rate_model: str) -> dict[Job, float]:
-    """When each job's inputs were complete. Tables and figures are ready when the last job before them had ended."""
+    """The time at which each job's inputs were complete; of tables and figures, the end of the last job before."""
     ends = {job.path: job.end for job in jobs}
     first = jobs[0].start
 

@@ -89,7 +89,7 @@ class Workflow:
         return glob(pattern, root_dir=self.results)
 
     def resumed(self) -> int:
-        """How many of the runs resumed from a checkpoint."""
+        """The number of runs that resumed from a checkpoint."""
         logs = [self.results / name for name in self.files("logs/runs/*/*/*.log")]
         return sum("resumes from the checkpoint" in log.read_text() for log in logs)
 

@@ -1,4 +1,4 @@
-"""Jobs that share a machine's GPUs, as real processes over made-up devices."""
+"""Jobs that share a machine's GPUs: real processes, fictitious devices."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WAIT = 120  # seconds after which a test gives up
 
 @pytest.fixture(autouse=True)
 def lock_folder(monkeypatch):
-    """The locks of a job of its own, apart from those of this user's real jobs."""
+    """The locks of a separate SLURM job, apart from those of this user's real jobs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", f"test{os.getpid()}")
     folder = _lock_folder()
@@ -27,7 +27,7 @@ def lock_folder(monkeypatch):
 
 
 def claimant(body: str, count: int, known: list[str], **options) -> subprocess.Popen:
-    """A process that claims `count` of `known` and then runs `body` with what it got in `held`."""
+    """A process that claims `count` of `known` and then runs `body`; `held` has the claimed ones."""
     code = f"""
     import os, sys, time
     from entropy_dynamics.distributed.devices import claim_devices

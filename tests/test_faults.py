@@ -438,7 +438,7 @@ def killed_when_there(project: Path, command: list[str], file: str) -> list[Path
         time.sleep(0.002)
     ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     kill(process)
-    psutil.wait_procs(ranks)  # each is in a group of its own, and the kernel ends it with its parent
+    psutil.wait_procs(ranks)  # each has its own group, and the kernel ends it with its parent
     return [work.results / name for name in work.files(file)]
 
 

@@ -1,4 +1,4 @@
-"""The native engine against decoding without a cache, its promise that batches change nothing, and the registry."""
+"""The native engine against decoding without a cache, its independence of batches, and the registry."""
 
 import sys
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""The paper's scale on a CPU by the command that a user types: vLLM, two ranks, real problems where they are."""
+"""The paper's scale on a CPU by the command that a user types: vLLM, two ranks, real problems if available."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
 from project_copy import copy_project
 
-REAL = ROOT.parent / "shared" / "data"  # beside a checkout of the developers; not part of the project
+REAL = ROOT.parent / "shared" / "data"  # beside some checkouts; not part of the project
 BIN = Path(sys.executable).parent
 MODELS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
 METHODS = ("base", "grpo", "clip_b", "clip_v")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory) -> Path:
-    """A folder of problem files, as a user without a network has it: real AIME and DAPO problems, or sums."""
+    """A folder of problem files, as for a machine without a network: real AIME and DAPO problems, or sums."""
     folder = tmp_path_factory.mktemp("problems")
     for seed, (name, source, count) in enumerate(
         (("train", "dapo_slice", 30), ("aime24", "aime24", 30), ("aime25", "aime25", 4))
@@ -48,7 +48,7 @@ def environment(problems) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, environment) -> Path:
-    """A copy of the project with the whole rehearsal done in it."""
+    """A copy of the project with the finished rehearsal."""
     folder = copy_project(tmp_path_factory.mktemp("project"))
     run = subprocess.run(
         [BIN / "snakemake", "--config", "scale=rehearsal"], cwd=folder, env=environment, capture_output=True, text=True
@@ -83,7 +83,7 @@ def test_the_engine_agrees_with_the_trainer_at_every_step(results):
             assert json.loads((run / "provenance.json").read_text())["ranks"] == 2
 
 
-def test_what_was_trained_is_a_policy_that_transformers_reads(results):
+def test_transformers_reads_the_trained_policies(results):
     for model in MODELS:
         base, _ = load_policy(results / "models" / model)
         trained, _ = load_policy(results / "runs" / model / "clip_b" / "seed0" / "policy")
@@ -91,7 +91,7 @@ def test_what_was_trained_is_a_policy_that_transformers_reads(results):
         assert any((one != other).any() for one, other in zip(base.parameters(), trained.parameters(), strict=True))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real problems are not at hand")
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real problems")
 def test_real_problems_were_evaluated(results, project, environment):
     rows = pd.read_parquet(results / "evaluations" / MODELS[0] / "clip_b" / "seed0" / "aime24.parquet")
     assert rows["problem_id"].nunique() == 30
@@ -108,8 +108,8 @@ def test_real_problems_were_evaluated(results, project, environment):
     assert "Every morning Aya goes for a $9$-kilometer-long walk" in shown
 
 
-def test_a_rank_that_is_killed_ends_the_run_and_the_next_call_goes_on(project, results, environment):
-    """The second run is by hand, with more steps, so that a checkpoint lies behind it when its rank 1 is killed."""
+def test_a_killed_rank_ends_the_run_and_the_next_call_resumes_it(project, results, environment):
+    """A separate run with more steps, so that it has a checkpoint when its rank 1 is killed."""
     command = [
         *(BIN / "entropy-dynamics", "train", "--scale", "rehearsal", "--model", MODELS[0], "--method", "grpo"),
         *("--seed", "7", "--set", "training.steps=40", "--set", "training.validation_every=0"),

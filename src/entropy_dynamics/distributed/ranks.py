@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Ranks:
-    """`mesh` is None where there is no process group: one plain process, whose parameters are ordinary tensors."""
+    """`mesh` is None without a process group: one plain process with ordinary tensors as parameters."""
 
     rank: int = 0
     size: int = 1

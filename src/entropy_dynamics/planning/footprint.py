@@ -135,7 +135,7 @@ def training_memory(config: StageConfig) -> dict[str, float]:
 
 
 def misfit(config: StageConfig, stage: str) -> str | None:
-    """What does not fit on a GPU, or None."""
+    """The first requirement that exceeds a GPU, or None."""
     available, phases = config.plan.gpu_memory_gib, memory(config, stage)
     for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB

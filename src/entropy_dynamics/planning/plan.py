@@ -47,7 +47,7 @@ class Job:
     def __post_init__(self) -> None:
         for key in ("gpu_memory_gib", "tflops", "bandwidth_gb_s"):
             if getattr(self.config.plan, key) <= 0:
-                raise UserError(f"plan.{key} is 0: state in the scale's config what its GPUs have")
+                raise UserError(f"plan.{key} is 0: set it in the scale's config to the value of its GPUs")
 
     @property
     def config(self) -> StageConfig:

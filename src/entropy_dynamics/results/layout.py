@@ -50,7 +50,7 @@ class Layout:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 
     def facts(self, model: str, method: str = "base", seed: int | str = 0) -> Path:
-        """A policy's model.json: what it is, and the hashes of its weights."""
+        """A policy's model.json: its description and the hashes of its weights."""
         return self.policy(model, method, seed) / "model.json"
 
     def checkpoints(self, model: str, method: str, seed: int | str) -> Path:

@@ -28,7 +28,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One response. `token_ids` include the end token if the model stopped by itself."""
+    """One response. `token_ids` include the end token unless the response was truncated."""
 
     problem_id: str
     sample: int

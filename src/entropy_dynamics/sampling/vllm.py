@@ -1,4 +1,4 @@
-"""vLLM: an engine in this process, one per rank, whose weights the trainer replaces.
+"""vLLM as an engine in this process, one per rank, with weights from the trainer.
 
 Three silent errors of vLLM 0.32 are prevented here: a push without the output head leaves the old head, a push without
 a reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
@@ -277,6 +277,6 @@ def _faults_as_user_errors() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The line with the cause: the second of a validation error, whose first is a heading."""
+    """The line with the cause: the second of a validation error, which starts with a heading."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1 if "validation error" in lines[0] and len(lines) > 1 else 0][:300]
