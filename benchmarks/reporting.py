@@ -14,6 +14,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from tabulate import tabulate
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -121,8 +123,7 @@ def as_table(sizes: list[dict]) -> str:
     """CPU seconds and peak MiB of each command at each size."""
     heads = ["command", *(f"{size['runs']:,} runs, {size['samples']:,} samples" for size in sizes)]
     rows = [[name, *(_spent(size["commands"][name]) for size in sizes)] for name in sizes[0]["commands"]]
-    rule = ["---"] * len(heads)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
+    return tabulate(rows, heads, "pipe")
 
 
 def _spent(of: dict[str, float]) -> str:

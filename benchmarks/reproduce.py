@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pandas as pd
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.results.files import write_json
@@ -90,10 +90,8 @@ def phases(layout: Layout, job: Job) -> dict[str, float]:
     """Seconds of each phase of a training run, summed over its steps; empty for any other job."""
     if job.kind != "runs":
         return {}
-    with pq.ParquetFile(layout.root.joinpath(*job.path, "metrics.parquet")) as file:
-        names = [name for name in file.schema_arrow.names if name.startswith("seconds_")]
-        frame = file.read(names).to_pandas()
-    return {name.removeprefix("seconds_"): float(frame[name].sum()) for name in names}
+    seconds = pd.read_parquet(layout.root.joinpath(*job.path, "metrics.parquet")).filter(like="seconds_").sum()
+    return {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
 
 
 def account(

@@ -148,13 +148,6 @@ def test_batches_and_neighbours_change_nothing(shared_model, sampler_of, prompts
     assert more[:5] == alone
 
 
-def test_a_prompt_with_more_samples_than_a_batch(shared_model, sampler_of, prompts):
-    whole = sample(sampler_of(shared_model, 64), prompts[:2], samples=7)
-    assert [one.sample for one in whole] == [*range(7), *range(7)]
-    for batch_size in (1, 3, 6):
-        assert sample(sampler_of(shared_model, batch_size), prompts[:2], samples=7) == whole
-
-
 def test_a_batch_is_never_larger_than_batch_size(shared_model, sampler_of, prompts, monkeypatch):
     rows = []
     original = NativeSampler._sample_batch

@@ -43,12 +43,8 @@ def claim_devices(
     known = visible_devices() if known is None else known
     if count > len(known):
         where = f"{_VARIABLE} names" if _VARIABLE in os.environ else "this machine has"
-        if not known:
-            raise UserError(f"hardware.device is cuda but {where} no GPU: set hardware.device to cpu")
-        raise UserError(
-            f"hardware.ranks is {count} but {where} {len(known)} GPU{'s' if len(known) > 1 else ''}: "
-            f"set hardware.ranks to {len(known)} or fewer"
-        )
+        remedy = f"set hardware.ranks to {len(known)} or fewer" if known else "set hardware.device to cpu"
+        raise UserError(f"GPUs needed: {count}, but {where} {len(known) or 'none'}: {remedy}")
     before = os.environ.get(_VARIABLE)
     with ExitStack() as locks:
         held = _try_claim(known, count, locks)
