@@ -198,11 +198,11 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
     """
     find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
     if config.hardware.device == "cpu" or stage == "model":  # of a toy model; pretrained ones are downloaded locally
-        gpus, memory, minutes = 0, ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
+        gpus, host, minutes = 0, ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
     else:
         job = Job(stage, (config,))
-        gpus, memory, minutes = job.gpus, job.host, config.plan.safety * 60 * job.hours
-    return {"gpu": gpus, "mem_mb": math.ceil(memory / 1e6), "runtime": math.ceil(minutes)}
+        gpus, host, minutes = job.gpus, job.host, config.plan.safety * 60 * job.hours
+    return {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
 
 
 def write_plan(plan: Plan, markdown: bool = False) -> str:
