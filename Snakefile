@@ -1,5 +1,5 @@
-# The whole reproduction. `snakemake` builds everything of the default scale; `snakemake table1` only what Table 1
-# needs; `snakemake --config scale=smoke` another scale; any file under results/ can be a target.
+# The whole reproduction. `snakemake` builds everything at the default scale, `snakemake table1` only Table 1 and its
+# inputs, `snakemake --config scale=smoke` another scale; any file under results/ can be a target.
 from snakemake.utils import min_version
 
 min_version("9.27")

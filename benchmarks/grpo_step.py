@@ -9,10 +9,9 @@ after the first steps. Rollouts are drawn from different random numbers, so the 
 import argparse
 import importlib.metadata
 import logging
-import statistics
 import tempfile
 import time
-from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -20,29 +19,23 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.training.trainer import Trainer
-from training_step import make_trainer
 
-RESULT = Path(__file__).parent / "results" / "grpo_step.json"
+PHASES = ("sample", "grade", "score", "update")
 CURVES = ("reward", "entropy")
 LAST = 15  # steps at the end of the curves whose means are compared
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--scale", default="laptop")
-    parser.add_argument("--results", default="results", help="where the scale's base model and problems are")
-    parser.add_argument("--model", default="qwen2.5-7b-instruct")
+    parser = make_parser(__file__, __doc__, scale=True)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not timed")
-    parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -62,8 +55,8 @@ def main() -> None:
             trl.train()
         rollouts = config.training.prompts_per_step * config.training.group_size
         curves.append({"ours": turns.rows, "trl": trl_rows(trl.state.log_history, turns.seconds, rollouts)})
-    write_json(options.out, summary(options, config, curves))
-    print(options.out.read_text())
+    what = f"a full GRPO step against TRL's, scale {options.scale}, toy model of {options.model}"
+    write_record(options.out, what, **summary(options, config, curves))
 
 
 class Turns(TrainerCallback):
@@ -88,7 +81,7 @@ class Turns(TrainerCallback):
                 "tokens": row["tokens"],
                 "reward": row["reward_mean"],
                 "entropy": row["entropy"],
-                **{phase: row[f"seconds_{phase}"] for phase in ("sample", "grade", "score", "update")},
+                **{phase: row[f"seconds_{phase}"] for phase in PHASES},
             }
         )
 
@@ -178,27 +171,17 @@ def summary(options: argparse.Namespace, config: RunConfig, curves: list[dict[st
         return [float(np.mean([row[name] for row in run[side][-LAST:]])) for run in curves]
 
     return {
-        "what": f"a full GRPO step against TRL's, scale {options.scale}, toy model of {options.model}",
-        "hardware": hardware(),
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")},
-        "threads": torch.get_num_threads(),
+        "trl": importlib.metadata.version("trl"),
         "prompts": config.training.prompts_per_step,
         "group_size": config.training.group_size,
         "max_new_tokens": config.sampling.max_new_tokens,
         "learning_rate": config.training.optimizer.learning_rate,
         "speedup_per_token": round(
-            statistics.median(per_token(b) / per_token(a) for a, b in zip(*timed.values(), strict=True)), 2
+            median(per_token(b) / per_token(a) for a, b in zip(*timed.values(), strict=True)), 2
         ),
-        "seconds_per_step": {
-            side: round(statistics.median(row["seconds"] for row in timed[side]), 4) for side in sides
-        },
-        "tokens_per_second": {
-            side: round(1 / statistics.median(per_token(row) for row in timed[side])) for side in sides
-        },
-        "our_seconds_by_phase": {
-            phase: round(statistics.median(row[phase] for row in timed["ours"]), 4)
-            for phase in ("sample", "grade", "score", "update")
-        },
+        "seconds_per_step": {side: round(median(row["seconds"] for row in timed[side]), 4) for side in sides},
+        "tokens_per_second": {side: round(1 / median(per_token(row) for row in timed[side])) for side in sides},
+        "our_seconds_by_phase": {phase: round(median(row[phase] for row in timed["ours"]), 4) for phase in PHASES},
         f"mean_of_the_last_{LAST}_steps_by_seed": {
             name: {side: [round(value, 4) for value in at_the_end(side, name)] for side in sides} for name in CURVES
         },

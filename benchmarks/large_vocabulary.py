@@ -10,18 +10,16 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from common import make_parser, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.provenance import hardware
-from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.policy import Policy
@@ -29,7 +27,6 @@ from entropy_dynamics.training.trainer import Trainer
 
 VOCABULARY = 151_936
 PROMPT_TOKENS = 32
-RESULT = Path(__file__).parent / "results" / "large_vocabulary.json"
 
 
 def eager(hidden: Tensor, tokens: Tensor, *, weight: Tensor, temperature: float, entropy_gradient: bool) -> TokenStats:
@@ -44,7 +41,7 @@ def eager(hidden: Tensor, tokens: Tensor, *, weight: Tensor, temperature: float,
     return TokenStats(logp, entropy if entropy_gradient else entropy.detach(), s_star, s_expected)
 
 
-class RandomResponses:
+class RandomResponses(Sampler):
     """In place of an engine: what is measured begins with the scoring pass."""
 
     def __init__(self, tokens: int):
@@ -57,12 +54,6 @@ class RandomResponses:
             for prompt in prompts
             for k in range(samples)
         ]
-
-    def push(self, weights):
-        pass
-
-    def sleep(self):
-        pass
 
 
 def alternating(rollout: Rollout) -> Grade:
@@ -116,10 +107,9 @@ def step(side: str, tokens: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = make_parser(__file__, __doc__)
     parser.add_argument("--tokens", type=int, default=2048, help="response tokens of the step")
     parser.add_argument("--side", choices=["ours", "eager"], help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     if options.side:
         print(json.dumps(step(options.side, options.tokens)))
@@ -130,16 +120,13 @@ def main() -> None:
         sides[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     ours, theirs = sides["ours"], sides["eager"]
     assert abs(ours["entropy"] - theirs["entropy"]) < 1e-4, "the two sides do not compute the same"
-    result = {
-        "what": f"a Clip_B step, {options.tokens} response tokens, vocabulary {VOCABULARY}, width 64, fp32, 1 thread",
-        "hardware": hardware(),
-        "torch": torch.__version__,
-        "one_tensor_of_logits_mib": options.tokens * VOCABULARY * 4 / 2**20,
+    write_record(
+        options.out,
+        f"a Clip_B step, {options.tokens} response tokens, vocabulary {VOCABULARY}, width 64, fp32, 1 thread",
+        one_tensor_of_logits_mib=options.tokens * VOCABULARY * 4 / 2**20,
         **sides,
-        "eager_to_ours": {key: theirs[key] / ours[key] for key in ("extra_peak_mib", "seconds")},
-    }
-    write_json(options.out, result)
-    print(options.out.read_text())
+        eager_to_ours={key: theirs[key] / ours[key] for key in ("extra_peak_mib", "seconds")},
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from tabulate import tabulate
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -28,7 +30,7 @@ SCALE = synthetic_results.SCALE
 SAMPLES = {"aime24": 30 * 32, "aime25": 30 * 32, "dapo500": 60 * 8}  # of one policy, as synthetic_results writes them
 STEPS = 100  # of a run
 DISTINCT = 10  # seeds
-COMMANDS = {  # what is measured: a wide table, the widest figure, the distribution, all claims
+COMMANDS = {  # a wide table, the widest figure, the distribution, all claims
     "table1": ["report", "table1"],
     "table3": ["report", "table3"],
     "figure2": ["report", "figure2"],
@@ -101,9 +103,9 @@ def _file(results: Path, run: Run, dataset: str | None) -> Path:
 
 
 def run_command(command: list[str], folder: Path | str = ROOT) -> dict[str, float]:
-    """CPU and wall seconds and the peak memory of one command. Raises CalledProcessError where it fails."""
+    """CPU and wall seconds and the peak memory of one command. Raises CalledProcessError if it fails."""
     start = time.perf_counter()
-    # In a process of its own, so that the peak is not that of an earlier child of this process.
+    # In a separate process, so that the peak is not that of an earlier child of this one.
     probe = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
     probe += "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime, u.ru_maxrss)"
     found = subprocess.run(
@@ -121,8 +123,7 @@ def as_table(sizes: list[dict]) -> str:
     """CPU seconds and peak MiB of each command at each size."""
     heads = ["command", *(f"{size['runs']:,} runs, {size['samples']:,} samples" for size in sizes)]
     rows = [[name, *(_spent(size["commands"][name]) for size in sizes)] for name in sizes[0]["commands"]]
-    rule = ["---"] * len(heads)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))
+    return tabulate(rows, heads, "pipe")
 
 
 def _spent(of: dict[str, float]) -> str:

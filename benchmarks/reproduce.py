@@ -1,8 +1,8 @@
-"""Where the time of `make reproduce` went: core-seconds of a finished results folder, by what they were spent on.
+"""The time of a finished `make reproduce`: core-seconds of a results folder by purpose.
 
-Read from what the run left there: Snakemake's record of each job (`logs/**/*.jsonl`: seconds, and when it was written)
-and the seconds of each phase in each run's metrics. A job has one core, so the seconds of the jobs and of the idle
-cores add up to cores x wall time. Only on a machine that does nothing else is that the cost of the run.
+Read from Snakemake's record of each job (`logs/**/*.jsonl`: seconds, and when it was written) and the seconds of each
+phase in each run's metrics. A job has one core, so the seconds of the jobs and of the idle cores add up to cores x wall
+time. Only on an otherwise idle machine is that the cost of the run.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pandas as pd
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.results.files import write_json
@@ -24,7 +24,7 @@ from entropy_dynamics.results.provenance import hardware
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
 DRAWN = ("tables", "figures", "claims")
 PHASES = {"sample": "sampling", "grade": "grading", "score": "scoring", "update": "updates", "validate": "validation"}
-STAGES = {  # what a stage without phases does besides starting up
+STAGES = {  # the purpose of a stage without phases, besides start-up
     "models": "warm starts",
     "pass_rates": "pass rates",
     "evaluations": "evaluation",
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--scale", default="laptop")
     parser.add_argument("--results", default="results")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="that the run had")
-    parser.add_argument("--wall", type=float, help="seconds of the whole command, where they were taken")
+    parser.add_argument("--wall", type=float, help="seconds of the whole command, if measured")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def read_jobs(logs: Path) -> list[Job]:
-    """All jobs that left a record, in the order of their start. Raises SystemExit where there is none."""
+    """All jobs with a record, in the order of their start. Raises SystemExit if there is none."""
     jobs = []
     for file in logs.rglob("*.jsonl"):
         record = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
@@ -90,19 +90,17 @@ def phases(layout: Layout, job: Job) -> dict[str, float]:
     """Seconds of each phase of a training run, summed over its steps; empty for any other job."""
     if job.kind != "runs":
         return {}
-    with pq.ParquetFile(layout.root.joinpath(*job.path, "metrics.parquet")) as file:
-        names = [name for name in file.schema_arrow.names if name.startswith("seconds_")]
-        frame = file.read(names).to_pandas()
-    return {name.removeprefix("seconds_"): float(frame[name].sum()) for name in names}
+    seconds = pd.read_parquet(layout.root.joinpath(*job.path, "metrics.parquet")).filter(like="seconds_").sum()
+    return {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
 
 
 def account(
     jobs: list[Job], by_phase: dict[Job, dict[str, float]], cores: int, wall: float | None, pass_rate_model: str
 ) -> dict:
-    """Core-seconds by what they went into; they add up to `cores` x wall time.
+    """Core-seconds by purpose; they add up to `cores` x wall time.
 
-    The start-up of a training run is what its phases leave of its job. That of the other stages with a model is
-    taken to be the median of those.
+    The start-up of a training run is the time of its job outside its phases; other stages with a model are assumed to
+    take the median of those.
     """
     spent: dict[str, float] = defaultdict(float)
     starts = []
@@ -131,7 +129,7 @@ def account(
         "jobs": {kind: sum(job.kind == kind for job in jobs) for kind in sorted({job.kind for job in jobs})},
         "job_seconds": round(sum(job.seconds for job in jobs), 1),
         "job_cpu_seconds": round(sum(job.cpu for job in jobs), 1),
-        "startup_seconds_a_job": round(startup, 2),
+        "startup_seconds_per_job": round(startup, 2),
         "core_seconds": {
             what: {"seconds": round(seconds, 1), "share": round(seconds / total, 4)}
             for what, seconds in sorted(spent.items(), key=lambda entry: -entry[1])
@@ -161,7 +159,7 @@ def idle(jobs: list[Job], cores: int, pass_rate_model: str) -> tuple[float, floa
 
 
 def ready_times(jobs: list[Job], pass_rate_model: str) -> dict[Job, float]:
-    """When each job's inputs were there. What is drawn counts as ready when the last job before it had ended."""
+    """The time at which each job's inputs were complete; of tables and figures, the end of the last job before."""
     ends = {job.path: job.end for job in jobs}
     first = jobs[0].start
 
@@ -191,7 +189,7 @@ def as_table(spent: dict) -> str:
     """The account as a Markdown table."""
     head = (
         f"{spent['wall_minutes']:.1f} minutes on {spent['cores']} cores, {sum(spent['jobs'].values())} jobs, "
-        f"{spent['startup_seconds_a_job']:.1f} s to start one"
+        f"{spent['startup_seconds_per_job']:.1f} s to start one"
     )
     lines = ["| core-seconds spent on | seconds | share |", "|---|---:|---:|"]
     lines += [f"| {what} | {of['seconds']:,.0f} | {of['share']:.1%} |" for what, of in spent["core_seconds"].items()]

@@ -7,24 +7,20 @@ one.
 """
 
 import argparse
-import json
 import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from common import make_parser, write_record
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
-from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.provenance import hardware
 
 VOCABULARY, DEPTH = 151_936, 3_584
-RESULT = Path(__file__).parent / "results" / "token_stats.json"
 OURS = "token_stats"
 FIELDS = ("logp", "entropy", "s_star", "s_expected")
 
@@ -188,23 +184,17 @@ def cuda_rows(rows: int, repeats: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = make_parser(__file__, __doc__)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--peak", nargs=3, metavar=("FORM", "SIDE", "TOKENS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.peak:
-        return print_peak(options.peak[0], options.peak[1], int(options.peak[2]))
+        print_peak(options.peak[0], options.peak[1], int(options.peak[2]))
+        return
 
-    rows = options.tokens
-    result = {
-        "what": f"statistics of {rows} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, medians of "
-        f"{options.repeats} turns; peak memory in MiB, one process per side, its result included",
-        "hardware": hardware(),
-        "torch": torch.__version__,
-    }
+    rows, result = options.tokens, {}
     # Memory first: a process starts with the peak of its parent, which is still small.
     for form, names in PEAKS.items():
         peaks = {name: round(peak_mib(form, name, rows)) for name in names}
@@ -216,9 +206,11 @@ def main() -> None:
     if "trl" not in result["logits"]["microseconds_per_token"]:
         result["trl"] = "not installed"
     result["cuda"] = cuda_rows(8192, options.repeats) if torch.cuda.is_available() else "no GPU"
-    write_json(options.out, result)
-    print(json.dumps(result, indent=1))
-    return None
+    what = (
+        f"statistics of {rows} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, medians of {options.repeats} "
+        "turns; peak memory in MiB, one process per side, its result included"
+    )
+    write_record(options.out, what, **result)
 
 
 if __name__ == "__main__":

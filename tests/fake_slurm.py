@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A fake of SLURM's commands, chosen by the name that it is called by. Jobs really run, as processes of this machine.
+"""A fake of SLURM's commands, selected by the name it is called by. Jobs run as processes of this machine.
 
 FAKE_SLURM names a folder with `sbatch.jsonl` and `srun.jsonl`, one line per call; and of each job `<id>.json`, what was
 requested, `<id>.state`, and `<id>.pid`, its process group. A job whose comment contains the word in the file `cancel`

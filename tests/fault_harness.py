@@ -1,4 +1,4 @@
-"""What tests/test_faults.py ends, starts again and compares: a workflow in a folder of its own."""
+"""A workflow in its own folder, which tests/test_faults.py ends, restarts and compares."""
 
 import json
 import os
@@ -17,9 +17,9 @@ from entropy_dynamics.config import identity
 from project_copy import SNAKEMAKE, snakemake
 
 STAGES = {  # a stage is reached when its first file is there
-    "data": "data/problems.json",
+    "problems": "data/problems.json",
     "models": "models/*/model.json",
-    "pass rates": "data/pass_rates.parquet",
+    "pass_rates": "data/pass_rates.parquet",
     "runs": "runs/*/*/*/metrics.parquet",
     "evaluations": "evaluations/*/*/*/*.parquet",
     "tables": "tables/*.csv",
@@ -34,7 +34,7 @@ class Workflow:
     """One `snakemake` command at the smoke scale, started as often as it takes."""
 
     def __init__(self, project: Path, *targets: str, checkpoints: bool = False):
-        """checkpoints: let runs write one after every step, so that they resume in their middle."""
+        """checkpoints: runs write one after every step, so that they can resume in the middle."""
         self.project, self.targets = project, targets
         self.results = project / "results" / "smoke"
         self.output = project / "snakemake.txt"  # of the latest start
@@ -43,7 +43,7 @@ class Workflow:
             (project / "configs" / "machine.yaml").write_text(CHECKPOINTS)
 
     def start(self) -> subprocess.Popen:
-        """In a process group of its own, which all its jobs belong to: SIGKILL to the group is a machine that goes."""
+        """In its own process group, with all its jobs: SIGKILL to the group is the machine going down."""
         self.starts += 1
         with open(self.output, "wb") as output:
             return subprocess.Popen(
@@ -59,15 +59,14 @@ class Workflow:
         return self.output.read_text(errors="replace")
 
     def run(self, stop: Callable[[float], bool] = lambda seconds: False) -> bool:
-        """Start it, and do what it asks for; SIGKILL the whole group once stop(seconds since the start) says so.
+        """Start it, and SIGKILL the whole group once stop(seconds since the start) is true. True: it finished.
 
-        Returns whether it came to its end. A killed Snakemake leaves its lock, and the next one asks for `--unlock`.
-        That it does is looked at once; later the lock is removed at once.
+        A killed Snakemake leaves its lock, and the next one asks for `--unlock`: checked once, then removed silently.
         """
         if any(self.project.glob(".snakemake/locks/*")):
             if self.unlockings == 0:
                 if self.start().wait() == 0:
-                    return True  # killed with the lock made, but nothing written into it
+                    return True  # killed after the lock was created, before anything was written into it
                 assert LOCKED in self.said(), self.said()
                 assert "--unlock" in self.said()
             self.unlock()
@@ -86,22 +85,22 @@ class Workflow:
         self.unlockings += 1
 
     def files(self, pattern: str) -> list[str]:
-        """Those that are there, below `results`; names with a dot before them, which are temporary, are left out."""
+        """Existing files below `results`, without temporaries, whose names start with a dot."""
         return glob(pattern, root_dir=self.results)
 
     def resumed(self) -> int:
-        """How many of the runs went on from a checkpoint."""
+        """The number of runs that resumed from a checkpoint."""
         logs = [self.results / name for name in self.files("logs/runs/*/*/*.log")]
-        return sum("goes on from the checkpoint" in log.read_text() for log in logs)
+        return sum("resumes from the checkpoint" in log.read_text() for log in logs)
 
 
 def _heed_interrupts() -> None:
-    """A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that."""
+    """A shell starts background processes with Ctrl-C ignored, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kill(process: subprocess.Popen) -> None:
-    """SIGKILL a process and all of its group, and wait until none of them can write any more."""
+    """SIGKILL a process and its group, and wait until all have ended."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     while members(process):
@@ -109,7 +108,7 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def members(process: subprocess.Popen) -> list[psutil.Process]:
-    """Who is alive in the process group that `process` leads or led."""
+    """The live processes of the group that `process` leads or led."""
     return [one for one in psutil.process_iter() if _is_alive_in(process.pid, one)]
 
 
@@ -121,10 +120,10 @@ def _is_alive_in(group: int, process: psutil.Process) -> bool:
 
 
 def differences(results: Path, expected: Path) -> list[str]:
-    """Which files of a finished scale are not what they are in an undisturbed one, left-overs included.
+    """Files of a finished scale that differ from those of an undisturbed one, leftovers included.
 
-    All files have to have the same bytes, with four exceptions: logs; columns `seconds_*` of metrics; keys of a run's
-    config that are the machine's; in provenance the commit, which may change meanwhile, and hashes of the former two.
+    Compared bytewise, except for logs, the columns `seconds_*` of metrics, the machine's keys in a run's config, and in
+    provenance the commit, which may change meanwhile, and the outputs' hashes.
     """
     found, wanted = _contents(results), _contents(expected)
     return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))

@@ -14,7 +14,7 @@ import torch
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 from reference import graded
@@ -22,7 +22,7 @@ from reference import graded
 CASE = ("gpu", "qwen2.5-7b-instruct", "clip_b")  # scale, model, method
 
 
-class RandomResponses:
+class RandomResponses(Sampler):
     """In place of an engine, so that all memory is the trainer's."""
 
     def sample(self, prompts, *, samples, temperature, max_new_tokens, stream):
@@ -35,9 +35,6 @@ class RandomResponses:
     def push(self, weights):
         for _ in weights:  # gathered one by one, as an engine would take them
             pass
-
-    def sleep(self):
-        pass
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks' own arithmetic: what `benchmarks/reproduce.py` makes of a finished run."""
+"""The arithmetic of `benchmarks/reproduce.py`."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_every_core_second_is_accounted_for(account, reproduce):
     assert sum(seconds.values()) == 2 * 23
     assert found["wall_minutes"] == round(23 / 60, 2)
     assert found["core_seconds"]["sampling"]["share"] == round(9 / 46, 4)
-    assert (found["startup_seconds_a_job"], found["job_seconds"], found["job_cpu_seconds"]) == (3, 30, 3)
+    assert (found["startup_seconds_per_job"], found["job_seconds"], found["job_cpu_seconds"]) == (3, 30, 3)
 
 
 def test_what_lies_around_the_jobs_is_in_the_whole_command(account, reproduce):

@@ -1,4 +1,4 @@
-"""Jobs that share a machine's GPUs, as real processes over made-up devices."""
+"""Jobs that share a machine's GPUs: real processes, fictitious devices."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WAIT = 120  # seconds after which a test gives up
 
 @pytest.fixture(autouse=True)
 def lock_folder(monkeypatch):
-    """The locks of a job of its own, apart from those of this user's real jobs."""
+    """The locks of a separate SLURM job, apart from those of this user's real jobs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", f"test{os.getpid()}")
     folder = _lock_folder()
@@ -27,7 +27,7 @@ def lock_folder(monkeypatch):
 
 
 def claimant(body: str, count: int, known: list[str], **options) -> subprocess.Popen:
-    """A process that claims `count` of `known` and then runs `body` with what it got in `held`."""
+    """A process that claims `count` of `known` and then runs `body`; `held` has the claimed ones."""
     code = f"""
     import os, sys, time
     from entropy_dynamics.distributed.devices import claim_devices
@@ -120,13 +120,13 @@ def test_without_the_variable_nvidia_smi_is_asked(monkeypatch, tmp_path):
 
 def test_too_few_gpus_are_a_user_error(monkeypatch):
     with (
-        pytest.raises(UserError, match=r"hardware\.ranks is 8 but this machine has 4 GPUs: .* to 4 or fewer"),
+        pytest.raises(UserError, match=r"GPUs needed: 8, but this machine has 4: set hardware\.ranks to 4"),
         claim_devices("cuda", 8, ["0", "1", "2", "3"]),
     ):
         pass
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
-        pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES names no GPU"),
+        pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES names none: set hardware\.device to cpu"),
         claim_devices("cuda", 1),
     ):
         pass

@@ -1,7 +1,7 @@
-"""Whatever ends a workflow or damages its files: the same command again ends with what an undisturbed one made.
+"""Whatever ends a workflow or damages its files, the same command again gives the results of an undisturbed one.
 
-The reference is the smoke scale of `smoke_project`. The long tests (`make test-long`) kill whole workflows;
-ENTROPY_DYNAMICS_KILLS says how often at random moments, ENTROPY_DYNAMICS_FAULTS names a JSON file for the account.
+The reference is the smoke scale of `smoke_project`. The long tests (`make test-long`) kill whole workflows, at random
+moments as often as ENTROPY_DYNAMICS_KILLS says.
 """
 
 import json
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,6 @@ import pytest
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy, save_policy
-from entropy_dynamics.results.files import write_json
 from fault_harness import LOCKED, STAGES, Workflow, differences, kill, members
 from project_copy import SNAKEMAKE, copy_project, snakemake
 
@@ -38,24 +38,6 @@ KILLS = int(os.environ.get("ENTROPY_DYNAMICS_KILLS", 50))
 SECONDS = (3, 20)  # between a start and its kill: the smoke scale takes 90 s on two cores, a job of it 3 to 8
 FLIPS = 60
 SEED = 6
-
-
-@pytest.fixture(scope="session")
-def account() -> dict[str, dict]:
-    """What was measured, by test."""
-    return {}
-
-
-@pytest.fixture(autouse=True)
-def entry(request, account):
-    """This test's part of the account, which is written where ENTROPY_DYNAMICS_FAULTS says."""
-    entry = account.setdefault(request.node.name, {})
-    failed, began = request.session.testsfailed, time.monotonic()
-    yield entry
-    entry["seconds"] = round(time.monotonic() - began, 1)
-    entry["survived"] = request.session.testsfailed == failed
-    if path := os.environ.get("ENTROPY_DYNAMICS_FAULTS"):
-        write_json(path, account)
 
 
 @pytest.fixture
@@ -78,8 +60,8 @@ def unfinished(finished) -> Path:
 
 
 @pytest.fixture
-def step(finished, monkeypatch, capfd):
-    """`step(name, ...)`: `entropy-dynamics <name> --scale smoke ...` in the copy -> (exit code, what it wrote)."""
+def stage(finished, monkeypatch, capfd):
+    """`stage(name, ...)` runs `entropy-dynamics <name> --scale smoke ...` in the copy: (exit code, output)."""
     monkeypatch.chdir(finished)
 
     def call(name, *arguments):
@@ -133,7 +115,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def assert_one_line(result, *parts):
-    """The command ended with 2, and its last line says all of `parts`; notes may stand before it."""
+    """The exit code is 2 and the last line contains all of `parts`; notes may precede it."""
     code, text = result
     assert code == 2, text
     assert "Traceback" not in text
@@ -166,7 +148,7 @@ def test_neither_the_number_of_cores_nor_the_order_of_jobs_matters(tmp_path, ref
 
 
 @pytest.mark.long
-def test_a_kill_at_each_stage_boundary(tmp_path, reference, entry):
+def test_a_kill_at_each_stage_boundary(tmp_path, reference):
     work, awaited = Workflow(copy_project(tmp_path)), dict(STAGES)
 
     def reached(_) -> bool:
@@ -175,46 +157,36 @@ def test_a_kill_at_each_stage_boundary(tmp_path, reference, entry):
             del awaited[stage]
         return bool(found)
 
-    entry["kills"] = 0
     while not work.run(reached):
-        entry["kills"] += 1
-    entry |= {"starts": work.starts, "unlockings": work.unlockings}
+        pass
     assert not awaited
     assert differences(work.results, reference) == []
 
 
 @pytest.mark.long
-def test_kills_at_random_moments(tmp_path, reference, entry):
-    """Workflows one after the other, each killed again and again until it is done; every other one with checkpoints.
+def test_kills_at_random_moments(tmp_path, reference):
+    """Workflows one after the other, each killed repeatedly until it finishes; every other one with checkpoints.
 
-    Where a kill left no new file behind, the next moment is drawn from a longer time: a slow machine has to get on.
+    After a kill that left no new file, the next moment is drawn from a longer interval, so a slow machine progresses.
     """
-    moments, lost = random.Random(SEED), {}
-    entry |= dict.fromkeys(("kills", "kills_survived", "workflows", "starts", "unlockings", "runs_resumed"), 0)
-    while entry["kills"] < KILLS:
-        number = entry["workflows"]
+    moments, kills, resumed = random.Random(SEED), 0, 0
+    for number in count():
         (tmp_path / str(number)).mkdir()
         work = Workflow(copy_project(tmp_path / str(number)), checkpoints=number % 2 == 0)
-        kills, there, longest, done = 0, 0, SECONDS[1], False
+        files, longest, done = 0, SECONDS[1], False
         while not done:
-            moment = moments.uniform(SECONDS[0], longest) if entry["kills"] < KILLS else float("inf")
+            moment = moments.uniform(SECONDS[0], longest) if kills < KILLS else float("inf")
             done = work.run(partial(operator.lt, moment))
-            before, there = there, sum(len(work.files(pattern)) for pattern in STAGES.values())
-            longest = max(SECONDS[1], longest / 1.25) if there > before else 1.5 * longest
+            before, files = files, sum(len(work.files(pattern)) for pattern in STAGES.values())
+            longest = max(SECONDS[1], longest / 1.25) if files > before else 1.5 * longest
             if not done:
                 kills += 1
-                entry["kills"] += 1
-                print(f"workflow {number}: kill {entry['kills']} after {moment:.1f} s, {there} files", flush=True)
-        changed = differences(work.results, reference)
-        if changed:
-            lost[number] = changed
-        entry["workflows"] += 1
-        entry["kills_survived"] += 0 if changed else kills
-        entry["starts"] += work.starts
-        entry["unlockings"] += work.unlockings
-        entry["runs_resumed"] += work.resumed()
-    assert lost == {}
-    assert entry["runs_resumed"] > 0 or KILLS < 10
+                print(f"workflow {number}: kill {kills} after {moment:.1f} s, {files} files", flush=True)
+        assert differences(work.results, reference) == []
+        resumed += work.resumed()
+        if kills == KILLS:
+            break
+    assert resumed > 0 or KILLS < 10
 
 
 # ---------------------------------------------------------------- ended in other ways
@@ -227,7 +199,7 @@ def interrupt_twice(process: subprocess.Popen) -> None:
 
 
 def kill_the_job(process: subprocess.Popen) -> None:
-    """As the kernel does when memory runs out: the step, and neither its shell nor Snakemake."""
+    """As the kernel does when memory runs out: the stage, and neither its shell nor Snakemake."""
     jobs = [one for one in members(process) if one.pid != process.pid and "train" in one.cmdline()]
     assert len(jobs) == 1
     jobs[0].kill()
@@ -244,14 +216,14 @@ ENDS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ENDS)
-def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how, entry):
+def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how):
     work = Workflow(unfinished, TARGET, checkpoints=True)
     process = work.start()
     while process.poll() is None and not work.files(f"checkpoints/{MODEL}/clip_b/seed0/*/step1"):
         time.sleep(0.005)
     assert process.poll() is None, work.said()
     ENDS[how](process)
-    entry["exit_code"] = process.wait(timeout=120)
+    assert process.wait(timeout=120) != 0
     assert not members(process)
     log = (work.results / f"logs/{RUN}.log").read_text()
     assert "Traceback" not in log
@@ -259,9 +231,7 @@ def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how, en
     if how == "Ctrl-C":
         assert "interrupted; no half-written file is left" in log
         assert not list(work.results.rglob("*.partial"))
-    entry["starts_refused"] = int(any(work.project.glob(".snakemake/locks/*")))
-    assert entry["exit_code"] != 0
-    if how != "SIGTERM to Snakemake":  # which lets its jobs come to their end
+    if how != "SIGTERM to Snakemake":  # which lets its jobs finish
         assert not work.files(f"{RUN}/metrics.parquet")
     assert work.run()
     assert differences(work.results, reference) == []
@@ -274,7 +244,7 @@ def test_a_second_snakemake_is_refused_and_harms_nothing(unfinished, reference):
     while first.poll() is None and not any(unfinished.glob(".snakemake/locks/*")):
         time.sleep(0.005)
     second = snakemake(unfinished, TARGET)
-    assert first.poll() is None, "the first was done before the second could meet it"
+    assert first.poll() is None, "the first finished before the second started"
     assert second.returncode != 0
     assert LOCKED in second.stdout + second.stderr
     assert "Traceback" not in second.stdout + second.stderr
@@ -284,11 +254,11 @@ def test_a_second_snakemake_is_refused_and_harms_nothing(unfinished, reference):
 
 # ---------------------------------------------------------------- disks
 
-SMALL_MODEL = ("--set", f"stand_ins[{MODEL}].warm_start.steps=1")
-STEPS = {
-    "data": ("data",),
+SMALL_MODEL = ("--set", f"toy_models[{MODEL}].warm_start.steps=1")
+COMMANDS = {
+    "problems": ("problems",),
     "model": ("model", "--model", MODEL, *SMALL_MODEL),
-    "pass rates": ("pass-rates",),
+    "pass rates": ("pass_rates",),
     "train": ("train", *OF_A_RUN),
     "train with checkpoints": ("train", *OF_A_RUN, "--set", "training.checkpoint_every=1"),
     "evaluate": ("evaluate", *OF_A_RUN),
@@ -299,21 +269,21 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_full_disk_ends_a_step_with_one_line_and_leaves_what_was_there(tmp_path, finished, step, mount, name):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_ends_a_stage_with_one_line_and_changes_nothing(tmp_path, finished, stage, mount, name):
     results = finished / "results"
     kept = results.rename(tmp_path / "kept")
     shutil.copytree(kept, small_disk(mount, results, 40), dirs_exist_ok=True)
     before = differences(results / "smoke", kept / "smoke")
     fill(results)
-    assert_one_line(step(*STEPS[name]), "No space left on device")
+    assert_one_line(stage(*COMMANDS[name]), "No space left on device")
     changed = differences(results / "smoke", kept / "smoke")
-    # The part of a checkpoint that could be written is deleted by the run that goes on.
+    # A partly written checkpoint is deleted when the run resumes.
     assert [one for one in changed if not one.startswith("checkpoints/")] == before == []
 
 
 def test_a_policy_that_does_not_fit_on_the_disk(tmp_path, model, tokenizer, mount):
-    """Page by page: whichever of its files it is that does not fit, there is one line for it."""
+    """Page by page: one line, whichever of its files does not fit."""
     disk, messages = small_disk(mount, tmp_path / "disk", 4), []
     for pages in range(1000):
         filler = fill(disk, left=pages * os.sysconf("SC_PAGE_SIZE"))
@@ -330,23 +300,22 @@ def test_a_policy_that_does_not_fit_on_the_disk(tmp_path, model, tokenizer, moun
     assert load_policy(disk / "policy")
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_read_only_folder_ends_a_step_with_one_line(finished, step, mount, name):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_read_only_folder_ends_a_stage_with_one_line(finished, stage, mount, name):
     make_read_only(mount, finished / "results")
-    assert_one_line(step(*STEPS[name]), "Read-only file system")
+    assert_one_line(stage(*COMMANDS[name]), "Read-only file system")
 
 
 @pytest.mark.long
-def test_the_disk_is_full_in_the_middle_of_a_run(tmp_path, unfinished, reference, mount, entry):
-    """All of the project's disk, Snakemake's own notes included."""
+def test_the_disk_is_full_in_the_middle_of_a_run(tmp_path, unfinished, reference, mount):
+    """The disk of the whole project, Snakemake's own records included."""
     disk = small_disk(mount, tmp_path / "disk", 48)
     work = Workflow(shutil.copytree(unfinished, disk, dirs_exist_ok=True), TARGET, checkpoints=True)
     process = work.start()
     while process.poll() is None and not work.files(f"checkpoints/{MODEL}/clip_b/seed0/*/step1"):
         time.sleep(0.005)
     filler = fill(disk)
-    entry["exit_code"] = process.wait(timeout=120)
-    assert process.returncode != 0
+    assert process.wait(timeout=120) != 0
     assert not members(process)
     filler.unlink()
     assert work.run()
@@ -398,20 +367,20 @@ def flip_a_bit(path: Path) -> None:
         (f"{RUN}/policy/tokenizer.json", "evaluate"),
     ],
 )
-def test_a_truncated_file_is_named_with_what_mends_it(finished, step, damaged, name):
+def test_a_truncated_file_is_named_with_its_remedy(finished, stage, damaged, name):
     path = Path("results/smoke", damaged)
     truncate(path)
     if name == "train":
         shutil.rmtree(Path("results/smoke", RUN))
     before = names_in(finished / "results")
-    assert_one_line(step(*STEPS[name]), str(path.parent), "delete")
+    assert_one_line(stage(*COMMANDS[name]), str(path.parent), "delete")
     assert names_in(finished / "results") == before
 
 
-def test_a_claim_names_the_truncated_file_that_it_cannot_be_judged_by(step):
+def test_a_claim_names_the_truncated_file_that_it_cannot_be_judged_by(stage):
     truncate(Path("results/smoke", RUN, "metrics.parquet"))
-    code, _ = step("claims")
-    assert code == 0  # the others are judged
+    code, _ = stage("claims")
+    assert code == 0  # other claims are judged
     claims = json.loads(Path("results/smoke/claims.json").read_text())
     unsure = [claim for claim in claims if f"{RUN}/metrics.parquet" in claim["reason"]]
     assert unsure
@@ -422,35 +391,33 @@ def test_a_claim_names_the_truncated_file_that_it_cannot_be_judged_by(step):
 @pytest.mark.parametrize(
     ("damaged", "name"), [(f"{EVALUATION}/dapo500.parquet", "table"), (f"{RUN}/metrics.parquet", "figure")]
 )
-def test_doing_as_the_line_says_mends_it(finished, reference, step, damaged, name):
+def test_following_the_message_restores_the_file(finished, reference, stage, damaged, name):
     truncate(finished / "results/smoke" / damaged)
-    _, text = step(*STEPS[name])
-    path, command = re.search(r"error: (\S+): .*; delete it and make it again with: snakemake (.*)", text).groups()
+    _, text = stage(*COMMANDS[name])
+    path, command = re.search(r"error: (\S+): .*; delete it and rerun: snakemake (.*)", text).groups()
     Path(path).unlink()
     subprocess.run([SNAKEMAKE, *shlex.split(command)], cwd=finished, check=True, capture_output=True)
-    assert step(*STEPS[name])[0] == 0
+    assert stage(*COMMANDS[name])[0] == 0
     assert differences(finished / "results/smoke", reference) == []
 
 
 @pytest.mark.long
-def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, step, entry):
-    """Files of a finished scale, not its logs, chosen at random; each with one bit flipped at a random place."""
+def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, stage):
+    """Random files of a finished scale, without its logs, each with one bit flipped at a random place."""
     place = random.Random(SEED)
     results = finished / "results/smoke"
     files = sorted(path for path in results.rglob("*") if path.is_file() and path.stat().st_size)
     files = [path for path in files if path.relative_to(results).parts[0] != "logs"]
     files = place.sample(files, FLIPS)
-    assert step("verify")[0] == 0
+    assert stage("verify")[0] == 0
     unseen = []
     for path in files:
         whole = path.read_bytes()
         changed = bytearray(whole)
         changed[place.randrange(len(whole))] ^= 1 << place.randrange(8)
         path.write_bytes(changed)
-        code, said = step("verify")
+        code, said = stage("verify")
         path.write_bytes(whole)
-        kind = "wrong" if code else "noted"
-        entry[kind] = entry.get(kind, 0) + 1
         name, folder = path.relative_to(results).as_posix(), path.parent.relative_to(results).as_posix()
         told = name in said or f"{folder}: " in said  # a run whose record has another hash of an input is stale
         if not told and not (code == 0 and name.endswith("provenance.json")):  # the hardware in it has no hash
@@ -459,7 +426,7 @@ def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, step, entry):
 
 
 def killed_when_there(project: Path, command: list[str], file: str) -> list[Path]:
-    """SIGKILL to a step and all of its ranks once `file` (a glob, below the results) is there, which is returned."""
+    """SIGKILL a stage and its ranks once `file` (a glob below the results) exists; the files that match it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "entropy_dynamics.cli", command[0], "--scale", "smoke", *command[1:]],
         cwd=project,
@@ -471,33 +438,33 @@ def killed_when_there(project: Path, command: list[str], file: str) -> list[Path
         time.sleep(0.002)
     ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     kill(process)
-    psutil.wait_procs(ranks)  # each is in a group of its own, and the kernel ends it with its parent
+    psutil.wait_procs(ranks)  # each has its own group, and the kernel ends it with its parent
     return [work.results / name for name in work.files(file)]
 
 
-def test_a_run_on_two_ranks_is_killed_and_goes_on(unfinished, step):
-    """It ends with the bytes of one on two ranks that nobody killed."""
-    command = [*STEPS["train with checkpoints"], "--set", "hardware.ranks=2"]
+def test_a_run_on_two_ranks_is_killed_and_resumes(unfinished, stage):
+    """It gives the bytes of an undisturbed one on two ranks."""
+    command = [*COMMANDS["train with checkpoints"], "--set", "hardware.ranks=2"]
     run, kept = unfinished / "results/smoke" / RUN, unfinished / "results/kept"
-    code, text = step(*command)
+    code, text = stage(*command)
     assert code == 0, text
     run.rename(kept)
     assert killed_when_there(unfinished, command, f"checkpoints/{MODEL}/clip_b/seed0/*/step2")
     assert not run.exists()
-    code, text = step(*command)
+    code, text = stage(*command)
     assert code == 0, text
-    assert re.search(r"goes on from the checkpoint after step [23]$", text, re.MULTILINE)
+    assert re.search(r"resumes from the checkpoint after step [23]$", text, re.MULTILINE)
     assert differences(run, kept) == []
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
 @pytest.mark.parametrize("file", ["*.safetensors", "*.json"])
-def test_a_damaged_checkpoint_is_passed_over(unfinished, reference, step, damage, file):
-    """A run killed after three of its four steps, with the third checkpoint damaged, goes on from the second."""
-    command = [*STEPS["train with checkpoints"], "--set", "training.checkpoints_kept=2"]
+def test_a_damaged_checkpoint_is_skipped(unfinished, reference, stage, damage, file):
+    """A run killed after three of its four steps, with the third checkpoint damaged, resumes from the second."""
+    command = [*COMMANDS["train with checkpoints"], "--set", "training.checkpoints_kept=2"]
     [third] = killed_when_there(unfinished, command, f"checkpoints/{MODEL}/clip_b/seed0/*/step3")
     damage(max(third.glob(file), key=lambda path: path.stat().st_size))
-    code, text = step(*command)
+    code, text = stage(*command)
     assert code == 0, text
     said = [line for line in text.splitlines() if str(third.relative_to(unfinished)) in line]
     assert len(said) == 1

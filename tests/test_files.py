@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and a damaged one is a single-line error."""
+"""Atomic writes, and one-line errors for damaged files."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What only a GPU can show: `pytest -m gpu` on a machine with one. vLLM's part is test_vllm_sampler.py."""
+"""Tests that need a GPU: `pytest -m gpu`. Those of vLLM are in test_vllm_sampler.py."""
 
 import json
 import sys

@@ -53,7 +53,7 @@ def ended(parent: subprocess.Popen) -> tuple[int, str, str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process still runs; one that is dead but not yet waited for does not."""
+    """The process runs and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -85,7 +85,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_ranks_know_their_number_and_only_rank_0_is_heard(tmp_path, count):
+def test_ranks_know_their_number_and_only_rank_0_prints(tmp_path, count):
     parent = start(tmp_path, "print(RANK, os.environ['LOCAL_RANK'], os.environ['WORLD_SIZE'])", count)
     assert ended(parent) == (0, f"0 0 {count}\n", "")
 
@@ -119,7 +119,7 @@ def test_a_killed_rank_is_named_and_the_others_are_stopped(tmp_path):
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(tmp_path):
-    """As one does that hangs in a library with handlers of its own. Its SIGKILL is not the cause."""
+    """A rank may hang in a library with its own handlers. Its SIGKILL is not the cause of the failure."""
     rank = """
     if RANK == "0":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -165,7 +165,7 @@ def test_launches_side_by_side_do_not_meet_and_nothing_listens_beyond_this_machi
     """Neither the ranks, once they have communicated, nor their parent: whoever may connect could take part."""
     rank = """
     torch.distributed.new_group(backend="gloo")
-    parents = ranks.gather(torch.tensor([os.getppid()]))
+    parents = ranks.gather(os.getppid())
     assert parents[0] == parents[1]
     from pathlib import Path
     for process in (os.getpid(), os.getppid()):

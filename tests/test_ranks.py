@@ -16,8 +16,8 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_model, save_policy, save_weights
-from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.sampling.shared import SharedSampler
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler
+from entropy_dynamics.sampling.engines import SharedSampler
 from rank_program import CASES, STEPS, make_trainer, recorded
 
 RUN = {  # number of ranks -> what they run in one launch; untied weights concern loading and pushing, not methods
@@ -112,7 +112,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one_or_two(model, ranks, root):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_micro_batches_are_dealt_to_ranks_evenly_with_little_padding(ranks):
+def test_micro_batches_are_divided_evenly_among_ranks_with_little_padding(ranks):
     """At the paper's sizes, on lengths as skewed as reasoning traces have them: log-normal, some cut off at 7,168."""
     batch = skewed_batch(rows=128 * ranks, seed=ranks)
     cuts = batch.micro_batches(16384, ranks=ranks)
@@ -136,7 +136,7 @@ def test_rows_that_cannot_be_divided_evenly_are_refused(tmp_path, make_model, to
         make_trainer(make_model(), prompts_per_step=3, group_size=4, ranks=Ranks(size=5))
 
 
-class Scripted:
+class Scripted(Sampler):
     """An engine whose responses encode the request."""
 
     def sample(self, prompts, *, samples, temperature, max_new_tokens, stream):

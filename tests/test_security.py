@@ -1,4 +1,4 @@
-"""What SECURITY.md promises: nothing read is run or unpickled, and there is no network unless a config names it."""
+"""The promises of SECURITY.md: no input is run or unpickled, and no network is used unless a config names it."""
 
 import contextlib
 import json
@@ -47,8 +47,8 @@ def test_no_code_of_a_model_is_trusted():
 
 # ---------------------------------------------------------------- what is written, and who is called
 
-# Every process that is started, with its children, records what it asks of the network, and is refused it. Python
-# reports its own sockets to audit hooks; the Hub's Rust client is called only after such a request.
+# Every started process and its children record their requests to the network, which are refused. Python reports its own
+# sockets to audit hooks; the Hub's Rust client is called only after such a request.
 WATCH = """
 import os, socket, sys
 
@@ -91,7 +91,7 @@ SMALL = [
 
 
 def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.CompletedProcess, list[str]]:
-    """Run `program` under watch with an empty download cache. Returns how it ended and what it asked of the network."""
+    """Run `program` under watch with an empty download cache. Returns the finished process and its network requests."""
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch" / "sitecustomize.py").write_text(WATCH)
     asked = tmp_path / "asked"
@@ -110,7 +110,7 @@ def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.C
 
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory) -> tuple[Path, list[str]]:
-    """All stages of one tiny run: its results, and what they asked of the network."""
+    """All stages of one tiny run: its results, and their network requests."""
     folder = tmp_path_factory.mktemp("small")
     settings = [part for entry in SMALL for part in ("--set", entry)]
     run, asked = watched(folder, STAGES, str(folder / "results"), MODEL, *settings)
@@ -153,7 +153,7 @@ def test_every_written_file_is_of_a_kind_that_runs_nothing(small_run):
 
 @pytest.fixture
 def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
-    """A model whose configs name code of its own, and a file that this code creates."""
+    """A model whose configs name its own code, and a file that this code creates."""
     from transformers import dynamic_module_utils
 
     from entropy_dynamics.models.loading import save_policy
@@ -166,7 +166,7 @@ def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
         from pathlib import Path
         Path({str(ran)!r}).touch()
         from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-        # Classes of its own, since transformers marks loaded ones, and other tests use the originals.
+        # Subclasses, since transformers marks loaded ones, and other tests use the originals.
         class Config(Qwen2Config): pass
         class Model(Qwen2ForCausalLM): pass
         class Tokenizer(PreTrainedTokenizerFast): pass

@@ -1,4 +1,4 @@
-"""Interrupted samplings resume: parts are made once, for one config and one set of inputs."""
+"""Interrupted samplings resume: shards are made once, for one config and one set of inputs."""
 
 import pandas as pd
 import pytest
@@ -14,7 +14,7 @@ PROMPTS = [Prompt(name, []) for name in "abcde"]
 
 
 class Maker:
-    """Makes two rows per prompt, until it is interrupted in the part number `interrupted_in`."""
+    """Makes two rows per prompt, until it is interrupted in shard number `interrupted_in`."""
 
     def __init__(self, interrupted_in: int | None = None):
         self.interrupted_in, self.asked = interrupted_in, []
@@ -39,13 +39,13 @@ def shards(root, made_from=1) -> Shards:
 
 @pytest.fixture
 def interrupted(tmp_path):
-    """A folder in which the first two of three parts were made."""
+    """A folder with the first two of three shards."""
     with pytest.raises(KeyboardInterrupt):
         shards(tmp_path).rows(PROMPTS, Maker(interrupted_in=2))
     return tmp_path
 
 
-def test_only_the_missing_part_is_made_and_the_rows_are_those_of_one_go(interrupted):
+def test_only_the_missing_shard_is_made_and_the_rows_are_those_of_an_uninterrupted_call(interrupted):
     maker = Maker()
     found = shards(interrupted).rows(PROMPTS, maker)
     assert maker.asked == ["e"]
@@ -56,12 +56,12 @@ def test_only_the_missing_part_is_made_and_the_rows_are_those_of_one_go(interrup
     ("changed", "made"),
     [
         ("config", ["ab", "cd", "e"]),
-        ("code", ["ab", "cd", "e"]),  # it may grade otherwise
+        ("code", ["ab", "cd", "e"]),  # it may grade differently
         ("machine and commit", ["e"]),
-        ("size of a part", ["abc", "de"]),
+        ("shard size", ["abc", "de"]),
     ],
 )
-def test_parts_count_if_what_they_are_made_from_agrees(interrupted, monkeypatch, changed, made):
+def test_shards_are_reused_if_their_inputs_agree(interrupted, monkeypatch, changed, made):
     maker, record = Maker(), "entropy_dynamics.results.provenance"
     match changed:
         case "code":
@@ -69,13 +69,13 @@ def test_parts_count_if_what_they_are_made_from_agrees(interrupted, monkeypatch,
         case "machine and commit":
             monkeypatch.setattr(f"{record}.commit_of_code", lambda: "another")
             monkeypatch.setattr(f"{record}.hardware", lambda: "another")
-        case "size of a part":
+        case "shard size":
             monkeypatch.setattr(module, "PROMPTS_HELD", 3)
     shards(interrupted, made_from=2 if changed == "config" else 1).rows(PROMPTS, maker)
     assert maker.asked == made
 
 
-def test_parts_are_deleted_once_the_result_is_written(interrupted):
+def test_shards_are_deleted_once_the_result_is_written(interrupted):
     one = shards(interrupted)
     one.rows(PROMPTS, Maker())
     one.delete()
@@ -91,7 +91,7 @@ def flip_a_bit_of_the_data(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, flip_a_bit_of_the_data])
-def test_a_damaged_part_is_one_line(interrupted, damage):
+def test_a_damaged_shard_is_one_line(interrupted, damage):
     file = shards(interrupted).folder / "0-2.parquet"
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(UserError, match=r"0-2\.parquet is damaged \(.*\): delete it") as caught:

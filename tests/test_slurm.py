@@ -1,4 +1,4 @@
-"""The slurm profile end to end, over fakes of SLURM's commands: what is submitted, and what becomes of it."""
+"""The slurm profile end to end, with fakes of SLURM's commands: submissions and their outcomes."""
 
 import json
 import os
@@ -35,7 +35,7 @@ plan: {{gpu: H100, gpu_memory_gib: 79, tflops: 989, bandwidth_gb_s: 3350}}
 
 
 class Cluster:
-    """A copy of the project, and a folder with what the fakes did."""
+    """A copy of the project, and a folder with the records of the fakes."""
 
     def __init__(self, folder: Path, scale: str):
         self.project, self.slurm, tools = folder / "project", folder / "slurm", folder / "bin"

@@ -1,4 +1,4 @@
-"""The vLLM engine against transformers and the native sampler: what it samples, what it says of it, and new weights."""
+"""The vLLM engine against transformers and the native sampler: samples, log-probabilities, and new weights."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from entropy_dynamics.config import EngineConfig
+from entropy_dynamics.config.schema import EngineConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt
@@ -20,7 +20,7 @@ from entropy_dynamics.training.metrics import engine_agreement
 MAX_TOKENS = 250
 NEW_TOKENS = 60
 TOLERANCE = 1e-4
-# What a model directory may say of generation, and what must not count: few tokens, soon at an end.
+# Generation defaults of a model directory, which must be ignored: few tokens, short responses.
 DEFAULTS = {
     "do_sample": True,
     "temperature": 0.1,
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
-    given = {"dtype": "float32", "eager": True, "memory_share": 0.5, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
-    return EngineConfig(name="vllm", **given | changes)
+    values = {"name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
+    return EngineConfig(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
 @pytest.fixture(scope="session")
 def prompts(tokenizer):
-    """Of several lengths, two of them longer than a block of the KV cache, so that the prefix cache takes part."""
+    """Of several lengths, two of them longer than a block of the KV cache, so that the prefix cache is used."""
     generator = torch.Generator().manual_seed(0)
     lengths = (5, 20, 33, 150, 160)
     return [
@@ -67,7 +67,7 @@ def served(make_model, tokenizer, tmp_path_factory):
                 config=engine_config(),
                 end_token=tokenizer.eos_token_id,
                 max_tokens=MAX_TOKENS,
-                batch_size=8,  # less than a call asks for, so that sequences come and go
+                batch_size=8,  # less than a call asks for, so that sequences wait
             )
             made[key] = SimpleNamespace(model=model, directory=directory, engine=engine)
         return made[key]
@@ -140,12 +140,12 @@ def test_log_probabilities_are_those_of_the_sampling_temperature(served, prompts
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_tokens_are_drawn_from_the_whole_softmax(tied, prompts, temperature):
-    """The directory's own top-k, top-p and temperature would leave one token of them."""
+    """The directory's top-k, top-p and temperature would leave one token."""
     drawn = [one.token_ids[0] for one in sample(tied.engine, prompts[:1], 4000, temperature, max_new_tokens=1)]
     with torch.no_grad():
         expected = (tied.model(torch.tensor([prompts[0].token_ids])).logits[0, -1] / temperature).softmax(-1)
     shares = torch.bincount(torch.tensor(drawn), minlength=len(expected)) / len(drawn)
-    assert (shares - expected).abs().sum() / 2 < 0.08  # rounding off 4000 draws makes about 0.05
+    assert (shares - expected).abs().sum() / 2 < 0.08  # the sampling error of 4000 draws is about 0.05
 
 
 def test_only_the_end_token_and_the_length_end_a_response(tied, prompts, tokenizer):
@@ -158,7 +158,7 @@ def test_only_the_end_token_and_the_length_end_a_response(tied, prompts, tokeniz
 
 
 def test_random_numbers_belong_to_stream_problem_and_sample(tied, prompts):
-    """Whatever else is in the batch: exact here, in fp32 on a CPU; rounding may tell a batch from another elsewhere."""
+    """Whatever else is in the batch: exact in fp32 on a CPU; elsewhere rounding may depend on the batch."""
     rollouts = sample(tied.engine, prompts)
     assert sample(tied.engine, prompts) == rollouts
     alone = [one for prompt in reversed(prompts) for one in sample(tied.engine, [prompt], samples=2)]
@@ -187,7 +187,7 @@ def push_nothing(engine, weights, monkeypatch):
 
 def push_without_head(engine, weights, monkeypatch):
     monkeypatch.setattr(engine, "_with_head", lambda weights: weights)
-    monkeypatch.setattr(engine, "_sent", {})  # what the engine is compared with, so that only the rollouts can tell
+    monkeypatch.setattr(engine, "_sent", {})  # nothing to compare with, so that only the rollouts differ
     engine.push(weights)
 
 
@@ -206,14 +206,14 @@ def test_a_stale_engine_is_caught(tied, make_model, prompts, monkeypatch, push):
         disagreement(tied.engine, changed, prompts)
 
 
-def test_a_push_fails_that_cannot_reset_the_prefix_cache(tied, monkeypatch):
+def test_a_push_that_cannot_reset_the_prefix_cache_fails(tied, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(tied.engine._llm, "reset_prefix_cache", lambda: False)
         with pytest.raises(RuntimeError, match="prefix cache"):
             tied.engine.push(tied.model.named_parameters())
 
 
-def test_a_push_fails_whose_weights_lack_the_head(served):
+def test_a_push_without_the_head_fails(served):
     one = served(tied=False)
     with pytest.raises(RuntimeError, match=r"without lm_head\.weight"):
         one.engine.push((name, p) for name, p in one.model.named_parameters() if name != "lm_head.weight")
@@ -236,7 +236,7 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
             [os.environ.get(name) for name in ("LD_PRELOAD", "LOCAL_WORLD_SIZE")],
         )
 
-    random.random(), np.random.rand(), torch.rand(1)  # somewhere in the middle, where no seed leads
+    random.random(), np.random.rand(), torch.rand(1)  # a state that no seed gives
     before = state()
     another = VLLMSampler(directory, config=engine_config(), end_token=end_token, max_tokens=50, batch_size=2)
     assert state() == before
@@ -251,7 +251,11 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
     ("changes", "max_tokens", "message"),
     [
         ({"kv_cache_gib": 100_000.0}, 100, r"out of memory: set or lower engine\.kv_cache_gib"),
-        ({"kv_cache_gib": None, "memory_share": 0.999}, 100, r"out of memory: .* lower engine\.memory_share"),
+        (
+            {"kv_cache_gib": None, "gpu_memory_utilization": 0.999},
+            100,
+            r"memory: .* lower engine\.gpu_memory_utilization",
+        ),
         ({"kv_cache_gib": 1e-6}, 100, r"too small for one sequence: raise engine\.kv_cache_gib"),
         ({}, 100_000, r"cannot serve .*max_model_len \(100000\)"),
     ],
@@ -266,7 +270,7 @@ def test_an_engine_that_cannot_start_names_the_key(served, changes, max_tokens, 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), r"engine\.memory_share"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), r"engine\.gpu_memory_utilization"),
         (RuntimeError("The server socket has failed to bind: EADDRINUSE"), "a port or the GPU is taken"),
         (RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"), "a port or the GPU is taken"),
     ],
@@ -290,7 +294,7 @@ def test_bad_input(tied, prompts, tmp_path, monkeypatch):
         VLLMSampler(tied.directory, config=engine_config(), end_token=1, max_tokens=9, batch_size=1)
 
 
-def test_a_response_that_was_cut_off_is_no_rollout(tied, prompts, monkeypatch):
+def test_an_aborted_response_is_an_error(tied, prompts, monkeypatch):
     cut = SimpleNamespace(finish_reason="abort", token_ids=[1], logprobs=None)
     monkeypatch.setattr(tied.engine._llm, "generate", lambda *_, **__: [SimpleNamespace(outputs=[cut])])
     with pytest.raises(RuntimeError, match="p0: vLLM ended a response by 'abort'"):
@@ -299,7 +303,7 @@ def test_a_response_that_was_cut_off_is_no_rollout(tied, prompts, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_a_sleeping_engine_gives_its_memory_back_and_takes_new_weights(served, make_model, prompts):
+def test_a_sleeping_engine_frees_its_memory_and_accepts_new_weights(served, make_model, prompts):
     one = served()
     changed = make_model("qwen2", layers=2, heads=2, seed=6)
     engine = VLLMSampler(
@@ -319,8 +323,8 @@ def test_a_sleeping_engine_gives_its_memory_back_and_takes_new_weights(served, m
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.norm.weight"])
-def test_a_push_is_compared_bit_by_bit_so_that_a_tiny_step_counts(tied, make_model, monkeypatch, name):
-    """A change far below what log-probabilities show: one weight by one unit in its last place."""
+def test_a_push_is_compared_bitwise(tied, make_model, monkeypatch, name):
+    """One weight changes by one unit in its last place, far less than log-probabilities show."""
     changed = dict(make_model(layers=2, heads=2).named_parameters())
     moved = changed[name].detach().clone()
     moved.view(-1)[3] = torch.nextafter(moved.view(-1)[3], torch.tensor(9.0))

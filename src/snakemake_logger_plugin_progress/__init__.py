@@ -1,4 +1,4 @@
-"""Snakemake's log in short: one line per finished job, with the number of training runs done and the time left.
+"""A short log of Snakemake: one line per finished job, with the number of training runs done and the time left.
 
 Chosen by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs appear as Snakemake formats
 them; a dry run shows everything.

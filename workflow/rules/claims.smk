@@ -1,18 +1,17 @@
-# The theorems on the base model, and the verdicts on the paper's claims.
+# The check of the theorems on the base model, and the verdicts on the paper's claims.
 
 
 rule theory:
     input:
-        configs(),
-        "configs/model/qwen2.5-7b-instruct.yaml",
+        configs("model/qwen2.5-7b-instruct"),
         LAYOUT.problems("train"),
-        LAYOUT.model("qwen2.5-7b-instruct") / "model.json",
+        LAYOUT.facts("qwen2.5-7b-instruct"),
     output:
         LAYOUT.logit_steps,
     log:
-        f"{ROOT}/logs/theory.log",
+        LAYOUT.log("theory"),
     benchmark:
-        f"{ROOT}/logs/theory.jsonl"
+        LAYOUT.benchmark("theory")
     conda:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
@@ -45,9 +44,9 @@ rule claims:
             labels={"result": "All verdicts in one figure"},
         ),
     log:
-        f"{ROOT}/logs/claims.log",
+        LAYOUT.log("claims"),
     benchmark:
-        f"{ROOT}/logs/claims.jsonl"
+        LAYOUT.benchmark("claims")
     localrule: True
     conda:
         "../../environment.yml"

@@ -1,13 +1,13 @@
-# What all rules share: the chosen scale, the layout of its results, and which configs a result depends on.
+# Shared by all rules: the selected scale, the layout of its results, and the configs that a result depends on.
 import re
 import sys
 from functools import cache
 from pathlib import Path
 
+from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.config import load_config, scale_files, select_scale, split_method
 from entropy_dynamics.planning.plan import resources
-from entropy_dynamics.analysis import claims
 from entropy_dynamics.results.layout import Layout
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
@@ -17,7 +17,6 @@ SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
 SET_SEEDS = f"--set seeds.tables={SEEDS['tables']} --set seeds.extras={SEEDS['extras']}"
 LAYOUT = Layout.of(SCALE)
-ROOT = LAYOUT.root.as_posix()
 RUN = ("{model}", "{method}", "{seed}")
 # CPU threads of a job that runs on ranks, so that concurrent jobs leave each other their cores
 THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
@@ -31,10 +30,10 @@ EXPERIMENTS = {
 }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-# what `all` makes; each name is a target at every scale
+# what `all` builds; each name is a target at every scale
 WANTED = SCALE_CONFIG.experiments or list(EXPERIMENTS)
 
-# Rules call `entropy-dynamics`: take the one beside this Snakemake, in an activated environment or not.
+# Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
 shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
 
 
@@ -45,7 +44,7 @@ wildcard_constraints:
 
 
 def configs(*names):
-    """The config files that a result depends on: editing one reruns just what was made with it."""
+    """The config files that a result depends on: editing one reruns only the results made with it."""
     files = ["configs/base.yaml", *(f"configs/{name}.yaml" for name in names)]
     return [*files, *map(str, scale_files(SCALE))]
 
@@ -55,7 +54,7 @@ def model_config(wildcards):
 
 
 def method_config(wildcards):
-    """clip_b@mu=1.2 is configs/method/clip_b.yaml with another value."""
+    """configs/method/clip_b.yaml, for clip_b@mu=1.2 too."""
     return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
 
 
@@ -64,7 +63,7 @@ def policy_facts(wildcards):
 
 
 def problem_files(wildcards):
-    """The files that problems are read from: those that sets name, and those of a folder that replaces sources."""
+    """The files that problems are read from: those that the sets name, and those in `data.folder`."""
     data = SCALE_CONFIG.data
     files = [source.path for source in data.sets.values() if source.source == "file"]
     if data.folder is not None:
@@ -75,13 +74,13 @@ def problem_files(wildcards):
 
 @cache
 def resources_of(stage, model, method):
-    if SCALE_CONFIG.hardware.device == "cpu":  # where all jobs are alike
+    if SCALE_CONFIG.hardware.device == "cpu":  # the same for all jobs
         return resources(SCALE_CONFIG, stage)
     return resources(load_config(SCALE, model, method), stage)
 
 
 def needs(stage, model=None):
-    """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them; profiles for GPUs and clusters limit them."""
+    """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them."""
 
     def of_job(resource):
         return lambda wildcards: resources_of(
@@ -94,7 +93,7 @@ def needs(stage, model=None):
 
 
 def inputs_of(name):
-    """The runs, evaluations and configs that a table or figure is made from."""
+    """The inputs of a table or figure: runs, evaluations and configs."""
     experiment = EXPERIMENTS[name]
     labels = {
         f"configs/method/{split_method(run.method)[0]}.yaml" for run in experiment.runs
@@ -108,7 +107,7 @@ def inputs_of(name):
 
 
 def in_report(experiment):
-    """Category and label in the report, which sorts categories by name: hence the digits."""
+    """Category and label in the report, which sorts categories by name."""
     title = experiment.spec.title
     if experiment.heading == experiment.name:  # not numbered
         return {"category": "4 Extras", "labels": {"figure": title}}
@@ -119,7 +118,7 @@ def in_report(experiment):
 
 
 def claim_inputs(wildcards):
-    """What claims are judged by: all runs that they name, or, where a scale has not all experiments, those it has."""
+    """The results that claims are judged by: all that they name, or those of the scale's own list of experiments."""
     files = claims.input_files(LAYOUT.root, SCALE, SEEDS)
     if SCALE_CONFIG.experiments is None:
         return files

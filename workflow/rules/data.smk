@@ -12,7 +12,7 @@ rule problems:
         LAYOUT.log("problems"),
     benchmark:
         LAYOUT.benchmark("problems")
-    localrule: True  # light, and compute nodes often have no network for a download
+    localrule: True  # compute nodes often have no network
     conda:
         "../../environment.yml"
     params:

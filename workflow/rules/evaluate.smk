@@ -1,4 +1,4 @@
-# One job evaluates one policy on all sets, so that imports and engine start once.
+# One job evaluates one policy on all sets, so that the engine starts once.
 
 
 rule evaluate:

@@ -1,5 +1,5 @@
-# Tables and figures, one rule each: the target `table1` builds Table 1 and what it needs, as experiments/<name>.yaml
-# says. One rule each, because the report cannot choose a category by a wildcard.
+# One rule per table and figure, as the report cannot choose a category by a wildcard: the target `table1` builds Table 1
+# and the runs that experiments/table1.yaml names.
 for name, experiment in EXPERIMENTS.items():
     kind, suffixes, shown = (
         ("table", ["csv", "md", "tex"], "html")
@@ -21,9 +21,9 @@ for name, experiment in EXPERIMENTS.items():
                 **in_report(experiment),
             ),
         log:
-            f"{ROOT}/logs/{kind}s/{name}.log",
+            LAYOUT.log(f"{kind}s/{name}"),
         benchmark:
-            f"{ROOT}/logs/{kind}s/{name}.jsonl"
+            LAYOUT.benchmark(f"{kind}s/{name}")
         localrule: True
         conda:
             "../../environment.yml"

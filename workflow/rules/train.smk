@@ -1,4 +1,4 @@
-# One job is one run: a model, a method, a seed.
+# One job per run: a model, a method, a seed.
 
 
 rule train:

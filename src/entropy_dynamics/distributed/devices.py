@@ -1,17 +1,16 @@
-"""Claims of GPUs by the jobs that share a machine: Snakemake counts GPUs, but hands out no numbers.
+"""Claims of GPUs by the jobs that share a machine: Snakemake counts GPUs, but does not assign them.
 
-One lock file per GPU, locked by flock (through filelock): the kernel releases it with its process, so a crash leaves
-nothing behind.
+One lock file per GPU, locked by flock (through filelock), which the kernel releases when the process ends.
 """
 
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from entropy_dynamics.errors import UserError
@@ -25,7 +24,7 @@ def claim_devices(
 ) -> Iterator[list[str]]:
     """Hold `count` GPUs while the context lasts, with CUDA_VISIBLE_DEVICES set to them; no-op for the device "cpu".
 
-    Waits while other jobs of this user hold too many, and says so once. Takes all or none, so waiting jobs cannot
+    Waits, with one message, while other jobs of this user hold too many. Takes all or none, so that waiting jobs cannot
     block each other. Under SLURM the choice is among the job's own GPUs.
 
     Args:
@@ -44,19 +43,15 @@ def claim_devices(
     known = visible_devices() if known is None else known
     if count > len(known):
         where = f"{_VARIABLE} names" if _VARIABLE in os.environ else "this machine has"
-        if not known:
-            raise UserError(f"hardware.device is cuda but {where} no GPU: set hardware.device to cpu")
-        raise UserError(
-            f"hardware.ranks is {count} but {where} {len(known)} GPU{'s' if len(known) > 1 else ''}: "
-            f"set hardware.ranks to {len(known)} or fewer"
-        )
+        remedy = f"set hardware.ranks to {len(known)} or fewer" if known else "set hardware.device to cpu"
+        raise UserError(f"GPUs needed: {count}, but {where} {len(known) or 'none'}: {remedy}")
     before = os.environ.get(_VARIABLE)
     with ExitStack() as locks:
         held = _try_claim(known, count, locks)
         if not held:
             print(f"waiting for {count} of {len(known)} GPUs; other jobs hold them", file=sys.stderr, flush=True)
         while not held:
-            time.sleep(pause * random.uniform(0.5, 1.5))  # so that waiting jobs do not collide again and again
+            time.sleep(pause * random.uniform(0.5, 1.5))  # so that waiting jobs do not collide repeatedly
             held = _try_claim(known, count, locks)
         os.environ[_VARIABLE] = ",".join(held)
         try:
@@ -71,9 +66,8 @@ def visible_devices() -> list[str]:
     Asks nvidia-smi, so that this process never opens a GPU.
     """
     if _VARIABLE in os.environ:
-        names = [name.strip() for name in os.environ[_VARIABLE].split(",")]
-        end = next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))
-        return names[:end]  # CUDA ignores what follows an invalid name
+        names = (name.strip() for name in os.environ[_VARIABLE].split(","))
+        return list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA ignores all after an invalid name
     with suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
         return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
@@ -81,7 +75,7 @@ def visible_devices() -> list[str]:
 
 
 def _try_claim(known: Sequence[str], count: int, locks: ExitStack) -> list[str]:
-    """Lock `count` of the devices and leave their locks to `locks`; or lock none and return nothing."""
+    """Lock `count` of the devices and move their locks to `locks`, or lock none and return an empty list."""
     from filelock import FileLock, Timeout
 
     folder = _lock_folder()
@@ -98,10 +92,8 @@ def _try_claim(known: Sequence[str], count: int, locks: ExitStack) -> list[str]:
 
 
 def _lock_folder() -> Path:
-    # The same for all of a user's logins, unlike XDG_RUNTIME_DIR and TMPDIR
-    parent = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
     # SLURM numbers each job's GPUs from 0, so the same number in two jobs may be two GPUs
     owner = "-".join(filter(None, [str(os.getuid()), os.environ.get("SLURM_JOB_ID")]))
-    folder = parent / f"entropy-dynamics-gpus-{owner}"
+    folder = Path("/tmp", f"entropy-dynamics-gpus-{owner}")  # TMPDIR may differ between a user's logins
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

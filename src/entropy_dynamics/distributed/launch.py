@@ -1,7 +1,7 @@
 """Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
 
-torchrun would not do: whatever its rendezvous, its ranks meet through a TCP store that listens on all interfaces; they
-outlive it if it is killed; and it reports a failure as a table, half a minute later if a rank hangs.
+Not torchrun: with any rendezvous its ranks meet through a TCP store that listens on all interfaces; they outlive it if
+it is killed; and it reports a failure as a table, half a minute later if a rank hangs.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-SHOWN_LINES = 40  # of what a failed rank wrote
+SHOWN_LINES = 40  # of a failed rank's stderr
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def launched() -> bool:
-    """Whether this process is a rank, started by `run_on_ranks` or by torchrun."""
+    """True in a rank, started by `run_on_ranks` or by torchrun."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
@@ -51,7 +51,7 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
     Rank 0 writes to this terminal. Of another rank only the end of its stderr is shown, if it is the first to fail.
 
     Raises:
-        UserError: a rank failed: which, and its exit code or signal.
+        UserError: a rank failed; the message has its number and its exit code or signal.
         KeyboardInterrupt: Ctrl-C.
         SystemExit: SIGTERM.
     """
@@ -83,7 +83,7 @@ def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subproce
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(count),
-        # Gloo and NCCL do not authenticate who connects to them, so no other machine may.
+        # Gloo and NCCL do not authenticate connections, so they accept none from other machines.
         "GLOO_SOCKET_IFNAME": _LOOPBACK,
         "NCCL_SOCKET_IFNAME": _LOOPBACK,
     }
@@ -94,7 +94,7 @@ def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subproce
 
 
 def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all ranks succeed or one fails: the first to fail is the cause, others fail because they lose it."""
+    """Wait until all ranks succeed or one fails. The first failure is the cause: others fail because they lose it."""
     waits = ThreadPoolExecutor(len(ranks))  # no context manager: after Ctrl-C that would wait for all ranks
     ends = {waits.submit(process.wait): rank for rank, process in enumerate(ranks)}
     return next((ends[end] for end in as_completed(ends) if end.result() != 0), None)

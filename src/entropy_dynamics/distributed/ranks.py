@@ -1,15 +1,16 @@
-"""The processes that share one stage: a single one on a laptop, or the ranks of a process group.
+"""The processes of one stage: a single one on a laptop, or the ranks of a process group.
 
 Every rank runs the same code on the same numbers. What is divided is the sampling of prompts and the forward and
 backward passes over micro-batches; their results are gathered, so that rewards, advantages, masks and metrics are those
-of the whole batch on every rank, and no method has to know of ranks.
+of the whole batch on every rank, and methods need not know about ranks.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 # A rank that dies ends the others within seconds (launch.py). This bound is for one that hangs; it must exceed the time
-# by which one rank may finish its sampling before another.
+# by which one rank's sampling may end before another's.
 TIMEOUT = timedelta(hours=1)
 CPU = torch.device("cpu")
 Item = TypeVar("Item")
@@ -30,7 +31,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Ranks:
-    """`mesh` is None where there is no process group: one plain process, whose parameters are ordinary tensors."""
+    """`mesh` is None without a process group: one plain process with ordinary tensors as parameters."""
 
     rank: int = 0
     size: int = 1
@@ -42,7 +43,7 @@ class Ranks:
         """One plain process, or this rank of the `hardware.ranks` that launch.py or torchrun started.
 
         Raises:
-            UserError: there is no such device, or the number of ranks is another one.
+            UserError: no such device, or another number of ranks.
         """
         device = device_of(hardware)
         if hardware.ranks is None:
@@ -62,7 +63,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and shows progress."""
+        """This process writes files and shows progress."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -75,16 +76,16 @@ class Ranks:
             torch.distributed.all_reduce(values)
         return values
 
-    def gather(self, values: Tensor) -> list[Tensor]:
-        """The ranks' tensors [n_r], whose lengths may differ."""
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, exchanged as JSON, since unpickling runs code."""
         if self.size == 1:
-            return [values]
-        lengths = self.sum(torch.eye(self.size, dtype=torch.long)[self.rank] * len(values)).tolist()
-        padded = values.new_zeros(max(lengths))
-        padded[: len(values)] = values
+            return [value]
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = self.sum(torch.eye(self.size, dtype=torch.long)[self.rank] * len(data)).tolist()
+        padded = torch.nn.functional.pad(data, (0, max(lengths) - len(data)))
         gathered = [torch.empty_like(padded) for _ in lengths]
         torch.distributed.all_gather(gathered, padded)
-        return [own[:length] for own, length in zip(gathered, lengths, strict=True)]
+        return [json.loads(own[:length].numpy().tobytes()) for own, length in zip(gathered, lengths, strict=True)]
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -1,4 +1,4 @@
-"""FSDP2: parameters, gradients and optimizer states sharded over the ranks, gathered block by block while in use.
+"""FSDP2: parameters, gradients and optimizer states sharded over the ranks, gathered block by block for computation.
 
 A module is built on the meta device, sharded, and then filled from safetensors, so that no rank ever holds the whole
 model. Master weights and reductions are fp32 in any precision of the forward and backward passes.
@@ -58,7 +58,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
         try:
             with safe_open(path, framework="pt") as file:
                 where |= dict.fromkeys(file.keys(), path)
-        except SafetensorError as error:  # the header says how long the file is, so a cut one is found here
+        except SafetensorError as error:  # the header has the file's length, so truncation is found here
             raise UserError(f"the weights {path} are damaged ({error}): delete the folder and rerun") from error
     for name, parameter in module.named_parameters():
         source = name_in_file(name)
@@ -81,7 +81,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
 
 
 def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
-    """Recreate modules that compute their buffers from the config (rotary frequencies): no file holds these."""
+    """Recreate modules that compute their buffers from the config (rotary frequencies), which no file contains."""
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if child._non_persistent_buffers_set:

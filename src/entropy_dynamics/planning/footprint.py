@@ -30,6 +30,16 @@ def block_parameters(shape: ShapeConfig) -> int:
     return attention + extra + 3 * hidden * shape.intermediate_size + 2 * hidden
 
 
+def multiplied(shape: ShapeConfig) -> int:
+    """Parameters that multiply every token: an untied embedding is only looked up."""
+    return parameters(shape) - (0 if shape.tied_embeddings else shape.vocabulary * shape.hidden_size)
+
+
+def critic_parameters(shape: ShapeConfig) -> int:
+    """The policy's backbone with a scalar head."""
+    return multiplied(shape) + shape.hidden_size + 1
+
+
 def kv_bytes(shape: ShapeConfig, dtype: str) -> int:
     """Bytes of the keys and values of one token."""
     return 2 * shape.layers * shape.kv_heads * shape.head_size * BYTES[dtype]
@@ -51,28 +61,42 @@ def ranks_of(config: Config) -> int:
     return config.hardware.ranks or 1
 
 
-def critic_parameters(shape: ShapeConfig) -> int:
-    """The policy's backbone with a scalar head."""
-    head = 0 if shape.tied_embeddings else shape.vocabulary * shape.hidden_size
-    return parameters(shape) - head + shape.hidden_size + 1
+def longest(config: Config) -> int:
+    """Tokens of the longest sequence."""
+    return config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
+
+
+def engine_weights(config: StageConfig) -> int:
+    """Bytes of the weights in the engine's precision."""
+    return parameters(config.model.shape) * BYTES[config.engine.dtype]
 
 
 def shard_bytes(config: StageConfig, per_parameter: int) -> float:
-    """Bytes per GPU of the trainer's shards, of a critic too, at `per_parameter` bytes each."""
+    """Bytes per GPU of the trainer's shards, a critic's included, at `per_parameter` bytes each."""
     count = parameters(config.model.shape)
     if config.training.advantage == "gae":
         count += critic_parameters(config.model.shape)
     return per_parameter * count / ranks_of(config)
 
 
+def checkpoint_bytes(config: StageConfig) -> float:
+    """Bytes of a checkpoint."""
+    return shard_bytes(config, STATES) * ranks_of(config)
+
+
+def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
+    """Bytes per GPU of each part, in each phase of a stage."""
+    if stage == "train":
+        return {"sampling": sampling_memory(config, trains=True), "training": training_memory(config)}
+    return {"sampling": sampling_memory(config, trains=False)}
+
+
 def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     """Bytes per GPU while the engine samples, by part."""
-    plan, shape, engine = config.plan, config.model.shape, config.engine
-    weights = parameters(shape) * BYTES[engine.dtype]
-    own = plan.engine_gib * GIB
+    plan, engine = config.plan, config.engine
+    weights, own = engine_weights(config), plan.engine_gib * GIB
     if engine.name == "native":
-        length = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
-        cache = config.sampling.batch_size * length * kv_bytes(shape, engine.dtype)
+        cache = config.sampling.batch_size * longest(config) * kv_bytes(config.model.shape, engine.dtype)
     elif engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
     else:
@@ -84,57 +108,41 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
 def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes per GPU at the peak of an update, with the engine asleep, by part."""
     shape, training = config.model.shape, config.training
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
-    tokens = max(training.tokens_per_micro_batch, longest)  # a longer sequence is a micro-batch alone
+    tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch alone
     compute = BYTES[training.precision]
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
     # With checkpointing: the inputs of all blocks, and the recomputed activations of one at a time, with their
     # gradients (gate, its activation and up in bf16, the residual stream in fp32). Fused attention is linear in length.
     kept = 1 if training.activation_checkpointing else shape.layers
-    width = compute / 2
-    activations = tokens * (
-        width * (2 * shape.layers * shape.hidden_size + kept * block_activation_bytes(shape))
-        + width * 6 * shape.intermediate_size
-        + 8 * shape.hidden_size
-    )
-    ranks = ranks_of(config)
-    shards = shard_bytes(config, STATES + GRADIENT)
+    in_bf16 = 2 * shape.layers * shape.hidden_size + kept * block_activation_bytes(shape) + 6 * shape.intermediate_size
+    activations = tokens * (compute / 2 * in_bf16 + 8 * shape.hidden_size)
     if training.reduce_every_micro_batch:
         in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced together
-    else:
-        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks)  # FSDP2 holds an unsharded fp32 gradient
+    else:  # FSDP2 holds an unsharded fp32 gradient
+        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks_of(config))
     rollouts = training.prompts_per_step * training.group_size
-    statistics = rollouts * (4 * BATCH_TENSORS * config.sampling.max_new_tokens + 8 * longest)
     return {
-        "shards": shards,
+        "shards": shard_bytes(config, STATES + GRADIENT),
         "gathered weights": compute * (root + 2 * block),  # the next block is gathered while one computes
         "gradients in flight": in_flight,
         "activations": activations,
         "logits block": BLOCK_LOGITS,
-        "batch statistics": statistics,
+        "batch statistics": rollouts * (4 * BATCH_TENSORS * config.sampling.max_new_tokens + 8 * longest(config)),
         "engine": config.plan.engine_gib * GIB,
         "process": config.plan.process_gib * GIB,
     }
 
 
-def checkpoint_bytes(config: StageConfig) -> float:
-    """Bytes of a checkpoint."""
-    return shard_bytes(config, STATES) * ranks_of(config)
-
-
 def misfit(config: StageConfig, stage: str) -> str | None:
-    """What does not fit on a GPU, or None."""
-    available = config.plan.gpu_memory_gib
-    phases = {"sampling": sampling_memory(config, stage == "train")}
-    if stage == "train":
-        phases["training"] = training_memory(config)
+    """The first requirement that exceeds a GPU, or None."""
+    available, phases = config.plan.gpu_memory_gib, memory(config, stage)
     for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB
         if needed > available:
             return f"needs {needed:.0f} GiB of {available:.0f} while {phase}"
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
-    cache, sequence = phases["sampling"]["KV cache"], longest * kv_bytes(config.model.shape, config.engine.dtype)
+    cache = phases["sampling"]["KV cache"]
+    sequence = longest(config) * kv_bytes(config.model.shape, config.engine.dtype)
     if cache < sequence:
         return f"has {cache / GIB:.1f} GiB for the KV cache, and one sequence of full length needs {sequence / GIB:.1f}"
     return None

@@ -1,4 +1,4 @@
-"""What a scale costs, estimated from its config before anything is started: memory, tokens, hours, disk.
+"""The cost of a scale, estimated from its config before anything is started: memory, tokens, hours, disk.
 
 Memory follows from what trainer and engine hold at a time (footprint.py), hours from the throughput that the `plan`
 section assumes or gives as measured. Sizes are in bytes. Snakemake calls `resources`, so torch is imported only with
@@ -15,18 +15,18 @@ from statistics import fmean
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, RunConfig, StageConfig, load_config
-from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.footprint import (
-    BYTES,
     GIB,
     checkpoint_bytes,
+    engine_weights,
     kv_bytes,
+    longest,
+    memory,
     misfit,
-    parameters,
+    multiplied,
     ranks_of,
     sampling_memory,
-    training_memory,
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
 from entropy_dynamics.sampling.engines import find_engine
@@ -39,7 +39,7 @@ CPU_MINUTES = 240  # time limit of a job with a toy model [ours]: a laptop run t
 
 @dataclass(frozen=True)
 class Job:
-    """Like jobs of one stage on one model; its numbers are those of one job."""
+    """Similar jobs of one stage on one model; its numbers are those of one job."""
 
     stage: str  # pass_rates | train | evaluate
     configs: tuple[StageConfig, ...]  # of each job; they differ in what their methods compute
@@ -47,7 +47,7 @@ class Job:
     def __post_init__(self) -> None:
         for key in ("gpu_memory_gib", "tflops", "bandwidth_gb_s"):
             if getattr(self.config.plan, key) <= 0:
-                raise UserError(f"plan.{key} is 0: state in the scale's config what its GPUs have")
+                raise UserError(f"plan.{key} is 0: set it in the scale's config to the value of its GPUs")
 
     @property
     def config(self) -> StageConfig:
@@ -76,33 +76,28 @@ class Job:
         return ranks_of(self.config)
 
     @property
-    def sampling(self) -> dict[str, float]:
-        """Memory per GPU while the engine samples, by part."""
-        return sampling_memory(self.config, self.trains)
-
-    @property
-    def training(self) -> dict[str, float]:
-        """Memory per GPU at the peak of an update, by part; empty for a stage that only samples."""
-        return training_memory(self.config) if self.trains else {}
+    def memory(self) -> dict[str, dict[str, float]]:
+        """Bytes per GPU of each part, in each phase."""
+        return memory(self.config, self.stage)
 
     @property
     def host(self) -> float:
-        """Memory of the host for all ranks together."""
+        """Bytes of the host for all ranks together."""
         config = self.config
-        responses = max(responses for _, responses in self._calls)
+        responses = max(responses for _, responses in self.calls)
         if self.stage == "pass_rates":
             responses = min(responses, PROMPTS_HELD * config.pass_rates.samples)
         rollouts = responses * config.sampling.max_new_tokens * ROLLOUT_TOKEN / 2  # half of the limit, on average
         total = self.gpus * (HOST_PER_RANK + rollouts)  # every rank has all rollouts
         if self.trains:
-            total += self.gpus * _weights(config)  # of the sleeping engine
+            total += self.gpus * engine_weights(config)  # of the sleeping engine
             if config.training.checkpoint_every:
                 total += checkpoint_bytes(config)  # a checkpoint on its way to the disk
         return total
 
     @property
     def tokens_sampled(self) -> float:
-        return _response_tokens(self.config) * sum(times * responses for times, responses in self._calls)
+        return _response_tokens(self.config) * sum(times * responses for times, responses in self.calls)
 
     @property
     def tokens_trained(self) -> float:
@@ -112,13 +107,14 @@ class Job:
     def hours(self) -> float:
         """Mean of the jobs."""
         seconds = 60 * self.config.plan.startup_minutes
-        seconds += sum(times * sampling_seconds(self.config, each, self.trains) for times, each in self._calls)
-        seconds += fmean(one.training.steps * training_seconds(one) if self.trains else 0 for one in self.configs)
+        seconds += sum(times * sampling_seconds(self.config, each, self.trains) for times, each in self.calls)
+        if self.trains:
+            seconds += fmean(config.training.steps * training_seconds(config) for config in self.configs)
         return seconds / 3600
 
     @property
-    def _calls(self) -> list[tuple[int, int]]:
-        """(how often, number of responses) of each kind of call to the engine."""
+    def calls(self) -> list[tuple[int, int]]:
+        """(number of calls, responses per call) of each kind of call to the engine."""
         config, training = self.config, self.config.training
         if self.stage == "pass_rates":
             return [(1, _problems(config, TRAIN) * config.pass_rates.samples)]
@@ -153,7 +149,7 @@ class Plan:
 def make_plan(
     scale: str, overrides: Sequence[str] = (), configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> Plan:
-    """The plan of everything that a scale's experiments and claims need; `check_fits` says whether it fits.
+    """The plan of all that a scale's experiments and claims need; `check_fits` checks it against the GPUs' memory.
 
     Raises:
         UserError: a mistake in the configs.
@@ -194,19 +190,19 @@ def check_fits(plan: Plan) -> None:
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, int]:
-    """What a rule requests from its cluster: `gpu`, `mem_mb` of the host, and `runtime`, the time limit in minutes.
+    """The resources that a rule requests: `gpu`, `mem_mb` of the host, and `runtime`, the time limit in minutes.
 
     Args:
         config: of the job: with its model, and its method for `train`.
         stage: model | pass_rates | train | evaluate
     """
     find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
-    if config.hardware.device == "cpu" or stage == "model":  # on a cluster it builds a toy model; downloads are local
-        gpus, memory, minutes = 0, ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
+    if config.hardware.device == "cpu" or stage == "model":  # of a toy model; pretrained ones are downloaded locally
+        gpus, host, minutes = 0, ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
     else:
         job = Job(stage, (config,))
-        gpus, memory, minutes = job.gpus, job.host, config.plan.safety * 60 * job.hours
-    return {"gpu": gpus, "mem_mb": math.ceil(memory / 1e6), "runtime": math.ceil(minutes)}
+        gpus, host, minutes = job.gpus, job.host, config.plan.safety * 60 * job.hours
+    return {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
 
 
 def write_plan(plan: Plan, markdown: bool = False) -> str:
@@ -223,8 +219,8 @@ def write_plan(plan: Plan, markdown: bool = False) -> str:
             "job": job.name,
             "how many": job.count,
             "GPUs": job.gpus,
-            "GiB sampling": f"{sum(job.sampling.values()) / GIB:.0f}",
-            "GiB training": f"{sum(job.training.values()) / GIB:.0f}" if job.trains else "",
+            "GiB sampling": f"{sum(job.memory['sampling'].values()) / GIB:.0f}",
+            "GiB training": f"{sum(job.memory['training'].values()) / GIB:.0f}" if job.trains else "",
             "host GiB": f"{job.host / GIB:.0f}",
             "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
             "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
@@ -233,8 +229,8 @@ def write_plan(plan: Plan, markdown: bool = False) -> str:
         }
         for job in plan.jobs
     ]
-    sampling = [_memory_row(job, job.sampling) for job in plan.jobs if job.stage != "evaluate"]
-    training = [_memory_row(job, job.training) for job in plan.jobs if job.trains]
+    sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
+    training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
     gpus = f"{plan.jobs[0].gpus} GPU{'s' if plan.jobs[0].gpus > 1 else ''}"
     disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
@@ -259,8 +255,8 @@ GB/s, of which decoding reaches {stated.decoding_mbu:.0%}, {stated.decode_step_m
 responses of {stated.response_tokens:g} tokens where a model's config has no other number{measured}."""
 
 
-def _memory_row(job: Job, parts: dict[str, float]) -> dict[str, str]:
-    sizes = {"total": sum(parts.values()), **parts}
+def _memory_row(job: Job, phase: str) -> dict[str, str]:
+    sizes = {"total": sum(job.memory[phase].values()), **job.memory[phase]}
     return {"model": job.label, "job": job.name} | {name: f"{size / GIB:.1f}" for name, size in sizes.items()}
 
 
@@ -271,18 +267,15 @@ def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:
     return tabulate(rows, "keys", style, disable_numparse=True, stralign="right", colalign=("left", "left"))
 
 
-# Which runs
-
-
 def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
-    """The runs to train and those to evaluate, each once, in a fixed order."""
+    """The distinct runs to train and to evaluate, in a fixed order."""
     seeds, names = dict(config.seeds), config.experiments or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     unknown = [run.model for one in needed for run in one.runs if run.model not in config.models]
     if unknown:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
-            "list in `experiments` those that do without"
+            "list in `experiments` only those that do not"
         )
     if config.experiments is None:
         needed += load_claims(config.scale, seeds, experiments)
@@ -296,20 +289,17 @@ def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
 
 
 def _family(config: RunConfig) -> str:
-    """The kind of training, by what it holds in memory and how often it updates."""
+    """Runs of one family have the same memory and number of updates."""
     if config.training.advantage == "gae":
         return "PPO"
     return "GRPO" if config.training.updates_per_batch == 1 else "several updates"
 
 
-# Tokens and seconds
-
-
 def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float:
     """Seconds of one call to the engines of all ranks.
 
-    A decoding step reads the weights and the KV cache of all running sequences, or computes, whichever takes longer.
-    When most responses have ended the longest continue alone, up to the limit of new tokens.
+    A decoding step takes as long as reading the weights and the KV cache of all running sequences, or as computing,
+    whichever is longer. When most responses have ended the longest continue alone, up to the limit of new tokens.
     """
     plan, shape, engine = config.plan, config.model.shape, config.engine
     mean = _response_tokens(config)
@@ -322,10 +312,10 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
 
     def step_seconds(sequences: float) -> float:
         # A running sequence is on average in the middle of its response.
-        read = _weights(config) + sequences * (plan.prompt_tokens + mean / 2) * kv_bytes(shape, engine.dtype)
-        memory = read / (plan.bandwidth_gb_s * 1e9 * plan.decoding_mbu)
-        compute = 2 * sequences * _multiplied(shape) / (plan.tflops * 1e12 * plan.training_mfu)
-        return plan.decode_step_ms / 1e3 + max(memory, compute)
+        read = engine_weights(config) + sequences * (plan.prompt_tokens + mean / 2) * kv_bytes(shape, engine.dtype)
+        reading = read / (plan.bandwidth_gb_s * 1e9 * plan.decoding_mbu)
+        computing = 2 * sequences * multiplied(shape) / (plan.tflops * 1e12 * plan.training_mfu)
+        return plan.decode_step_ms / 1e3 + max(reading, computing)
 
     alone = config.sampling.max_new_tokens - mean
     return share * mean / running * step_seconds(running) + alone * step_seconds(1)
@@ -347,7 +337,7 @@ def training_seconds(config: RunConfig) -> float:
         return tokens / ranks_of(config) / plan.measured[config.model.name].trained * passes / update
     length = plan.prompt_tokens + _response_tokens(config)
     attention = 2 * shape.layers * shape.heads * shape.head_size * length  # causal: half of the square
-    flops = tokens * passes * (2 * _multiplied(shape) + attention)
+    flops = tokens * passes * (2 * multiplied(shape) + attention)
     return flops / (plan.tflops * 1e12 * plan.training_mfu * ranks_of(config))
 
 
@@ -373,21 +363,8 @@ def _tokens_per_step(config: Config) -> float:
 def _problems(config: Config, name: str) -> int:
     count = getattr(config.data.sets[name], "size", None) or config.plan.problems.get(name)
     if count is None:
-        raise UserError(f"plan.problems has no {name!r}: state about how many problems it has")
+        raise UserError(f"plan.problems has no {name!r}: state its approximate size")
     return count
-
-
-def _multiplied(shape: ShapeConfig) -> int:
-    """Parameters that every token is multiplied with: an untied embedding is only looked up."""
-    return parameters(shape) - (0 if shape.tied_embeddings else shape.vocabulary * shape.hidden_size)
-
-
-def _weights(config: StageConfig) -> int:
-    """Bytes of the weights in the engine's precision."""
-    return parameters(config.model.shape) * BYTES[config.engine.dtype]
-
-
-# Disk and memory
 
 
 def _disk(jobs: Sequence[Job]) -> dict[str, float]:
@@ -398,8 +375,8 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
         if job.config.training.checkpoint_every
     ]
     return {
-        "models": sum({job.config.model.name: _weights(job.config) for job in jobs}.values()),
-        "policies": sum(job.count * _weights(job.config) for job in trained),
+        "models": sum({job.config.model.name: engine_weights(job.config) for job in jobs}.values()),
+        "policies": sum(job.count * engine_weights(job.config) for job in trained),
         "checkpoints of a run": max(checkpoints, default=0),
     }
 
@@ -407,8 +384,7 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
 def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float]]]:
     """(verb, key, values to try in turn): settings that save memory, the smallest change first."""
     training, engine = config.training, config.engine
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
-    tokens = [2**k for k in range(20, 9, -1) if longest <= 2**k < training.tokens_per_micro_batch]
+    tokens = [2**k for k in range(20, 9, -1) if longest(config) <= 2**k < training.tokens_per_micro_batch]
     shares = [share / 100 for share in range(95, 5, -5)]
     return [
         ("set", "training.activation_checkpointing", [True] * (not training.activation_checkpointing)),

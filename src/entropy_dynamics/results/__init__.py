@@ -1,1 +1,1 @@
-"""Where results are stored and how: paths, atomic writes, provenance records."""
+"""Storage of results: paths, atomic writes, provenance records."""

@@ -27,10 +27,10 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    _remove(temporary)  # of an earlier process with the same number, as in a restarted container
+    _remove(temporary)  # of an earlier process with the same id, as in a restarted container
     try:
         yield temporary
-        for file in [temporary] if temporary.is_file() else sorted(temporary.rglob("*")):
+        for file in (temporary, *temporary.rglob("*")):
             if file.is_file():
                 flush(file)
         if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a non-empty one
@@ -42,7 +42,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporaries of `path` whose process has ended: it could not after SIGKILL or a power cut."""
+    """Remove temporaries of `path` whose process has ended, by SIGKILL or a power cut."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with suppress(PermissionError, ValueError):  # another user's process; not a process id
             try:

@@ -50,7 +50,7 @@ class Layout:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 
     def facts(self, model: str, method: str = "base", seed: int | str = 0) -> Path:
-        """A policy's model.json: what it is, and the hashes of its weights."""
+        """A policy's model.json: its description and the hashes of its weights."""
         return self.policy(model, method, seed) / "model.json"
 
     def checkpoints(self, model: str, method: str, seed: int | str) -> Path:
@@ -58,7 +58,7 @@ class Layout:
         return self._of_run("checkpoints", model, method, seed)
 
     def failure(self, model: str, method: str, seed: int | str) -> Path:
-        """What a run that stopped with an error leaves for inspection."""
+        """Kept for inspection of a run that stopped with an error."""
         return self._of_run("failures", model, method, seed)
 
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
@@ -69,7 +69,7 @@ class Layout:
         return self.evaluation(model, method, seed) / f"{dataset}.parquet"
 
     def shards(self, *names: str) -> Path:
-        """Finished parts of a long sampling."""
+        """Finished shards of a long sampling."""
         return self.root / "shards" / "+".join(names)
 
     def table(self, name: str, suffix: str) -> Path:
@@ -85,11 +85,11 @@ class Layout:
         return self.root / f"claims.{suffix}"
 
     def log(self, name: str) -> Path:
-        """Output of a job, named like what it makes."""
+        """Output of a job."""
         return self.root / "logs" / f"{name}.log"
 
     def benchmark(self, name: str) -> Path:
-        """Time and memory of a job, as Snakemake measures them."""
+        """Time and memory of a job, measured by Snakemake."""
         return self.root / "logs" / f"{name}.jsonl"
 
     def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:

@@ -1,4 +1,4 @@
-"""What a result was made from: commit, packages, hardware, and the hashes of its inputs."""
+"""The origin of a result: commit, packages, hardware, and the hashes of its inputs."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ PACKAGES = (
 def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
     """A JSON-ready record of the code, the packages, the machine and the sha256 of every input file.
 
-    Nothing in it names a user or a machine. `git` does not see uncommitted changes, `code_sha256` does.
+    It names no user and no machine. `git` does not cover uncommitted changes, `code_sha256` does.
 
     Args:
         inputs: files, and directories for all files in them.
@@ -47,12 +47,12 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
 
 
 def fingerprint(made_from: dict[str, Any]) -> str:
-    """A short hash of what something is made from."""
+    """A short hash of a JSON-ready record."""
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the cores that this process may use, the memory in GiB, and the GPUs by name."""
+    """The processor, the cores that this process may use, the memory in GiB, and the names of the GPUs."""
     import torch
 
     return {
@@ -66,7 +66,7 @@ def hardware() -> dict[str, Any]:
 
 
 def commit_of_code() -> dict[str, Any]:
-    """The commit of the code, and whether the working tree has changes; None outside a checkout."""
+    """The commit of the code, and `changed`: the working tree has changes; None outside a checkout."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
@@ -78,7 +78,7 @@ def commit_of_code() -> dict[str, Any]:
         return {"commit": None, "changed": None}
 
 
-@cache  # the code that runs was read at the start, whatever is edited since
+@cache  # the running code was read at the start, whatever is edited later
 def _code_hash() -> str:
     root = Path(__file__).parents[1]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*.py")}

@@ -1,10 +1,11 @@
-"""Sampling: one protocol, served by the native engine (native.py) and by vLLM (vllm.py).
+"""Sampling: one protocol, implemented by the native engine (native.py) and by vLLM (vllm.py).
 
 Random numbers belong to (stream, problem, sample), never to a place in a batch: the same stream gives the same
 rollouts, whatever else is in the batch and however the work is divided.
 """
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -27,7 +28,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One response. `token_ids` include the end token if the model stopped by itself."""
+    """One response. `token_ids` include the end token unless the response was truncated."""
 
     problem_id: str
     sample: int
@@ -37,8 +38,9 @@ class Rollout:
 
 
 class Sampler(Protocol):
-    """An engine, as the pass-rate filter, the trainer and the evaluation use it."""
+    """An engine, as pass rates, training and evaluation use it."""
 
+    @abstractmethod
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
@@ -48,19 +50,18 @@ class Sampler(Protocol):
             temperature: logits are divided by it; neither top-k nor top-p is applied. 0 is greedy.
             stream: names the random numbers, e.g. "train/seed0/step12".
         """
-        ...
 
     def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
-        """Sample from `weights` from now on: the policy's parameters by name, each an unsharded tensor."""
-        ...
+        """Sample from `weights` from now on: the policy's parameters by name, each an unsharded tensor.
+
+        A no-op, which does not consume `weights`, for an engine that samples from the policy itself.
+        """
 
     def sleep(self) -> None:
         """Free memory for training until the next `push` or `sample`, if the engine can."""
-        ...
 
     def close(self) -> None:
         """Free what the engine holds."""
-        ...
 
 
 def sample_seed(stream: str, problem_id: str, sample: int) -> int:

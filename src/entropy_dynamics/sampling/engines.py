@@ -1,29 +1,25 @@
 """The engines by name. A new engine is a module with a function `open_engine`, and a line in `ENGINES`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from entropy_dynamics.config.schema import StageConfig
     from entropy_dynamics.distributed.ranks import Ranks
-    from entropy_dynamics.sampling.shared import SharedSampler
 
 ENGINES = {"native": "entropy_dynamics.sampling.native", "vllm": "entropy_dynamics.sampling.vllm"}
 
 
 def find_engine(name: str) -> str:
-    """The module of an engine.
-
-    Raises:
-        UserError: no engine has this name.
-    """
+    """The module of an engine. Raises UserError if no engine has this name."""
     if name not in ENGINES:
         raise UserError(f"unknown engine.name {name!r}{nearest(name, ENGINES)}")
     return ENGINES[name]
@@ -38,7 +34,7 @@ def open_sampler(
     *,
     model: "PreTrainedModel | None" = None,
     with_training: bool = False,
-) -> Iterator["SharedSampler"]:
+) -> Iterator[Sampler]:
     """The configured engine with the policy in `directory`, until the block ends; one engine per rank.
 
     Args:
@@ -48,17 +44,37 @@ def open_sampler(
     Raises:
         UserError: an unknown engine, or one that cannot serve this model here.
     """
-    from entropy_dynamics.sampling.shared import SharedSampler
-
-    engine = import_module(find_engine(config.engine.name))
-    sampler = engine.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
+    module = import_module(find_engine(config.engine.name))
+    engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
-        yield SharedSampler(sampler, ranks)
+        yield SharedSampler(engine, ranks)
         ranks.barrier()  # an engine's shutdown may destroy the process group, which all ranks must be done with
     finally:
-        sampler.close()
+        engine.close()
+
+
+class SharedSampler(Sampler):
+    """The engines of all ranks: each samples its share of the prompts, and every rank gets all rollouts.
+
+    Random numbers belong to (stream, problem, sample), so which rank samples a prompt changes nothing.
+    """
+
+    def __init__(self, engine: Sampler, ranks: "Ranks"):
+        self.engine, self.ranks = engine, ranks
+        self.push, self.sleep = engine.push, engine.sleep
+
+    def sample(self, prompts: Sequence[Prompt], **settings: Any) -> list[Rollout]:
+        """See `Sampler.sample`."""
+        own = self.ranks.share(prompts)
+        rollouts = self.engine.sample(own, **settings) if own else []
+        shares = self.ranks.gather([vars(rollout) for rollout in rollouts])
+        place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
+        return sorted(
+            (Rollout(**fields) for share in shares for fields in share),
+            key=lambda rollout: (place[rollout.problem_id], rollout.sample),
+        )
 
 
 def pad_token(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """The id to pad with: the end token where a tokenizer has none of its own, as nothing attends to padding."""
+    """The id to pad with: the end token for a tokenizer without a pad token, as nothing attends to padding."""
     return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id

@@ -5,25 +5,26 @@ token, and finished sequences leave the batch.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
 from entropy_dynamics.models.loading import load_model
-from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import pad_token
 
 if TYPE_CHECKING:
     from entropy_dynamics.config.schema import StageConfig
     from entropy_dynamics.distributed.ranks import Ranks
 
-# Compaction costs time, so it waits until this share of the rows is finished.
-FINISHED_SHARE = 0.1
+FINISHED_SHARE = 0.1  # of the rows, before they leave the batch: compaction costs time
 
 
 def open_engine(
@@ -89,39 +90,26 @@ class PreallocatedLayer(DynamicLayer):
         self._show(length)
 
 
-class NativeSampler:
+class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
     def __init__(self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int):
         """batch_size: sequences generated at a time; it bounds memory and changes no result."""
-        self.model = model
-        self.end_token = end_token
-        self.pad_token = pad_token
-        self.batch_size = batch_size
+        self.model, self.batch_size = model, batch_size
+        self.end_token, self.pad_token = end_token, pad_token
 
     @torch.inference_mode()
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         """See `Sampler.sample`."""
-        requests = [(prompt, range(samples)) for prompt in prompts]
-        if samples > self.batch_size:  # one prompt's samples may exceed a batch
-            cuts = range(0, samples, self.batch_size)
-            requests = [(p, range(cut, min(cut + self.batch_size, samples))) for p in prompts for cut in cuts]
+        cuts = range(0, samples, self.batch_size)  # one prompt's samples may exceed a batch
+        requests = [(prompt, range(samples)[cut : cut + self.batch_size]) for prompt in prompts for cut in cuts]
         per_batch = max(1, self.batch_size // samples)
         rollouts = []
         for start in range(0, len(requests), per_batch):
             rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
         return rollouts
-
-    def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """No-op, and `weights` is not consumed: the model is the policy itself."""
-
-    def sleep(self) -> None:
-        """No-op: no memory is held between calls."""
-
-    def close(self) -> None:
-        """No-op."""
 
     def _sample_batch(
         self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
@@ -129,9 +117,13 @@ class NativeSampler:
         names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
         repeats = len(requests[0][1])  # the same for all: a prompt whose samples exceed a batch is alone in it
         device = self.model.device
-        ids, attention = self._left_padded([prompt.token_ids for prompt, _ in requests], device)
+        tokens = [torch.tensor(prompt.token_ids) for prompt, _ in requests]
+        left_padded = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids = left_padded(tokens, padding_value=self.pad_token).to(device)
+        attention = left_padded([torch.ones_like(one) for one in tokens]).to(device)
         width = ids.shape[1]
-        cache = Cache(layers=[PreallocatedLayer(width + max_new_tokens) for _ in range(self._layers())])
+        layers = range(self.model.config.num_hidden_layers)
+        cache = Cache(layers=[PreallocatedLayer(width + max_new_tokens) for _ in layers])
         padded = not bool(attention.all())
         logits = self._forward(ids, attention if padded else None, (attention.cumsum(-1) - 1).clamp_min(0), cache)
         cache.batch_repeat_interleave(repeats)
@@ -188,18 +180,6 @@ class NativeSampler:
             return attention
         mask = torch.zeros(attention.shape, dtype=self.model.dtype, device=attention.device)
         return mask.masked_fill_(attention == 0, torch.finfo(mask.dtype).min)[:, None, None]
-
-    def _layers(self) -> int:
-        return self.model.config.num_hidden_layers
-
-    def _left_padded(self, prompts: Sequence[Sequence[int]], device) -> tuple[Tensor, Tensor]:
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.full((len(prompts), width), self.pad_token)
-        attention = torch.zeros(len(prompts), width, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            attention[row, width - len(prompt) :] = 1
-        return ids.to(device), attention.to(device)
 
 
 class ReplicaSampler(NativeSampler):

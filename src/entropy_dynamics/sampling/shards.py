@@ -1,4 +1,4 @@
-"""Long samplings in parts: an interrupted stage does not sample again what it has sampled and graded."""
+"""Long samplings in shards: an interrupted stage does not repeat those that it has sampled and graded."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,34 +14,34 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 
 class Shards:
-    """Finished parts of one result: files of `root`/<fingerprint of what the result is made from>."""
+    """Finished shards of one result: files in `root`/<fingerprint of the result's record>."""
 
     def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
-        """record: of the result (see `provenance`). Parts count only if all of it but machine and commit agrees."""
+        """record: of the result (see `provenance`). Shards are reused if all of it but machine and commit agrees."""
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
         self.root, self.folder, self.ranks = root, root / fingerprint(made_from), ranks
         self.finished = {path.stem for path in self.folder.glob("*.parquet")}
-        ranks.barrier()  # all ranks have to see the same parts, as they sample the others together
+        ranks.barrier()  # all ranks have to see the same shards, as they sample the others together
 
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished part, else made and written.
+        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, else made and written.
 
         Raises:
             UserError: a damaged file.
         """
         frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):
-            part = prompts[start : start + PROMPTS_HELD]
-            path = self.folder / f"{start}-{start + len(part)}.parquet"
+            shard = prompts[start : start + PROMPTS_HELD]
+            path = self.folder / f"{start}-{start + len(shard)}.parquet"
             if path.stem in self.finished:
                 frames.append(read_parquet(path))
                 continue
-            frames.append(make(part))
+            frames.append(make(shard))
             if self.ranks.is_main:
                 write_parquet(path, frames[-1])
         return pd.concat(frames, ignore_index=True)
 
     def delete(self) -> None:
-        """Remove all parts, once the result is written."""
+        """Remove all shards, once the result is written."""
         if self.ranks.is_main:
             shutil.rmtree(self.root)

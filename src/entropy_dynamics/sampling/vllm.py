@@ -1,9 +1,9 @@
-"""vLLM: an engine in this process, one per rank, whose weights the trainer replaces.
+"""vLLM as an engine in this process, one per rank, with weights from the trainer.
 
-Three things go wrong silently with vLLM 0.32: a push without the output head leaves the old head, a push without a
-reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
-default are not those of the distribution that it samples from. `push` prevents the first two, the engine's settings the
-third; any other mismatch shows when the trainer scores the rollouts (`engine_agreement` in training/metrics.py).
+Three silent errors of vLLM 0.32 are prevented here: a push without the output head leaves the old head, a push without
+a reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
+default are not those of the distribution that it samples from. Any other mismatch is found when the trainer scores the
+rollouts (`engine_agreement` in training/metrics.py).
 """
 
 import logging
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory
-from entropy_dynamics.sampling import Prompt, Rollout, sample_seed
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,7 +36,7 @@ SETTINGS = {  # vLLM reads these from the environment only
     "HF_HUB_OFFLINE": "1",
 }
 INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # vLLM sets these for its own children; all others would inherit them
-FAULTS = (  # what messages of vLLM, torch or the driver contain, in lower case, and what the user can do
+FAULTS = (  # substrings of messages of vLLM, torch or the driver, in lower case, and what the user can do
     (
         ("address already in use", "eaddrinuse", "busy or unavailable"),
         "a port or the GPU is taken by another process: end it, or run where they are free",
@@ -68,7 +68,7 @@ def open_engine(
     )
 
 
-class VLLMSampler:
+class VLLMSampler(Sampler):
     """Samples from the weights in `directory`, and after a `push` from those that were pushed.
 
     On ranks it is created after the process group; `close` destroys the process group too.
@@ -95,7 +95,7 @@ class VLLMSampler:
             sleeps: on a GPU, `sleep` frees the engine's memory; elsewhere it is a no-op.
 
         Raises:
-            UserError: no vLLM, no such model, or one that the engine cannot serve here; names the key to change.
+            UserError: no vLLM, no such model, or one that the engine cannot serve here; the message names the key.
         """
         check_model_directory(directory)
         os.environ.update(SETTINGS)
@@ -103,6 +103,7 @@ class VLLMSampler:
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM does so too late for its import
         self.end_token, self.max_tokens = end_token, max_tokens
         self.sleeps = sleeps and torch.cuda.is_available()
+        on_ranks = torch.distributed.is_initialized() and "RANK" in os.environ
         with _globals_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             try:
@@ -130,8 +131,8 @@ class VLLMSampler:
                         kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
                         enable_sleep_mode=self.sleeps,
                         logprobs_mode="processed_logprobs",  # after division by the temperature, like the trainer's
-                        # On ranks: its own rank's device. vLLM's default would put every engine on the first GPU.
-                        distributed_executor_backend="external_launcher" if _is_rank() else None,
+                        # On this rank's device. vLLM's default would put every engine on the first GPU.
+                        distributed_executor_backend="external_launcher" if on_ranks else None,
                     )
             except (ValueError, RuntimeError, NotImplementedError) as error:
                 raise UserError(f"vLLM cannot serve {directory}: {_first_line(error)}") from error
@@ -175,7 +176,7 @@ class VLLMSampler:
             for prompt, sample in names
         ]
         requests = [{"prompt_token_ids": list(prompt.token_ids)} for prompt, _ in names]
-        self.wake()
+        self._wake("weights", "kv_cache")
         with _globals_kept(), _faults_as_user_errors():
             outputs = [one.outputs[0] for one in self._llm.generate(requests, settings, use_tqdm=False)]
         for (prompt, _), output in zip(names, outputs, strict=True):
@@ -196,16 +197,13 @@ class VLLMSampler:
         self._wake("weights")
         with _globals_kept(), _faults_as_user_errors():
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._with_head(weights)})
-            # The CPU build repacks the weights of linear layers and leaves an empty tensor in their place.
-            held = {name: rows for name in self._sent if (rows := self._held(name)).numel()}
-            stale = [
-                name for name, rows in held.items() if not torch.equal(rows[: len(self._sent[name])], self._sent[name])
-            ]
-        if stale:
-            raise RuntimeError(f"vLLM does not hold the weights that it was sent: {', '.join(stale)}")
+            for name, sent in self._sent.items():
+                held = self._held(name)  # empty for linear layers of the CPU build, which repacks their weights
+                if held.numel() and not torch.equal(held[: len(sent)], sent):
+                    raise RuntimeError(f"vLLM does not hold the weights that it was sent: {name}")
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its prefix cache after a push: requests still hold it")
-        self.wake()
+        self._wake("kv_cache")
 
     def _held(self, name: str) -> Tensor:
         """The first rows of a weight in the engine, on the CPU."""
@@ -213,8 +211,6 @@ class VLLMSampler:
         return rows
 
     def _with_head(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        source = EMBEDDING if self._tied else HEAD
-        sent = False
         self._sent = {}
         for name, tensor in weights:
             yield name, tensor
@@ -222,8 +218,8 @@ class VLLMSampler:
                 yield HEAD, tensor
             if name in self._compared:
                 self._sent[name] = tensor[:COMPARED_ROWS].detach().to("cpu", self._llm.model_config.dtype)
-            sent = sent or name == source
-        if not sent:
+        source = EMBEDDING if self._tied else HEAD
+        if source not in self._sent:
             raise RuntimeError(f"new weights for vLLM without {source}: its head is stale")
 
     def sleep(self) -> None:
@@ -232,24 +228,16 @@ class VLLMSampler:
             self._llm.sleep(level=1)
             self._asleep = {"weights", "kv_cache"}
 
-    def wake(self) -> None:
-        """Take the memory back. `sample` and `push` do so themselves."""
-        self._wake("weights")
-        self._wake("kv_cache")
-
-    def _wake(self, part: str) -> None:
-        if part in self._asleep:
+    def _wake(self, *parts: str) -> None:
+        """Take the memory back."""
+        if due := self._asleep.intersection(parts):
             with _faults_as_user_errors():
-                self._llm.wake_up([part])
-            self._asleep.remove(part)
+                self._llm.wake_up(sorted(due))
+            self._asleep -= due
 
     def close(self) -> None:
-        """Shut the engine down. This destroys the default process group too: all ranks must be done with it."""
+        """Shut the engine down. This also destroys the default process group: all ranks must be done with it."""
         self._llm.llm_engine.engine_core.shutdown()
-
-
-def _is_rank() -> bool:
-    return torch.distributed.is_initialized() and "RANK" in os.environ
 
 
 @contextmanager
@@ -261,7 +249,7 @@ def _globals_kept() -> Iterator[None]:
     """
     python, numpy = random.getstate(), np.random.get_state()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
-    environment = {name: os.environ.get(name) for name in INHERITED}
+    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     try:
         with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
             yield
@@ -269,13 +257,10 @@ def _globals_kept() -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_num_threads = set_num_threads
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        torch.set_num_threads(threads)
+        for name in INHERITED:
+            os.environ.pop(name, None)
+        os.environ.update(environment)
 
 
 @contextmanager
@@ -292,6 +277,6 @@ def _faults_as_user_errors() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The line that tells: the second of a validation error, whose first is a heading."""
+    """The line with the cause: the second of a validation error, which starts with a heading."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1 if "validation error" in lines[0] and len(lines) > 1 else 0][:300]
