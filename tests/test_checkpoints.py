@@ -42,10 +42,14 @@ def names(one: Checkpoints) -> list[str]:
     return sorted(path.name for path in one.folder.iterdir())
 
 
-def test_resumed_training_is_bitwise_the_same(tmp_path, make_model):
+@pytest.mark.parametrize("file_bytes", [2**30, 20_000])
+def test_resumed_training_is_bitwise_the_same(tmp_path, make_model, monkeypatch, file_bytes):
+    monkeypatch.setattr("entropy_dynamics.training.checkpoints.FILE_BYTES", file_bytes)
     metrics = [{"step": 0, "validation_accuracy": math.nan, "entropy": 0.1 + 0.2}]
     before = trained(make_model, steps=3)
     checkpoints(tmp_path).save(before, metrics, {"coefficient": 0.7})
+    files = list(tmp_path.rglob("*.safetensors"))
+    assert (len(files) > 3) == (file_bytes == 20_000)  # a file is in memory twice while it is written
     after = trained(make_model)
     found, method_state = checkpoints(tmp_path).resume(after)
     assert method_state == {"coefficient": 0.7}

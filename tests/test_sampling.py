@@ -14,7 +14,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import ENGINES, open_sampler
-from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer
+from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler
 
 NEW_TOKENS = 30
 
@@ -188,6 +188,21 @@ def test_the_sampler_always_uses_the_current_weights(model, sampler_of, prompts)
         for parameter in model.parameters():
             parameter.mul_(1.5)
     assert sample(sampler, prompts[:3]) != before
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, temperature):
+    policy, copy = make_model(seed=7), make_model()
+    sampler = ReplicaSampler(copy, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64)
+    sampler.push((name, weight.detach()) for name, weight in policy.named_parameters())
+    rollouts = sample(sampler, prompts, samples=3, temperature=temperature)
+    of = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}
+    for one in rollouts:
+        ids = torch.tensor([[*of[one.problem_id], *one.token_ids]])
+        with torch.no_grad():
+            logp = (policy(ids).logits[0, :-1] / (temperature or 1.0)).log_softmax(-1)
+        expected = logp.gather(-1, ids[0, 1:, None]).squeeze(-1)[-len(one.token_ids) :]
+        assert one.logp == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])

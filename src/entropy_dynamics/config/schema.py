@@ -146,8 +146,10 @@ class EngineConfig(Section):
     """vLLM on a GPU: its share of the GPU's memory."""
     kv_cache_gib: Annotated[PositiveFloat | None, PER_MACHINE]
     """vLLM: size of the KV cache; null: what gpu_memory_utilization leaves."""
+    warn_above: Threshold
+    """Nats. A mean difference between the engine's and the trainer's log p above it is noted, once per run."""
     tolerance: Threshold
-    """Nats. If the mean difference between the engine's and the trainer's log p exceeds it, the run stops."""
+    """Nats. Above it the run stops: the engine does not hold the trainer's weights."""
 
 
 class HardwareConfig(Section):
@@ -348,14 +350,15 @@ class Config(Section):
         ranks, training = self.hardware.ranks, self.training
         if unsampled := set(self.data.evaluation) - set(self.evaluation.samples):
             raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
-        if training.importance_truncation is not None and self.engine.name == "native":
-            raise ValueError("training.importance_truncation needs engine.name=vllm: the native engine is the policy")
+        if training.importance_truncation is not None and self.engine.name == "native" and ranks is None:
+            raise ValueError(
+                "training.importance_truncation needs hardware.ranks or engine.name=vllm: without them the engine "
+                "samples from the policy itself"
+            )
         if ranks is None:
             if training.precision == "bfloat16":
                 raise ValueError("training.precision=bfloat16 needs FSDP2: set hardware.ranks, 1 for a single GPU")
             return self
-        if self.engine.name == "native" and self.hardware.device == "cuda":
-            raise ValueError("hardware.ranks on GPUs needs engine.name=vllm; with the native engine set it to null")
         training.check_divisible(training.prompts_per_step, ranks)
         return self
 

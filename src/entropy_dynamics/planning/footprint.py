@@ -1,7 +1,7 @@
 """Size of a model, and memory of a GPU while it samples and while it trains, from the config alone.
 
 The two phases of training share a GPU: while the engine samples, the trainer's idle shards are beside its weights and
-KV cache; while the trainer computes, the engine sleeps with its weights in the host's memory (vLLM's sleep level 1).
+KV cache; while the trainer computes, the engine sleeps and holds nothing (vLLM's sleep level 2).
 Sizes are in bytes. No torch here, since the workflow imports this when Snakemake parses it.
 """
 

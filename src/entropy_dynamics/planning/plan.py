@@ -32,7 +32,7 @@ from entropy_dynamics.sampling import PROMPTS_HELD
 from entropy_dynamics.sampling.engines import find_engine
 
 ROLLOUT_TOKEN = 70  # bytes of a sampled token and its log p as Python objects
-HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
+HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers, a file of a checkpoint [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
 CPU_MINUTES = 240  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
 
@@ -88,12 +88,7 @@ class Job:
         if self.stage == "pass_rates":
             responses = min(responses, PROMPTS_HELD * config.pass_rates.samples)
         rollouts = responses * config.sampling.max_new_tokens * ROLLOUT_TOKEN / 2  # half of the limit, on average
-        total = self.gpus * (HOST_PER_RANK + rollouts)  # every rank has all rollouts
-        if self.trains:
-            total += self.gpus * engine_weights(config)  # of the sleeping engine
-            if config.training.checkpoint_every:
-                total += checkpoint_bytes(config)  # a checkpoint on its way to the disk
-        return total
+        return self.gpus * (HOST_PER_RANK + rollouts)  # every rank has all rollouts
 
     @property
     def tokens_sampled(self) -> float:

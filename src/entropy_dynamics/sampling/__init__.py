@@ -58,7 +58,7 @@ class Sampler(Protocol):
         """
 
     def sleep(self) -> None:
-        """Free memory for training until the next `push` or `sample`, if the engine can."""
+        """Free memory for training until the next `push`, if the engine can. Until then it may be unable to sample."""
 
     def close(self) -> None:
         """Free what the engine holds."""

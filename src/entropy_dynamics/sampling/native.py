@@ -39,7 +39,7 @@ def open_engine(
     """See `open_sampler`."""
     kind = ReplicaSampler if with_training and model is None else NativeSampler
     return kind(
-        load_model(directory).to(ranks.device) if model is None else model,
+        load_model(directory).to(ranks.device, getattr(torch, config.engine.dtype)) if model is None else model,
         end_token=tokenizer.eos_token_id,
         pad_token=pad_token(tokenizer),
         batch_size=config.sampling.batch_size,
@@ -93,6 +93,8 @@ class PreallocatedLayer(DynamicLayer):
 class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
+    returns_logp = False  # nothing to compare with where the model is the policy itself
+
     def __init__(self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int):
         """batch_size: sequences generated at a time; it bounds memory and changes no result."""
         self.model, self.batch_size = model, batch_size
@@ -134,11 +136,15 @@ class NativeSampler(Sampler):
         seeds = [sample_seed(stream, *name) for name in names]
         uniforms = torch.from_numpy(_uniforms(seeds, max_new_tokens)).to(device)
         responses = torch.full((max_new_tokens, len(names)), self.pad_token, device=device)
+        logp = torch.zeros(responses.shape, device=device)
         rows = torch.arange(len(names), device=device)  # column of `responses` of each row still in the batch
         alive = torch.ones(len(names), dtype=torch.bool, device=device)
         for position in range(max_new_tokens):
             tokens = _draw(logits, temperature, uniforms[position, rows])
             responses[position, rows] = tokens  # what follows an end token is dropped below
+            if self.returns_logp:
+                scaled = logits.float() / (temperature or 1.0)
+                logp[position, rows] = scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
             alive &= tokens != self.end_token
             left = int(alive.sum())
             if left == 0 or position + 1 == max_new_tokens:
@@ -155,9 +161,9 @@ class NativeSampler(Sampler):
         stopped = ends.any(0)
         sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens)  # argmax gives the first
         return [
-            Rollout(problem_id, sample, response[:size], "stop" if stop else "length")
-            for (problem_id, sample), response, size, stop in zip(
-                names, responses.T.tolist(), sizes.tolist(), stopped.tolist(), strict=True
+            Rollout(name, sample, ids[:size], "stop" if stop else "length", own[:size] if self.returns_logp else None)
+            for (name, sample), ids, own, size, stop in zip(
+                names, responses.T.tolist(), logp.T.tolist(), sizes.tolist(), stopped.tolist(), strict=True
             )
         ]
 
@@ -183,7 +189,12 @@ class NativeSampler(Sampler):
 
 
 class ReplicaSampler(NativeSampler):
-    """Samples from an unsharded copy of a policy that is sharded over ranks; `push` updates the copy."""
+    """Samples from an unsharded copy of a policy that is sharded over ranks; `push` updates the copy.
+
+    The copy may have another precision than the policy. At temperature 0, `logp` is that of temperature 1.
+    """
+
+    returns_logp = True
 
     @torch.no_grad()
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:

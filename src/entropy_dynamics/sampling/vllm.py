@@ -130,6 +130,7 @@ class VLLMSampler(Sampler):
                         gpu_memory_utilization=config.gpu_memory_utilization,
                         kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
                         enable_sleep_mode=self.sleeps,
+                        hf_overrides={"head_dtype": "float32"},  # logits as precise as the trainer's
                         logprobs_mode="processed_logprobs",  # after division by the temperature, like the trainer's
                         # On this rank's device. vLLM's default would put every engine on the first GPU.
                         distributed_executor_backend="external_launcher" if on_ranks else None,
@@ -176,7 +177,8 @@ class VLLMSampler(Sampler):
             for prompt, sample in names
         ]
         requests = [{"prompt_token_ids": list(prompt.token_ids)} for prompt, _ in names]
-        self._wake("weights", "kv_cache")
+        if "weights" in self._asleep:
+            raise RuntimeError("vLLM was asked to sample after a sleep without a push: it has no weights")
         with _globals_kept(), _faults_as_user_errors():
             outputs = [one.outputs[0] for one in self._llm.generate(requests, settings, use_tqdm=False)]
         for (prompt, _), output in zip(names, outputs, strict=True):
@@ -223,9 +225,9 @@ class VLLMSampler(Sampler):
             raise RuntimeError(f"new weights for vLLM without {source}: its head is stale")
 
     def sleep(self) -> None:
-        """Free the GPU's memory for training: the weights move to the host, the KV cache is dropped."""
+        """Free the GPU's memory for training. The weights are dropped too: every step pushes new ones."""
         if self.sleeps and not self._asleep:
-            self._llm.sleep(level=1)
+            self._llm.sleep(level=2)  # level 1 would copy them into pinned memory of the host
             self._asleep = {"weights", "kv_cache"}
 
     def _wake(self, *parts: str) -> None:

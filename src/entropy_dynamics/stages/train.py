@@ -160,13 +160,20 @@ def _run(
         _note(f"resumes from the checkpoint after step {start}{others}", ranks)
     elif checkpoints.others():
         _note(f"{checkpoints.root} has checkpoints of another config or other inputs", ranks)
-    name = f"{config.model.name} {method_name} seed {seed}"
+    name, warned = f"{config.model.name} {method_name} seed {seed}", False
     with Progress(name, steps, done=start, shown=ranks.is_main) as progress:
         try:
             for row in trainer.run(start):
                 rows.append(row)
                 trackers.log(int(row["step"]), row)
                 progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
+                if not warned and (difference := row.get("engine_logp_difference", 0)) > config.engine.warn_above:
+                    warned = True
+                    _note(
+                        f"step {row['step']}: log p of engine and trainer differ by {difference:.3g} nats on average, "
+                        f"more than engine.warn_above ({config.engine.warn_above:g}); the run continues",
+                        ranks,
+                    )
                 if every and len(rows) % every == 0 and len(rows) < steps:
                     checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
         except NotFiniteError as error:

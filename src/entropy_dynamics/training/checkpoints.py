@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.training.critic import Trained
 
 RECORD = "checkpoint.json"
+FILE_BYTES = 2**30  # of a file's tensors over all ranks; a rank holds its share twice in host memory to write it
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -67,10 +69,11 @@ class Checkpoints:
         self.ranks.barrier()
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
         record["made_by"] = [*self.earlier, self.made_by]
-        writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
+        tensors = _tensors(trained, _state(trained))
+        writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
         try:
             with _one_line_faults(temporary):
-                dcp.save(_tensors(trained, _state(trained)), storage_writer=writer, no_dist=self.ranks.mesh is None)
+                dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
                 record["files"] = self._hashes(temporary, to_disk=True)
                 if self.ranks.is_main:
                     write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
@@ -185,6 +188,12 @@ def _one_line_faults(path: Path) -> Iterator[None]:
         causes = getattr(error, "failures", {None: (error, None)})
         cause = str(next(iter(causes.values()))[0]) or type(error).__name__
         raise UserError(f"checkpoint {path}: {cause.splitlines()[0]}") from error
+
+
+def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
+    """The file of each tensor, counted from 1: files are filled in order."""
+    ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return {name: 1 + (end - 1) // FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
