@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
-    stages = parser.add_subparsers(title="stages", required=True, metavar="STAGE")
+    stages = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=about)

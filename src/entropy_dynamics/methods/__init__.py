@@ -76,7 +76,7 @@ class Method(Section):
         mask never depends on how the batch was cut.
 
         Args:
-            stats: of the whole batch, each [batch, token], under the policy that is about to be updated.
+            stats: of the whole batch (see `needs_batch`), each [batch, token], under the policy to be updated.
             advantages: of every token.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
