@@ -111,10 +111,9 @@ def in_report(experiment):
     title = experiment.spec.title
     if experiment.heading == experiment.name:  # not numbered
         return {"category": "4 Extras", "labels": {"figure": title}}
-    kind = experiment.heading.split()[0]
-    category = {"Table": "2 Tables", "Figure": "3 Figures"}[kind]
-    label = f"{experiment.heading}. {title}"
-    return {"category": category, "labels": {kind.lower(): label}}
+    kind = "table" if experiment.name in TABLES else "figure"
+    category = {"table": "2 Tables", "figure": "3 Figures"}[kind]
+    return {"category": category, "labels": {kind: f"{experiment.heading}. {title}"}}
 
 
 def claim_inputs(wildcards):
