@@ -55,6 +55,10 @@ EXPERIMENTS = [
     ("table6", "runs", None, "runs is None; it should be a valid list"),
     ("table6", "runs.0", {"models": ["m"], "method": ["grpo"]}, "unknown key 'runs[0].method'; did you mean 'methods'"),
     ("table6", "runs.0.models", 3, "runs[0].models is 3"),
+    ("table6", "runs.0.models", ["qwen3-4b-bass"], "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
+    ("table6", "runs.0.methods", ["clip_bb", "grpo"], "unknown method 'clip_bb'; did you mean 'clip_b'?"),
+    ("table6", "evaluations", ["aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
+    ("table6", "baseline", "grpp", "unknown baseline 'grpp'; did you mean 'grpo'?"),
     ("figure2", "panels", [], "panels is []"),
     ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
     ("figure2", "panels.1.columns", ["step"], "panels[1].columns: step is the x axis"),
@@ -77,7 +81,7 @@ def test_experiments(refused, name, place, value, said):
 
 CLAIMS = [
     ("claims", [], "claims is []; it should have at least 1 item"),
-    ("claims", [3], "claims[0]: Input should be a mapping of keys to values"),
+    ("claims", [3], "claims[0] is 3; it should be a mapping of keys to values"),
     ("claims.0.test", "logit_step", "claims[0]: unknown test 'logit_step'; did you mean 'logit_steps'"),
     ("claims.0.theorem", 3, "claims[0].theorem is 3; it should be 1 or 2"),
     ("claims.0.within", [1.0], "claims[0].within is [1.0]"),

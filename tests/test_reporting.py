@@ -28,6 +28,7 @@ from synthetic_results import (
     evaluation_frame,
     write_all,
     write_evaluation,
+    write_logit_steps,
     write_metrics,
     write_models,
 )
@@ -274,6 +275,17 @@ def test_runs_of_unequal_length_and_a_diverged_seed_are_drawn_and_named(small):
     note = " ".join(footer("figure5", small, SEEDS).split())
     assert "seeds end after 40, 25, 40 steps" in note
     assert "neg_cov is not finite, or not shared by all seeds, at 15 steps" in note
+
+
+@pytest.mark.parametrize(
+    "change", [lambda steps: steps.query("theorem == 1"), lambda steps: steps.assign(realised=np.inf)]
+)
+def test_a_theory_check_without_a_theorem_or_with_infinite_changes(small, change):
+    write_logit_steps(small)
+    path = Layout(small).logit_steps
+    write_parquet(path, change(pd.read_parquet(path)))
+    with pytest.raises(UserError, match=f"{path}: Theorem [12] has no rows, or changes that are not finite"):
+        draw("theory_check", small, SEEDS)
 
 
 def test_the_theory_check_by_hand(small):
