@@ -7,8 +7,8 @@ rule train:
         model_config,
         method_config,
         LAYOUT.facts("{model}"),
-        LAYOUT.problems("train"),
-        LAYOUT.problems("dapo500"),
+        LAYOUT.problems(TRAIN),
+        LAYOUT.problems(VALIDATION_SET),
         LAYOUT.pass_rates,
     output:
         LAYOUT.metrics(*RUN),

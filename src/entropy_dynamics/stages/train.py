@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from entropy_dynamics.config import BASE, TRAIN, RunConfig, identity, read_yaml, to_yaml
+from entropy_dynamics.config import BASE, TRAIN, VALIDATION_SET, RunConfig, identity, read_yaml, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -33,8 +33,6 @@ from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import Trainer
-
-VALIDATION_SET = "dapo500"  # the paper's validation set
 
 
 def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks: Ranks | None = None) -> Path:
