@@ -6,8 +6,10 @@ import shutil
 import pytest
 import yaml
 
-from entropy_dynamics.analysis.claims import load_claims
+from entropy_dynamics.analysis.claims import load_claims, read_claims
 from entropy_dynamics.analysis.experiments import load_experiment
+from entropy_dynamics.analysis.paper import PaperValues
+from entropy_dynamics.analysis.paper_gains import judge_gains
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
@@ -124,6 +126,16 @@ def test_a_gain_that_the_paper_does_not_print(tmp_path, monkeypatch, capsys):
     said = "error: claims.yaml: paper: paper_values.yaml has no pass of distill-llama-8b clip_b on aime24\n"
     assert capsys.readouterr().err == said
     assert list((tmp_path / "results" / SCALE).iterdir()) == []
+
+
+def test_a_printed_score_without_sampling_error():
+    gains = read_claims(ROOT / "experiments").paper
+    model, method = gains.models[0], gains.methods[0]
+    dataset = next(iter(gains.evaluations))
+    printed = {one: {dataset: {"avg": 0.0, "pass": 0.0}} for one in (method, gains.against)}
+    paper = PaperValues(scores={"Table 1": {model: printed}}, levels={})
+    with pytest.raises(UserError, match=f"pass of {model} {method} on {dataset} is 0|avg of"):
+        list(judge_gains(gains, paper, "test"))
 
 
 @pytest.mark.parametrize("content", ["", "3\n", "[]\n", "kind: [scores]\n", "kind: scores\ntitle: [\n"])

@@ -198,6 +198,16 @@ def test_captions_name_a_single_seed(results, tmp_path):
     assert "one seed" in " ".join(footer("figure5", tmp_path / SCALE, one).split())
 
 
+def test_methods_with_fewer_seeds_are_said(tmp_path):
+    seeds = {"tables": 3, "extras": 1}
+    folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    file = folder / "figure5.yaml"
+    group = f"  - {{models: [{MODEL}], methods: [clip_b], seeds: extras}}\npanels:"
+    file.write_text(file.read_text().replace("panels:", group))
+    assert load_experiment("figure5", SCALE, seeds, folder).seeds == "1 to 3 seeds per method"
+    assert load_experiment("table1", SCALE, seeds, folder).seeds == "3 seeds"
+
+
 def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
     experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
     figure, _ = draw_curves(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))

@@ -234,6 +234,14 @@ class Experiment(Generic[S]):
         """One run per seed."""
         return [run for run in self.runs if (run.model, run.method) == (model, method)]
 
+    @property
+    def seeds(self) -> str:
+        """'one seed', '3 seeds', or '1 to 3 seeds per method'; the untrained model has none."""
+        counts = {len(self.of(run.model, run.method)) for run in self.runs if run.method != BASE} or {1}
+        if len(counts) > 1:
+            return f"{min(counts)} to {max(counts)} seeds per method"
+        return "one seed" if counts == {1} else f"{counts.pop()} seeds"
+
     def model_of(self, panel: Panel) -> str:
         return panel.model or self.models[0]
 
