@@ -35,7 +35,7 @@ INDEXING = {
 
 
 class DeviceError(RuntimeError):
-    """What PyTorch would refuse on a real device."""
+    """An operation that PyTorch would refuse on a real device."""
 
 
 class _Backend:

@@ -6,7 +6,7 @@ Every mutant is one change of one file of core/ or methods/, run against the tes
 process, so that PyTorch is imported once. A mutant that no test notices is printed: either a test is missing, or the
 change makes no difference. Nothing is written to the source.
 
-(mutmut leaves decorated classes and functions alone, which all methods here are; cosmic-ray starts Python anew for each
+(mutmut leaves decorated classes and functions alone, which all methods here are; cosmic-ray restarts Python for each
 mutant. The Triton kernels are left out: their interpreter takes minutes.)
 """
 
@@ -124,7 +124,7 @@ def _short(node: ast.AST) -> str:
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """What `node` may be changed into."""
+    """Mutants of `node`."""
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=right):
             for other in COMPARISONS[type(operator)]:
@@ -183,7 +183,7 @@ class Mutated(SourceFileLoader):
 
 
 def noticed(path: Path, tree: ast.Module, tests: list[str], limit: float) -> bool:
-    """Whether a test fails, or runs for more than `limit` seconds, with `tree` as the content of `path`."""
+    """True if a test fails, or runs for more than `limit` seconds, with `tree` as the content of `path`."""
     child = os.fork()
     if child == 0:
         code = 1

@@ -174,7 +174,7 @@ def test_every_model_and_method_loads_at_every_scale(scale):
 
 
 def test_every_key_is_set_in_a_file():
-    """Defaults and their sources stand in YAML; only sets of problems and methods have optional keys."""
+    """Defaults and their sources are in YAML; only sets of problems and methods have optional keys."""
     names = ("base", "scale/laptop", f"model/{MODEL}", "method/clip_b")
     written = {key for name in names for key, _ in flatten(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))}
     config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)

@@ -27,6 +27,7 @@ from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_t
 from entropy_dynamics.validation import OneOf, Section
 
 TRAIN = "train"
+VALIDATION_SET = "dapo500"  # the paper's, an evaluation set that training runs are validated on
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
