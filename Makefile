@@ -52,7 +52,8 @@ lint: .venv/ready
 	$(BIN)/snakemake --lint
 
 clean:  ## removes results and caches; the environment stays
-	rm -rf results/smoke results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .hypothesis
+	rm -rf results/smoke results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .mypy_cache \
+	    .import_linter_cache .hypothesis .coverage*
 
 .venv/ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv

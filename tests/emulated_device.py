@@ -35,7 +35,7 @@ INDEXING = {
 
 
 class DeviceError(RuntimeError):
-    """What PyTorch would refuse on a real device."""
+    """An operation that PyTorch would refuse on a real device."""
 
 
 class _Backend:
@@ -45,6 +45,8 @@ class _Backend:
     _is_in_bad_fork = staticmethod(lambda: False)
     current_device = staticmethod(lambda: 0)
     device_count = staticmethod(lambda: 1)
+    get_rng_state = staticmethod(lambda device: torch.zeros(0, dtype=torch.uint8))  # for fork_rng, in other tests
+    set_rng_state = staticmethod(lambda state, device: None)
     manual_seed_all = staticmethod(lambda seed: None)
     current_stream = stream = Stream = MagicMock()  # all work is done when its call returns
     get_amp_supported_dtype = staticmethod(lambda: [torch.bfloat16])

@@ -98,7 +98,7 @@ def nothing_evaluated():
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last `\boxed{}` of a text, None if there is none or it is not closed."""
+    r"""Content of the last `\boxed{}` of a string; None if there is none or it is not closed."""
     start = -1
     for opening in re.finditer(r"\\boxed\s*\{", text):
         start = opening.end()

@@ -6,7 +6,7 @@ Every mutant is one change of one file of core/ or methods/, run against the tes
 process, so that PyTorch is imported once. A mutant that no test notices is printed: either a test is missing, or the
 change makes no difference. Nothing is written to the source.
 
-(mutmut leaves decorated classes and functions alone, which all methods here are; cosmic-ray starts Python anew for each
+(mutmut leaves decorated classes and functions alone, which all methods here are; cosmic-ray restarts Python for each
 mutant. The Triton kernels are left out: their interpreter takes minutes.)
 """
 
@@ -32,13 +32,17 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "core/objective": ["objective", "critic"],
     "core/token_stats": ["token_stats"],
     "methods/__init__": ["methods", "covariance", "baselines", "golden_run"],
+    "methods/adaptive_entropy": ["ratio_methods"],
     "methods/advantage_reweighting": ["baselines", "golden_run"],
+    "methods/cispo": ["ratio_methods"],
     "methods/clip_b": ["methods", "golden_run"],
     "methods/clip_v": ["methods", "golden_run"],
+    "methods/common": ["methods", "baselines", "golden_run"],
     "methods/covariance": ["covariance", "baselines", "methods", "golden_run"],
     "methods/entropy_bonus": ["baselines"],
     "methods/forking_tokens": ["baselines", "methods", "golden_run"],
     "methods/grpo": ["methods", "golden_run"],
+    "methods/gspo": ["ratio_methods"],
     "methods/s_star": ["methods", "golden_run"],
     "methods/unlikeliness": ["baselines"],
 }
@@ -124,7 +128,7 @@ def _short(node: ast.AST) -> str:
 
 
 def _changed(node: ast.AST) -> Iterator[ast.AST]:
-    """What `node` may be changed into."""
+    """Mutants of `node`."""
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=right):
             for other in COMPARISONS[type(operator)]:
@@ -183,7 +187,7 @@ class Mutated(SourceFileLoader):
 
 
 def noticed(path: Path, tree: ast.Module, tests: list[str], limit: float) -> bool:
-    """Whether a test fails, or runs for more than `limit` seconds, with `tree` as the content of `path`."""
+    """True if a test fails, or runs for more than `limit` seconds, with `tree` as the content of `path`."""
     child = os.fork()
     if child == 0:
         code = 1

@@ -53,7 +53,7 @@ def even_sum(rollout: Rollout) -> Grade:
 
 
 def rollouts_of(trainer: Trainer, step: int = 0) -> tuple[list[Prompt], list[Rollout]]:
-    """What the step is going to sample: random numbers belong to the stream."""
+    """Prompts and rollouts that the step is going to sample: random numbers belong to the stream."""
     prompts = trainer.prompts_of_step(step)
     rollouts = trainer.sampler.sample(
         prompts,

@@ -105,7 +105,7 @@ def test_nothing_is_left_of_a_save_that_was_interrupted(tmp_path, make_model, mo
 
 
 def test_the_latest_is_not_written_again(tmp_path, make_model):
-    """What breaks the first step after it asks for the same state once more, and the disk may be full by then."""
+    """An error in the first step after it asks for the same state once more, and the disk may be full by then."""
     one = checkpoints(tmp_path)
     one.save(trained(make_model), rows(2), {})
     again = checkpoints(tmp_path)

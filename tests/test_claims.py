@@ -224,7 +224,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("[entropy]", "[step]", "step is the x axis"),
         ("above: 0", "above: zero", "claims[0].above is 'zero'; it should be a valid number"),
         ("above: 0", "within: [0]", "claims[0].within is [0]; it should have at least 2 items"),
-        ("{grpo: tables}", "[grpo]", "claims[0].runs is ['grpo']; it should be a valid dictionary"),
+        ("{grpo: tables}", "[grpo]", "claims[0].runs is ['grpo']; it should be a mapping of keys to values"),
         ("grpo: tables", "grpo: tables, clip_b: tables", "should have at most 1 item"),
         ("tests: {over_seeds", "tests: {over_seed", "unknown key 'tests.over_seed'; did you mean 'over_seeds'"),
         ("paper:", "papers:", "unknown key 'papers'; did you mean 'paper'"),

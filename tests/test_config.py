@@ -174,7 +174,7 @@ def test_every_model_and_method_loads_at_every_scale(scale):
 
 
 def test_every_key_is_set_in_a_file():
-    """Defaults and their sources stand in YAML; only sets of problems and methods have optional keys."""
+    """Defaults and their sources are in YAML; only sets of problems and methods have optional keys."""
     names = ("base", "scale/laptop", f"model/{MODEL}", "method/clip_b")
     written = {key for name in names for key, _ in flatten(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))}
     config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
@@ -184,13 +184,15 @@ def test_every_key_is_set_in_a_file():
 
 def test_json_schema_accepts_the_files_and_refuses_unknown_keys():
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(json.dumps(file_schema()))
+    schema = json.loads(json.dumps(file_schema(), allow_nan=False))
     validator = jsonschema.Draft202012Validator(schema)
     for path in sorted(CONFIGS.rglob("*.yaml")):
         content = yaml.safe_load(path.read_text().replace("${oc.env:ENTROPY_DYNAMICS_PROBLEMS,null}", "null"))
         assert [error.message for error in validator.iter_errors(content)] == [], path
     assert list(validator.iter_errors({"training": {"stepz": 3}}))
     assert list(validator.iter_errors({"method": {"name": "clip_b", "label": "x", "params": {"mmu": 3}}}))
+    assert list(validator.iter_errors({"method": {"name": "clip_c"}}))
+    assert list(validator.iter_errors({"method": {"name": "grpo", "params": {"mu": 3}}}))
     assert schema["$defs"]["TrainingConfig"]["properties"]["group_size"]["description"].startswith(
         "Rollouts per prompt"
     )
@@ -264,6 +266,7 @@ def test_mistakes_in_settings(entry, message):
         ("threads: 1\nthreads: 2\n", "not valid YAML"),
         ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("- threads\n", "a config is a mapping of keys to values"),
+        ("overrides: 5\n", "overrides are entries like `- for: {scale: laptop}`"),
         ("overrides: [threads]\n", "overrides are entries like `- for: {scale: laptop}`"),
         ("overrides: [{for: {sale: mine}, threads: 2}]\n", "overrides are entries like `- for: {scale: laptop}`"),
         ("overrides: [{for: {scale: mine}, thread: 2}]\n", "unknown key 'thread'; did you mean 'threads'?"),

@@ -198,7 +198,7 @@ def test_every_response_is_cut_off(make, model, name):
 
 
 def test_a_batch_is_learned_from_after_empty_ones(make, shared_model):
-    """What an empty step leaves in the optimizer does not spoil the next."""
+    """The optimizer state that an empty step leaves does not spoil the next."""
     models = [copy.deepcopy(shared_model) for _ in range(2)]
     for model, graders in zip(models, ([all_right, every_other], [every_other]), strict=True):
         trainer = make("clip_b", model, weight_decay=0.0)

@@ -6,8 +6,10 @@ import shutil
 import pytest
 import yaml
 
-from entropy_dynamics.analysis.claims import load_claims
+from entropy_dynamics.analysis.claims import load_claims, read_claims
 from entropy_dynamics.analysis.experiments import load_experiment
+from entropy_dynamics.analysis.paper import PaperValues
+from entropy_dynamics.analysis.paper_gains import judge_gains
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
@@ -55,6 +57,10 @@ EXPERIMENTS = [
     ("table6", "runs", None, "runs is None; it should be a valid list"),
     ("table6", "runs.0", {"models": ["m"], "method": ["grpo"]}, "unknown key 'runs[0].method'; did you mean 'methods'"),
     ("table6", "runs.0.models", 3, "runs[0].models is 3"),
+    ("table6", "runs.0.models", ["qwen3-4b-bass"], "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
+    ("table6", "runs.0.methods", ["clip_bb", "grpo"], "unknown method 'clip_bb'; did you mean 'clip_b'?"),
+    ("table6", "evaluations", ["aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
+    ("table6", "baseline", "grpp", "unknown baseline 'grpp'; did you mean 'grpo'?"),
     ("figure2", "panels", [], "panels is []"),
     ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
     ("figure2", "panels.1.columns", ["step"], "panels[1].columns: step is the x axis"),
@@ -77,7 +83,7 @@ def test_experiments(refused, name, place, value, said):
 
 CLAIMS = [
     ("claims", [], "claims is []; it should have at least 1 item"),
-    ("claims", [3], "claims[0]: Input should be a mapping of keys to values"),
+    ("claims", [3], "claims[0] is 3; it should be a mapping of keys to values"),
     ("claims.0.test", "logit_step", "claims[0]: unknown test 'logit_step'; did you mean 'logit_steps'"),
     ("claims.0.theorem", 3, "claims[0].theorem is 3; it should be 1 or 2"),
     ("claims.0.within", [1.0], "claims[0].within is [1.0]"),
@@ -120,6 +126,16 @@ def test_a_gain_that_the_paper_does_not_print(tmp_path, monkeypatch, capsys):
     said = "error: claims.yaml: paper: paper_values.yaml has no pass of distill-llama-8b clip_b on aime24\n"
     assert capsys.readouterr().err == said
     assert list((tmp_path / "results" / SCALE).iterdir()) == []
+
+
+def test_a_printed_score_without_sampling_error():
+    gains = read_claims(ROOT / "experiments").paper
+    model, method = gains.models[0], gains.methods[0]
+    dataset = next(iter(gains.evaluations))
+    printed = {one: {dataset: {"avg": 0.0, "pass": 0.0}} for one in (method, gains.against)}
+    paper = PaperValues(scores={"Table 1": {model: printed}}, levels={})
+    with pytest.raises(UserError, match=f"pass of {model} {method} on {dataset} is 0|avg of"):
+        list(judge_gains(gains, paper, "test"))
 
 
 @pytest.mark.parametrize("content", ["", "3\n", "[]\n", "kind: [scores]\n", "kind: scores\ntitle: [\n"])

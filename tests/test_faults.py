@@ -227,7 +227,7 @@ def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how):
     assert not members(process)
     log = (work.results / f"logs/{RUN}.log").read_text()
     assert "Traceback" not in log
-    assert "Traceback" not in work.said()
+    assert "Traceback" not in work.said() or how == "Ctrl-C twice"  # which may interrupt Snakemake's own shutdown
     if how == "Ctrl-C":
         assert "interrupted; no half-written file is left" in log
         assert not list(work.results.rglob("*.partial"))
@@ -394,7 +394,7 @@ def test_a_claim_names_the_truncated_file_that_it_cannot_be_judged_by(stage):
 def test_following_the_message_restores_the_file(finished, reference, stage, damaged, name):
     truncate(finished / "results/smoke" / damaged)
     _, text = stage(*COMMANDS[name])
-    path, command = re.search(r"error: (\S+): .*; delete it and rerun: snakemake (.*)", text).groups()
+    path, command = re.search(r"error: (\S+) .*; delete it and rerun: snakemake (.*)", text).groups()
     Path(path).unlink()
     subprocess.run([SNAKEMAKE, *shlex.split(command)], cwd=finished, check=True, capture_output=True)
     assert stage(*COMMANDS[name])[0] == 0

@@ -101,10 +101,14 @@ def test_shaped_rewards_reach_the_advantages(make_trainer, model):
 def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, monkeypatch):
     trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3}, advantage="gae")
     kept = {}
-    weigh = trainer.method.__class__.token_weights
+    token_weights = trainer.method.__class__.token_weights
 
     def spy(self, stats, advantages, mask, generator=None):
-        kept["weights"], kept["advantages"], kept["mask"] = weigh(self, stats, advantages, mask), advantages, mask
+        kept["weights"], kept["advantages"], kept["mask"] = (
+            token_weights(self, stats, advantages, mask),
+            advantages,
+            mask,
+        )
         return kept["weights"]
 
     monkeypatch.setattr(trainer.method.__class__, "token_weights", spy)
@@ -150,10 +154,10 @@ def test_the_lens_by_its_definition(make_trainer, model):
 def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, model, monkeypatch):
     trainer = make_trainer(copy.deepcopy(model), "forking_tokens", updates_per_batch=3)
     shares = []
-    weigh = load_method("forking_tokens").__class__.token_weights
+    token_weights = load_method("forking_tokens").__class__.token_weights
 
     def spy(self, stats, advantages, mask, generator=None):
-        weights = weigh(self, stats, advantages, mask, generator)
+        weights = token_weights(self, stats, advantages, mask, generator)
         shares.append((int(mask.sum()), float((weights > 0).sum() / mask.sum())))
         return weights
 

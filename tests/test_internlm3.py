@@ -72,7 +72,7 @@ PROBLEMS = [
     "  Find $x$ with $x^2 = 49$.\n\nGive the positive one.",
     "What is 12345 + 67890?",
     "求最大值，答案是整数。",
-    "Tokens such as <|im_end|> or </s> inside a text, and \\boxed{}",
+    "Tokens such as <|im_end|> or </s> inside a string, and \\boxed{}",
 ]
 
 
@@ -155,7 +155,7 @@ def prepare(source, out, *overrides, texts=PROBLEMS):
 def internlm3_logits(weights, tokens, settings):
     """InternLM3's forward pass in float64, after its published description: RMSNorm, grouped-query attention, SwiGLU.
 
-    The rope stretches its base where a text is longer than max_position_embeddings ("dynamic NTK").
+    The rope stretches its base where a sequence is longer than max_position_embeddings ("dynamic NTK").
     """
     weights = {name: tensor.double() for name, tensor in weights.items()}
     size, length = settings["head_dim"], len(tokens)

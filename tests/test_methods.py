@@ -24,8 +24,8 @@ def stats_of(s_star, s_expected=None) -> TokenStats:
     return TokenStats(zero, zero, s_star, zero if s_expected is None else torch.as_tensor(s_expected).float())
 
 
-def weigh(method, s_star, advantages, mask=None, s_expected=None) -> list[list[float]]:
-    """token_weights with one advantage a row."""
+def weights_of(method, s_star, advantages, mask=None, s_expected=None) -> list[list[float]]:
+    """token_weights with one advantage per row."""
     stats = stats_of(s_star, s_expected)
     advantages = torch.tensor(advantages, dtype=torch.float32)[:, None].expand(stats.s_star.shape)
     mask = torch.ones_like(stats.s_star) if mask is None else torch.tensor(mask, dtype=torch.float32)
@@ -63,26 +63,26 @@ MASK = [[1, 1, 1, 1], [1, 1, 1, 0]]
     ],
 )
 def test_clip_b_drops_low_tokens_of_negative_samples_only(mu, first, second):
-    assert weigh(load_method("clip_b", mu=mu), SCORES, [-0.5, 2.0], MASK) == [first, second]
+    assert weights_of(load_method("clip_b", mu=mu), SCORES, [-0.5, 2.0], MASK) == [first, second]
 
 
 def test_clip_b_is_one_sided_and_the_paper_form_two_sided():
-    assert weigh(load_method("clip_b", mu=1.3), SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
-    assert weigh(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 0, 0]]
-    assert weigh(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
+    assert weights_of(load_method("clip_b", mu=1.3), SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
+    assert weights_of(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 0, 0]]
+    assert weights_of(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
     asymmetric = load_method("clip_b_paper", mu=1.3, mu_plus=1.8)
-    assert weigh(asymmetric, SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
+    assert weights_of(asymmetric, SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
 
 
 def test_clip_b_measures_from_the_mean():
     shifted = [[value + 100.0 for value in row] for row in SCORES]
-    assert weigh(load_method("clip_b", mu=1.3), shifted, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
+    assert weights_of(load_method("clip_b", mu=1.3), shifted, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
 def test_clip_b_never_touches_zero_advantages(apply_to):
     method = load_method("clip_b", mu=0.1, apply_to=apply_to)
-    assert weigh(method, SCORES, [0.0, 0.0], MASK) == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert weights_of(method, SCORES, [0.0, 0.0], MASK) == [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_clip_b_never_touches_zero_advantages(apply_to):
     ],
 )
 def test_apply_to(apply_to, first, second):
-    assert weigh(load_method("clip_b", mu=1.3, apply_to=apply_to), SCORES, [-1.0, 1.0], MASK) == [first, second]
+    assert weights_of(load_method("clip_b", mu=1.3, apply_to=apply_to), SCORES, [-1.0, 1.0], MASK) == [first, second]
 
 
 def test_only_the_released_forms_take_dropped_tokens_out_of_the_denominator():
@@ -112,17 +112,17 @@ def test_only_the_released_forms_take_dropped_tokens_out_of_the_denominator():
 def test_a_token_exactly_at_the_bound_is_kept(name):
     """Scores of -1 and 1: mean 0, standard deviation 1."""
     free = {"max_frac": None} if "_v" in name else {}
-    assert weigh(load_method(name, mu=1.0, mu_plus=1.0, **free), [[-1.0, 1.0]], [-1.0]) == [[1.0, 1.0]]
-    assert weigh(load_method(name, mu=0.99, mu_plus=0.99, **free), [[-1.0, 1.0]], [-1.0]) == [[0.0, 0.0]]
+    assert weights_of(load_method(name, mu=1.0, mu_plus=1.0, **free), [[-1.0, 1.0]], [-1.0]) == [[1.0, 1.0]]
+    assert weights_of(load_method(name, mu=0.99, mu_plus=0.99, **free), [[-1.0, 1.0]], [-1.0]) == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)
 @pytest.mark.parametrize("value", [0.0, 0.1, -0.3])
 def test_without_a_spread_nothing_is_dropped(name, value):
     method = load_method(name, mu=0.0)
-    assert weigh(method, [[value] * 7], [-1.0]) == [[1.0] * 7]
-    assert weigh(method, [[value, 5.0]], [-1.0], [[1, 0]]) == [[1.0, 0.0]]  # one token has no spread either
-    assert weigh(method, [[value, 5.0]], [-1.0], [[0, 0]]) == [[0.0, 0.0]]
+    assert weights_of(method, [[value] * 7], [-1.0]) == [[1.0] * 7]
+    assert weights_of(method, [[value, 5.0]], [-1.0], [[1, 0]]) == [[1.0, 0.0]]  # one token has no spread either
+    assert weights_of(method, [[value, 5.0]], [-1.0], [[0, 0]]) == [[0.0, 0.0]]
 
 
 # ---------------------------------------------------------------- Clip_V
@@ -131,18 +131,20 @@ def test_without_a_spread_nothing_is_dropped(name, value):
 def test_clip_v_is_not_recentred():
     # S_c = -3, -3, -3, -1: sigma 0.866, so -3 is -3.46 sigma from zero, but only -0.58 from the mean.
     method = load_method("clip_v", mu=3.0, max_frac=1.0)
-    assert weigh(method, [[-3.0, -3.0, -3.0, -1.0]], [-1.0]) == [[0, 0, 0, 1]]
-    assert weigh(method, [[3.0, 3.0, 3.0, 1.0]], [-1.0]) == [[1, 1, 1, 1]]
+    assert weights_of(method, [[-3.0, -3.0, -3.0, -1.0]], [-1.0]) == [[0, 0, 0, 1]]
+    assert weights_of(method, [[3.0, 3.0, 3.0, 1.0]], [-1.0]) == [[1, 1, 1, 1]]
 
 
 def test_clip_v_looks_at_the_centred_score():
     # S_c = S* - E[S] = -2, 2, 0, 0: sigma sqrt(2), so -2 is -1.414 sigma. S* itself would point at the last token.
     s_star, s_expected = [[1.0, 4.0, 1.0, -5.0]], [[3.0, 2.0, 1.0, -5.0]]
     drop = load_method("clip_v", mu=1.4, max_frac=1.0)
-    assert weigh(drop, s_star, [-1.0], s_expected=s_expected) == [[0, 1, 1, 1]]
-    assert weigh(load_method("clip_v", mu=1.42, max_frac=1.0), s_star, [-1.0], s_expected=s_expected) == [[1, 1, 1, 1]]
+    assert weights_of(drop, s_star, [-1.0], s_expected=s_expected) == [[0, 1, 1, 1]]
+    assert weights_of(load_method("clip_v", mu=1.42, max_frac=1.0), s_star, [-1.0], s_expected=s_expected) == [
+        [1, 1, 1, 1]
+    ]
     paper = load_method("clip_v_paper", mu=1.4)
-    assert weigh(paper, s_star, [-1.0], s_expected=s_expected) == [[0, 0, 1, 1]]
+    assert weights_of(paper, s_star, [-1.0], s_expected=s_expected) == [[0, 0, 1, 1]]
 
 
 # sigma = sqrt((9 + 9 + 4 * 1) / 6) of each row is 1.915; mu = 1.5 makes -3 a violator and nothing else.
@@ -150,16 +152,16 @@ SIGNS = [[-3.0, 3.0, 1.0, -1.0, 1.0, -1.0]] * 3
 
 
 def test_clip_v_drops_zero_advantages_as_released_but_never_positive_ones():
-    negative, zero, positive = weigh(load_method("clip_v", mu=1.5, max_frac=1.0), SIGNS, [-1.0, 0.0, 1.0])
+    negative, zero, positive = weights_of(load_method("clip_v", mu=1.5, max_frac=1.0), SIGNS, [-1.0, 0.0, 1.0])
     assert negative == [0, 1, 1, 1, 1, 1]
     assert zero == [0, 1, 1, 1, 1, 1]
     assert positive == [1, 1, 1, 1, 1, 1]
     quiet = load_method("clip_v", mu=1.5, max_frac=1.0, drop_zero_advantage=False)
-    assert weigh(quiet, SIGNS, [-1.0, 0.0, 1.0]) == [[0, 1, 1, 1, 1, 1], [1] * 6, [1] * 6]
+    assert weights_of(quiet, SIGNS, [-1.0, 0.0, 1.0]) == [[0, 1, 1, 1, 1, 1], [1] * 6, [1] * 6]
 
 
 def test_the_paper_form_of_clip_v_is_two_sided_without_a_cap_on_negative_samples():
-    weights = weigh(load_method("clip_v_paper", mu=1.5), SIGNS, [-1.0, 0.0, 1.0])
+    weights = weights_of(load_method("clip_v_paper", mu=1.5), SIGNS, [-1.0, 0.0, 1.0])
     assert weights == [[0, 0, 1, 1, 1, 1], [1] * 6, [1] * 6]
 
 
@@ -176,7 +178,7 @@ def test_the_paper_form_of_clip_v_is_two_sided_without_a_cap_on_negative_samples
 def test_the_cap_of_clip_v(violators, max_frac, dropped):
     scores = torch.zeros(1, 20)
     scores[0, 5 : 5 + violators] = -torch.arange(1.0, violators + 1) - 3
-    weights = weigh(load_method("clip_v", mu=1.0, max_frac=max_frac), scores, [-1.0])
+    weights = weights_of(load_method("clip_v", mu=1.0, max_frac=max_frac), scores, [-1.0])
     expected = torch.ones(20)
     expected[5 + violators - dropped : 5 + violators] = 0  # the largest D stand last
     assert weights == [expected.tolist()]
@@ -186,7 +188,7 @@ def test_the_cap_is_a_share_of_response_tokens_only():
     scores = torch.zeros(2, 10)
     scores[0, :3] = torch.tensor([-5.0, -7.0, -6.0])
     mask = [[1] * 10, [0] * 10]  # a tenth of ten tokens is one, of twenty it were two
-    weights = weigh(load_method("clip_v", mu=1.0, max_frac=0.1), scores, [-1.0, -1.0], mask)
+    weights = weights_of(load_method("clip_v", mu=1.0, max_frac=0.1), scores, [-1.0, -1.0], mask)
     assert weights == [[1, 0, 1] + [1] * 7, [0] * 10]
 
 
@@ -194,7 +196,7 @@ def test_tokens_without_advantage_stand_outside_the_cap():
     scores = torch.zeros(2, 10)
     scores[0, :3] = torch.tensor([-5.0, -7.0, -6.0])
     scores[1, :2] = torch.tensor([-9.0, -8.0])
-    weights = weigh(load_method("clip_v", mu=1.0, max_frac=0.05), scores, [-1.0, 0.0])
+    weights = weights_of(load_method("clip_v", mu=1.0, max_frac=0.05), scores, [-1.0, 0.0])
     assert weights == [[1, 0, 1] + [1] * 7, [0, 0] + [1] * 8]
 
 
@@ -241,7 +243,7 @@ def test_the_ablations_are_eight_different_runs():
 # ---------------------------------------------------------------- all methods
 
 
-def test_grpo_weighs_all_response_tokens_alike():
+def test_grpo_gives_every_response_token_weight_1():
     s_star, s_expected, advantages, mask = random_batch(seed=3)
     weights = load_method("grpo").token_weights(stats_of(s_star, s_expected), advantages, mask)
     assert torch.equal(weights, mask.float())
@@ -339,8 +341,18 @@ def test_what_methods_tell_the_trainer():
     """Which compute weights before every update, and which need no scores of the whole batch."""
     kinds = method_types()
     assert {name for name, kind in kinds.items() if kind.per_update} == {"clip_cov", "kl_cov", "forking_tokens"}
-    per_token = {"grpo", *S_STAR_METHODS, "entropy_bonus", "adaptive_entropy", "advantage_reweighting", "cispo", "gspo"}
-    assert {name for name, kind in kinds.items() if not kind.needs_batch} == per_token
+    assert not kinds["grpo"].needs_batch
+    assert kinds["clip_b"].needs_batch
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in method_types().items() if not kind.needs_batch))
+def test_weights_that_need_no_batch_are_those_of_each_row_alone(name):
+    s_star, s_expected, advantages, mask = random_batch(seed=9)
+    method, stats = load_method(name), stats_of(s_star, s_expected)
+    whole = method.token_weights(stats, advantages, mask)
+    rows = [slice(row, row + 1) for row in range(len(mask))]
+    alone = [method.token_weights(stats.map(lambda x, row=row: x[row]), advantages[row], mask[row]) for row in rows]
+    assert torch.equal(whole, torch.cat(alone))
 
 
 def test_bounds_of_zero_are_allowed():
@@ -350,7 +362,7 @@ def test_bounds_of_zero_are_allowed():
 
 
 def test_every_method_has_a_file():
-    assert set(known_names("method", CONFIGS)) >= {"base", *ALL_METHODS}
+    assert set(known_names("method", CONFIGS)) >= {"base", *method_types()}
 
 
 def test_the_defaults_are_the_released_values():

@@ -247,7 +247,7 @@ def test_a_smaller_model_in_place_of_the_papers_is_a_substitute(source, tmp_path
 
 
 class Hub(ThreadingHTTPServer):
-    """What of the Hugging Face Hub's interface a download uses, over the files of one directory."""
+    """The part of the Hugging Face Hub's interface that a download uses, over the files of one directory."""
 
     daemon_threads = True
 

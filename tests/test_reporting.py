@@ -28,6 +28,7 @@ from synthetic_results import (
     evaluation_frame,
     write_all,
     write_evaluation,
+    write_logit_steps,
     write_metrics,
     write_models,
 )
@@ -197,6 +198,16 @@ def test_captions_name_a_single_seed(results, tmp_path):
     assert "one seed" in " ".join(footer("figure5", tmp_path / SCALE, one).split())
 
 
+def test_methods_with_fewer_seeds_are_said(tmp_path):
+    seeds = {"tables": 3, "extras": 1}
+    folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    file = folder / "figure5.yaml"
+    group = f"  - {{models: [{MODEL}], methods: [clip_b], seeds: extras}}\npanels:"
+    file.write_text(file.read_text().replace("panels:", group))
+    assert load_experiment("figure5", SCALE, seeds, folder).seeds == "1 to 3 seeds per method"
+    assert load_experiment("table1", SCALE, seeds, folder).seeds == "3 seeds"
+
+
 def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
     experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
     figure, _ = draw_curves(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
@@ -274,6 +285,17 @@ def test_runs_of_unequal_length_and_a_diverged_seed_are_drawn_and_named(small):
     note = " ".join(footer("figure5", small, SEEDS).split())
     assert "seeds end after 40, 25, 40 steps" in note
     assert "neg_cov is not finite, or not shared by all seeds, at 15 steps" in note
+
+
+@pytest.mark.parametrize(
+    "change", [lambda steps: steps.query("theorem == 1"), lambda steps: steps.assign(realised=np.inf)]
+)
+def test_a_theory_check_without_a_theorem_or_with_infinite_changes(small, change):
+    write_logit_steps(small)
+    path = Layout(small).logit_steps
+    write_parquet(path, change(pd.read_parquet(path)))
+    with pytest.raises(UserError, match=f"{path}: Theorem [12] has no rows, or changes that are not finite"):
+        draw("theory_check", small, SEEDS)
 
 
 def test_the_theory_check_by_hand(small):

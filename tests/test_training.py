@@ -98,10 +98,10 @@ def test_micro_batches_change_neither_masks_nor_gradients(
         trainer = make_trainer(
             model, method, params=params, tokens_per_micro_batch=tokens, single_forward_tokens=single_forward_tokens
         )
-        seen, weigh = [], trainer.method.token_weights
+        seen, token_weights = [], trainer.method.token_weights
 
-        def spy(*arguments, weigh=weigh, seen=seen, **named):
-            seen.append(weigh(*arguments, **named))
+        def spy(*arguments, token_weights=token_weights, seen=seen, **named):
+            seen.append(token_weights(*arguments, **named))
             return seen[-1]
 
         object.__setattr__(trainer.method, "token_weights", spy)
@@ -216,7 +216,7 @@ def test_the_gradient_is_clipped_to_its_norm(shared_model, make_trainer):
     assert gradients(model).norm().item() == pytest.approx(0.01, rel=1e-3)
 
 
-# ---------------------------------------------------------------- several updates a batch
+# ---------------------------------------------------------------- several updates per batch
 
 
 def ppo_reference(model, trainer, updates, *, learning_rate, clip_low, clip_high, dual_clip, eps, max_grad_norm):

@@ -1,4 +1,4 @@
-"""What a training step reports, against its definitions; and what runs of several steps promise."""
+"""Metrics of a training step against their definitions, and invariants of runs of several steps."""
 
 import copy
 import json

@@ -11,6 +11,7 @@ from matplotlib.image import imread, imsave
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.results import Samples
 from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.verification import chain
 from recorded_results import (
@@ -27,6 +28,8 @@ from recorded_results import (
     hashes,
     set_cell,
     short,
+    write_evaluation,
+    write_run,
     write_theory,
 )
 from synthetic_results import MODEL
@@ -262,6 +265,38 @@ def test_a_deleted_record_or_a_line_of_it_turns_no_check_off(verify):
     assert missing == ["data/pass_rates.provenance.json", "theory/logit_steps.provenance.json"]
 
 
+@pytest.mark.usefixtures("untabled")
+def test_files_that_no_record_has(verify):
+    new = [LAYOUT.problems("aime26"), LAYOUT.model(MODEL) / "chat_template.jinja"]
+    new += [CLIP_B / "policy" / name for name in ("additional/template.jinja", "chat_template.jinja", "config.yaml")]
+    for path in [*new, CLIP_B / "policy/.DS_Store"]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    fact = "no record has its hash"
+    assert verify()[:2] == (1, {("modified", short(path)): fact for path in new})
+
+
+@pytest.mark.usefixtures("untabled")
+def test_problems_that_are_not_those_of_their_report(verify):
+    def change(report: dict) -> None:
+        report["sets"]["aime24"]["kept"] = 9
+        report["sets"]["aime25"]["ids_sha256"] = "0" * 64
+
+    edit_json(PROBLEMS, change)
+    findings = verify()[1]
+    assert list(findings) == [("modified", "data/aime24.parquet"), ("modified", "data/aime25.parquet")]
+    assert findings["modified", "data/aime24.parquet"] == "kept is 10, problems.json has 9"
+    assert "ids_sha256 is" in findings["modified", "data/aime25.parquet"]
+
+
+@pytest.mark.usefixtures("untabled")
+def test_logit_steps_of_no_model(verify):
+    write_theory()
+    record = LAYOUT.logit_steps.with_suffix(".provenance.json")
+    edit_json(record, without("inputs", (LAYOUT.model(MODEL) / "model.json").as_posix()))
+    assert verify()[:2] == (1, {("modified", short(record)): "no model.json is among its inputs"})
+
+
 # Stale and missing files
 
 
@@ -350,6 +385,21 @@ def test_overrides_count_as_config(verify):
     assert len(named) == 3 + 12 + 3  # runs, evaluations, the record of the pass rates, and:
     assert "warm_start.steps was 250, is now 9" in named[f"models/{MODEL}/model.json"]
     assert "terms was [7, 8], is now [3, 4]" in named["data/aime24.parquet"]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_table_of_more_seeds_than_the_config_has(verify):
+    more = ("--set", "seeds.tables=2")
+    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1}).runs:
+        if run.seed == 1:
+            write_run(run)
+            for dataset, k in load_config(SCALE).evaluation.samples.items():
+                write_evaluation(run, dataset, k, 0.7)
+    main(["report", "table1", "--scale", SCALE, *more])
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (1, [("different config", TABLE[0])])
+    assert "seeds is 2, redrawn 1: give --set seeds.tables=" in findings["different config", TABLE[0]]
+    assert verify("results/smoke", *more)[:2] == (0, {})
 
 
 @pytest.mark.usefixtures("untabled")

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
-    stages = parser.add_subparsers(title="stages", required=True, metavar="STAGE")
+    stages = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=about)
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
     stage("theory", _theory, "Theorems 1 and 2 on the base model: predicted and realised entropy change.", "model")
     report = stage("report", _report, "Write tables and figures.")
-    report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., pass_rates")
+    report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
 
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")

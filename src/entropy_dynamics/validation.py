@@ -50,7 +50,7 @@ class OneOf:
         if isinstance(value, BaseModel):
             return value
         if not isinstance(value, Mapping):
-            raise PydanticCustomError("mapping_type", "Input should be a mapping of keys to values")
+            raise PydanticCustomError("mapping", "Input should be a mapping of keys to values")
         kinds, chosen = self.kinds(), str(value.get(self.key))
         if chosen not in kinds:
             text = f"unknown {self.key} {value.get(self.key)!r}{nearest(chosen, kinds)}"
@@ -85,12 +85,14 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
             text = f"no value for {name}"
         case "unknown_key":
             text = f"unknown key {name!r}{details['ctx']['hint']}"
-        case "unknown_kind" | "mapping_type":
+        case "unknown_kind":
             text = f"{name}: {message}" if name else message
         case "value_error" | "assertion_error":
             text = message.partition(", ")[2]
             text = f"{name}: {text}" if name else text
         case _:
+            if details["type"] in ("dict_type", "model_type", "model_attributes_type"):
+                message = "Input should be a mapping of keys to values"
             shown = repr(value) if len(repr(value)) <= SHOWN_CHARACTERS else f"{repr(value)[:SHOWN_CHARACTERS]}..."
             text = f"{name} is {shown}; it {message.partition(' ')[2]}"
     raise UserError(" ".join((f"{file}: {text}" if file else text).split()))

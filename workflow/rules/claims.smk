@@ -3,9 +3,9 @@
 
 rule theory:
     input:
-        configs("model/qwen2.5-7b-instruct"),
-        LAYOUT.problems("train"),
-        LAYOUT.facts("qwen2.5-7b-instruct"),
+        configs(f"model/{THEORY_MODEL}"),
+        LAYOUT.problems(TRAIN),
+        LAYOUT.facts(THEORY_MODEL),
     output:
         LAYOUT.logit_steps,
     log:
@@ -16,18 +16,19 @@ rule theory:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
     resources:
-        **needs("evaluate", "qwen2.5-7b-instruct") | {"gpu": ONE_GPU},
+        **needs("evaluate", THEORY_MODEL) | {"gpu": ONE_GPU},
     params:
         scale=SCALE,
+        model=THEORY_MODEL,
     shell:
-        "entropy-dynamics theory --scale {params.scale} --model qwen2.5-7b-instruct > {log} 2>&1"
+        "entropy-dynamics theory --scale {params.scale} --model {params.model} > {log} 2>&1"
 
 
 rule claims:
     input:
         claim_inputs,
         "experiments/claims.yaml",
-        "experiments/figure2.yaml",
+        claims.sweep_files(),
         "experiments/paper_values.yaml",
     output:
         [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg")],

@@ -6,7 +6,14 @@ from pathlib import Path
 
 from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
-from entropy_dynamics.config import load_config, scale_files, select_scale, split_method
+from entropy_dynamics.config import (
+    TRAIN,
+    VALIDATION_SET,
+    load_config,
+    scale_files,
+    select_scale,
+    split_method,
+)
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 
@@ -30,6 +37,7 @@ EXPERIMENTS = {
 }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
+THEORY_MODEL = EXPERIMENTS["theory_check"].models[0]
 # what `all` builds; each name is a target at every scale
 WANTED = SCALE_CONFIG.experiments or list(EXPERIMENTS)
 
@@ -111,10 +119,9 @@ def in_report(experiment):
     title = experiment.spec.title
     if experiment.heading == experiment.name:  # not numbered
         return {"category": "4 Extras", "labels": {"figure": title}}
-    kind = experiment.heading.split()[0]
-    category = {"Table": "2 Tables", "Figure": "3 Figures"}[kind]
-    label = f"{experiment.heading}. {title}"
-    return {"category": category, "labels": {kind.lower(): label}}
+    kind = "table" if experiment.name in TABLES else "figure"
+    category = {"table": "2 Tables", "figure": "3 Figures"}[kind]
+    return {"category": category, "labels": {kind: f"{experiment.heading}. {title}"}}
 
 
 def claim_inputs(wildcards):

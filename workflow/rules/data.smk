@@ -6,7 +6,7 @@ rule problems:
         configs(),
         files=problem_files,
     output:
-        [LAYOUT.problems(name) for name in ("train", *EVALUATION_SETS)],
+        [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
         LAYOUT.problems_report,
     log:
         LAYOUT.log("problems"),
@@ -48,7 +48,7 @@ rule model:
 rule pass_rates:
     input:
         configs(f"model/{PASS_RATE_MODEL}"),
-        LAYOUT.problems("train"),
+        LAYOUT.problems(TRAIN),
         LAYOUT.facts(PASS_RATE_MODEL),
     output:
         LAYOUT.pass_rates,

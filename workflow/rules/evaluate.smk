@@ -10,9 +10,9 @@ rule evaluate:
     output:
         [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
     log:
-        LAYOUT.log("evaluations/{model}/{method}/seed{seed}"),
+        LAYOUT.log("evaluations", *RUN),
     benchmark:
-        LAYOUT.benchmark("evaluations/{model}/{method}/seed{seed}")
+        LAYOUT.benchmark("evaluations", *RUN)
     conda:
         "../../environment.yml"
     threads: THREADS

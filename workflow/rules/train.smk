@@ -7,30 +7,30 @@ rule train:
         model_config,
         method_config,
         LAYOUT.facts("{model}"),
-        LAYOUT.problems("train"),
-        LAYOUT.problems("dapo500"),
+        LAYOUT.problems(TRAIN),
+        LAYOUT.problems(VALIDATION_SET),
         LAYOUT.pass_rates,
     output:
         LAYOUT.metrics(*RUN),
         LAYOUT.facts(*RUN),
         report(
-            LAYOUT.run(*RUN) / "config.yaml",
+            LAYOUT.config(*RUN),
             caption="../report/runs.rst",
             category="5 Runs",
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "config"},
         ),
         report(
-            LAYOUT.run(*RUN) / "provenance.json",
+            LAYOUT.provenance(*RUN),
             caption="../report/runs.rst",
             category="5 Runs",
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "provenance"},
         ),
     log:
-        LAYOUT.log("runs/{model}/{method}/seed{seed}"),
+        LAYOUT.log("runs", *RUN),
     benchmark:
-        LAYOUT.benchmark("runs/{model}/{method}/seed{seed}")
+        LAYOUT.benchmark("runs", *RUN)
     conda:
         "../../environment.yml"
     threads: THREADS

@@ -226,6 +226,12 @@ def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
+def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
+    """The files of the experiments whose parameter values claims refer to."""
+    sweeps = (getattr(spec, "sweep", None) for spec in read_claims(experiments).claims)
+    return [experiments / f"{name}.yaml" for name in dict.fromkeys(sweeps) if name]
+
+
 def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> list[Claim]:
     """All claims for one scale. Raises UserError as `read_claims`."""
 

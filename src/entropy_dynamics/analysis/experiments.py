@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
-from entropy_dynamics.config import BASE, read_yaml
+from entropy_dynamics.config import BASE, CONFIGS, known_names, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
@@ -234,6 +234,14 @@ class Experiment(Generic[S]):
         """One run per seed."""
         return [run for run in self.runs if (run.model, run.method) == (model, method)]
 
+    @property
+    def seeds(self) -> str:
+        """'one seed', '3 seeds', or '1 to 3 seeds per method'; the untrained model has none."""
+        counts = {len(self.of(run.model, run.method)) for run in self.runs if run.method != BASE} or {1}
+        if len(counts) > 1:
+            return f"{min(counts)} to {max(counts)} seeds per method"
+        return "one seed" if counts == {1} else f"{counts.pop()} seeds"
+
     def model_of(self, panel: Panel) -> str:
         return panel.model or self.models[0]
 
@@ -256,17 +264,20 @@ def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
     return sorted(path.stem for path in experiments.glob("*.yaml") if path.stem not in NOT_EXPERIMENTS)
 
 
-def load_experiment(name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> Experiment[Any]:
+def load_experiment(
+    name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS
+) -> Experiment[Any]:
     """Read experiments/<name>.yaml for one scale.
 
     Raises:
-        UserError: no such experiment, broken YAML, an unknown key or value, a panel that matches no run.
+        UserError: no such experiment, broken YAML, an unknown key, value or name, a panel that matches no run.
     """
     path = experiments / f"{name}.yaml"
     if name not in known_experiments(experiments):
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
     spec = parse(_File, read_yaml(path), str(path)).root
     experiment = Experiment(name, spec, _runs(spec, scale, seeds) if isinstance(spec, RunsSpec) else ())
+    _check_names(experiment, str(path), scale, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):
         _check_panel(experiment, panel, f"{path}: panels[{i}]")
     return experiment
@@ -283,6 +294,22 @@ def _runs(spec: RunsSpec, scale: str, seeds: Seeds) -> tuple[Run, ...]:
         for (model, method), count in counts.items()
         for seed in range(1 if method == BASE else count)  # the untrained model has no seeds
     )
+
+
+def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:
+    """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
+    methods = {run.method for run in experiment.runs}
+    baseline = getattr(experiment.spec, "baseline", None)
+    sets = load_config(scale, configs=configs).data.evaluation if experiment.evaluations else ()
+    for kind, names, known in (
+        ("model", experiment.models, known_names("model", configs)),
+        ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
+        ("evaluation set", experiment.evaluations, sets),
+        ("baseline", [baseline] if baseline else [], methods),
+    ):
+        for name in names:
+            if name not in known:
+                raise UserError(f"{where}: unknown {kind} {name!r}{nearest(name, known)}")
 
 
 def _check_panel(experiment: Experiment[Spec], panel: Panel, where: str) -> None:

@@ -19,7 +19,7 @@ def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[di
     """An entry of claims.json per model, method, data set and metric.
 
     Raises:
-        UserError: paper_values.yaml lacks a score.
+        UserError: paper_values.yaml lacks a score, or has 0 or 100, which leaves the spread of the problems open.
     """
     for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
         scores, errors = [], []
@@ -46,6 +46,8 @@ def _printed(paper: PaperValues, model: str, method: str, dataset: str, metric: 
     score = paper.score(model, method, dataset, metric)
     if score is None:
         raise UserError(f"claims.yaml: paper: paper_values.yaml has no {metric} of {model} {method} on {dataset}")
+    if not 0 < score < 100:
+        raise UserError(f"paper_values.yaml: {metric} of {model} {method} on {dataset} is {score:g}: no sampling error")
     return score
 
 

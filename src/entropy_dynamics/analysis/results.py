@@ -197,7 +197,7 @@ class Results:
         columns = list(dict.fromkeys(columns))
         self._existing(path)
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 frame = file.read(columns, use_threads=False).to_pandas()
         except Exception as error:  # pyarrow's, and pandas' if its metadata in the file is damaged
             text = " ".join(str(error).split())

@@ -7,6 +7,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment, TheorySpec
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.errors import UserError
 
 BINS = 60  # per axis of a density
 MIN_PAIRS = 3  # fewer make no correlation
@@ -36,11 +37,18 @@ class Density:
 
 
 def densities(results: Results) -> list[Density]:
-    """One per theorem and step size, in this order; those of a theorem share their edges."""
+    """One per theorem and step size, in this order; those of a theorem share their edges.
+
+    Raises:
+        UserError: a theorem without tokens, or a change that is not finite.
+    """
     steps, found = results.logit_steps(), []
     for theorem in THEOREMS:
         rows = steps[steps["theorem"] == theorem]
         scaled = np.concatenate([rows[name] / rows["step_size"] for name in ("predicted", "realised")])
+        if not len(rows) or not np.isfinite(scaled).all():
+            path = results.layout.logit_steps
+            raise UserError(f"{path}: Theorem {theorem} has no rows, or changes that are not finite")
         room = 0.04 * np.ptp(scaled) or 1.0
         edges = np.linspace(scaled.min() - room, scaled.max() + room, BINS + 1)
         for size in sorted(steps["step_size"].unique()):

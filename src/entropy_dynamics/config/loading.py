@@ -212,7 +212,8 @@ def _layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
     """One file with those of its `overrides` merged in that are for the chosen scale, model and method."""
     layer = _read(path)
     layer.pop("extends", None)
-    for entry in layer.pop("overrides", None) or []:
+    entries = layer.pop("overrides", None) or []
+    for entry in entries if isinstance(entries, list) else [entries]:
         condition = entry.pop("for", {}) if isinstance(entry, dict) else None
         if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")

@@ -5,6 +5,7 @@ The sections that belong to a task or a method are defined beside its code; this
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -26,6 +27,7 @@ from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_t
 from entropy_dynamics.validation import OneOf, Section
 
 TRAIN = "train"
+VALIDATION_SET = "dapo500"  # the paper's, an evaluation set that training runs are validated on
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
@@ -270,8 +272,12 @@ def method_sections() -> dict[str, type[Section]]:
     """The `method` section of every registered method; imports them, and so torch."""
     sections: dict[str, type[Section]] = {BASE: Untrained}
     for name, kind in method_types().items():
-        section = create_model(f"{kind.__name__}Config", __base__=MethodConfig, params=(kind, kind.model_construct()))
-        sections[name] = section
+        sections[name] = create_model(
+            f"{kind.__name__}Config",
+            __base__=MethodConfig,
+            name=(Literal[name], ...),  # type: ignore[arg-type]
+            params=(kind, kind.model_construct()),
+        )
     return sections
 
 
@@ -356,6 +362,11 @@ class Config(Section):
                 "samples from the policy itself"
             )
         if ranks is None:
+            if training.activation_checkpointing and self.engine.name == "native":
+                raise ValueError(
+                    "training.activation_checkpointing needs hardware.ranks: without ranks, the native engine samples "
+                    "from the policy itself"
+                )
             if training.precision == "bfloat16":
                 raise ValueError("training.precision=bfloat16 needs FSDP2: set hardware.ranks, 1 for a single GPU")
             return self
@@ -406,6 +417,8 @@ def file_schema() -> Mapping[str, object]:
 def _all_optional(node: object) -> None:
     if isinstance(node, dict):
         node.pop("required", None)
+        for key in [key for key, value in node.items() if value == math.inf]:  # a default that JSON cannot express
+            del node[key]
         for child in node.values():
             _all_optional(child)
     elif isinstance(node, list):

@@ -46,7 +46,8 @@ class Method(Section):
     per_update: ClassVar[bool] = False
     """With several updates per batch, compute weights before each, on its own tokens under the current policy."""
     needs_batch: ClassVar[bool] = True
-    """False: a token's weight depends on its own statistics and advantage only, and rewards are not reshaped."""
+    """False: a token's weight depends on its own statistics and advantage only, so `token_weights` may get a single
+    micro-batch. Rewards are not reshaped then, and `loss_coefficients` is not called."""
     entropy_in_loss: ClassVar[bool] = False
     """True: `token_loss` gets the entropy with its gradient."""
 
@@ -75,7 +76,7 @@ class Method(Section):
         mask never depends on how the batch was cut.
 
         Args:
-            stats: of the whole batch, each [batch, token], under the policy that is about to be updated.
+            stats: of the whole batch (see `needs_batch`), each [batch, token], under the policy to be updated.
             advantages: of every token.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
@@ -99,7 +100,9 @@ class Method(Section):
         entropy: PerToken | None = None,
         coefficients: PerToken | None = None,
     ) -> PerToken:
-        """Loss of every token before weighting and averaging; PPO's clipped objective by default.
+        """Loss of every token; PPO's clipped objective by default.
+
+        The trainer multiplies it by the token's weight, and by p(trainer) / p(engine) with importance_truncation.
 
         Args:
             logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.

@@ -9,7 +9,7 @@ H_batch is the mean entropy of the step before; TRL's `entropy_coef` controller 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr, model_validator
 
 from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -31,6 +31,14 @@ class AdaptiveEntropy(Method):
 
     _coefficient: float = PrivateAttr(0.0)
     _active: bool = PrivateAttr(False)
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> "AdaptiveEntropy":
+        if self.initial_coefficient > self.max_coefficient:
+            raise ValueError(
+                f"initial_coefficient is {self.initial_coefficient:g}, above max_coefficient ({self.max_coefficient:g})"
+            )
+        return self
 
     def model_post_init(self, context: Any, /) -> None:
         self._coefficient = self.initial_coefficient

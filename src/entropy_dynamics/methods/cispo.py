@@ -8,6 +8,7 @@ importance weight. Strictly on-policy r = 1, and it is the plain policy gradient
 
 from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
 
 from entropy_dynamics.core.objective import importance_ratio
@@ -26,4 +27,5 @@ class CISPO(Method):
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         ratio = importance_ratio(logp, logp_old, mask).detach()
-        return -ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages * logp
+        loss = -ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages * logp
+        return torch.where(mask.bool(), loss, 0.0)

@@ -10,7 +10,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("entropy_bonus")
 class EntropyBonus(Method):
-    """Every token keeps its weight; the mean of H is over all response tokens."""
+    """Every token keeps its weight, so the bonus is c times the mean entropy of the response tokens."""
 
     coefficient: Annotated[float, Field(ge=0)] = 1e-3
     """c, in units of loss per nat. Values in use are 1e-4 to 5e-3; with more, entropy tends to run away."""

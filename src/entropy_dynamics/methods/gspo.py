@@ -3,8 +3,9 @@
     s_i = (p(y_i) / p_old(y_i))^(1 / T_i) = exp(mean_t (log p_t - log p_old_t))
     loss = mean_i max(-s_i A_i, -clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
 
-Every token of a response gets the loss of its sequence, and `loss_scope: per_sequence` (see its config) averages over
-sequences. Strictly on-policy s = 1, and it is a policy gradient averaged per sequence.
+Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t: the same values and
+gradients where A is the same for all tokens of a response, and defined where it is not (PPO's critic). The mean over
+sequences is `loss_scope: per_sequence`. Strictly on-policy s = 1, and it is a policy gradient averaged per sequence.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -29,6 +30,7 @@ class GSPO(Method):
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         response = mask.bool()
         log_ratio = torch.where(response, logp - logp_old, 0.0)
-        mean = log_ratio.sum(-1, keepdim=True) / response.sum(-1, keepdim=True).clamp_min(1)
-        ratio = mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        mean = log_ratio.detach().sum(-1, keepdim=True) / response.sum(-1, keepdim=True).clamp_min(1)
+        log_s = mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT) + log_ratio - log_ratio.detach()
+        ratio, advantages = log_s.exp(), torch.where(response, advantages, 0.0)
         return torch.maximum(-ratio * advantages, -ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages)

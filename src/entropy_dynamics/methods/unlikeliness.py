@@ -43,7 +43,7 @@ class Unlikeliness(Method):
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
     """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size.
 
-    Groups may stand in any order and have any sizes.
+    Groups may be in any order and have any sizes.
     """
     _, group_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
     order = values.argsort(stable=True)

@@ -115,10 +115,10 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
 def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: Iterable[str]) -> None:
     """Compare ids with those of the published tokenizer, on `PROBES` and `texts`, plain and as prompts.
 
-    The published one splits a text at its added tokens and encodes the rest with sentencepiece.
+    The published one splits a string at its added tokens and encodes the rest with sentencepiece.
 
     Raises:
-        UserError: the ids of a text differ.
+        UserError: the ids of a string differ.
     """
     processor = _sentencepiece().SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
     settings = _json(source / "tokenizer_config.json")

@@ -24,7 +24,7 @@ def render(
     Raises:
         UserError: an unknown name, or a file of a run that is missing or damaged; then nothing is written.
     """
-    experiment = load_experiment(name, scale, seeds, experiments)
+    experiment = load_experiment(name, scale, seeds, experiments, configs)
     if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
         from entropy_dynamics.reporting.tables import write_table as write
     else:

@@ -41,13 +41,15 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
                 ran = results.model(experiment.model_of(panels[i])).ran.replace(" for ", " for\n")
                 ax.set_title(pretty(panels[i].title.replace("{model}", ran)))
             levels = {
-                name: results.paper.levels[name].value for name in panels[i].columns if name in results.paper.levels
+                name: column(name).factor * results.paper.levels[name].value
+                for name in panels[i].columns
+                if name in results.paper.levels
             }
             _set_axes(ax, panels[i], lines[i], list(levels.values()))
             look = {"color": "0.3", "linewidth": 0.9, "linestyle": (0, (1, 1))}
             handles += [ax.axhline(level, label=f"paper: about {level:g}", **look) for level in levels.values()]
         axes.flat[below[-1]].set_xlabel("step")
-        legends.append(handles)
+        legends.append(list({handle.get_label(): handle for handle in handles}.values()))
     _share_axes(axes, panels)
     if len({tuple(handle.get_label() for handle in handles) for handles in legends}) == 1:
         ncols = _legend_columns(legends[0], 52)

@@ -28,7 +28,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     ]
     shares.set_yticks(range(len(frame)), names, fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
-    add_footer(figure, _notes(spec, results, frame))
+    add_footer(figure, _notes(experiment, results, frame))
     return figure, frame
 
 
@@ -68,12 +68,13 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     ax.grid(axis="y", visible=False)
 
 
-def _notes(spec: LensSpec, results: Results, frame: pd.DataFrame) -> list[str]:
-    most, fewest = frame["seeds"].max(), frame["seeds"].min()
-    drawn = f"{most} seeds" if most == fewest else f"{fewest} to {most} seeds per method"
+def _notes(experiment: Experiment[LensSpec], results: Results, frame: pd.DataFrame) -> list[str]:
+    seeds, spec = experiment.seeds, experiment.spec
     notes = [
         f"{results.scale} scale: {frame['model_that_ran'][0]}",
-        f"{drawn}; whiskers: lowest to highest seed" if most > 1 else "one seed: the spread between seeds is unknown",
+        f"{seeds}: the spread between seeds is unknown"
+        if seeds == "one seed"
+        else f"{seeds}; whiskers: lowest to highest seed",
         r"$+$, $-$: positive and negative samples; raise, lower: where $-A\,S_c$ is above, below 0; 1: as GRPO, 0: "
         "dropped, bold: amplified; black line: entropy that GRPO ends with",
     ]

@@ -72,12 +72,11 @@ def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
 def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
     """Models, scale and number of seeds, for the footer."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
-    seeds = len({run.seed for run in experiment.runs})
-    if seeds == 1:
+    if experiment.seeds == "one seed":
         drawn = "one seed: the spread between seeds is unknown"
     else:
         shading = ", shading: lowest to highest seed" if isinstance(experiment.spec, CurvesSpec) else ""
-        drawn = f"mean of {seeds} seeds{shading}"
+        drawn = f"mean of {experiment.seeds}{shading}"
     return [f"{results.scale} scale: {models}", drawn]
 
 

@@ -75,9 +75,8 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
 def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
     """The content of the table, the models that ran, and what its intervals cover."""
     baseline = results.method_label(experiment.spec.baseline)
-    seeds = frame["seeds"].max()
-    if seeds > 1:
-        drawn = f"bootstrap over {seeds} seeds and over problems, {DRAWS:,} draws"
+    if experiment.seeds != "one seed":
+        drawn = f"bootstrap over {experiment.seeds} and over problems, {DRAWS:,} draws"
     else:
         drawn = f"bootstrap over problems, {DRAWS:,} draws; one seed: another training run may differ by more"
     sets = []

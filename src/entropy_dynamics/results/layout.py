@@ -46,6 +46,14 @@ class Layout:
     def metrics(self, model: str, method: str, seed: int | str) -> Path:
         return self.run(model, method, seed) / "metrics.parquet"
 
+    def config(self, model: str, method: str, seed: int | str) -> Path:
+        """The resolved config of a run."""
+        return self.run(model, method, seed) / "config.yaml"
+
+    def provenance(self, model: str, method: str, seed: int | str) -> Path:
+        """Commit, packages, inputs and hashes of a run."""
+        return self.run(model, method, seed) / "provenance.json"
+
     def policy(self, model: str, method: str, seed: int | str) -> Path:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 
@@ -84,13 +92,17 @@ class Layout:
         """`suffix`: json, md, html, png or svg."""
         return self.root / f"claims.{suffix}"
 
-    def log(self, name: str) -> Path:
-        """Output of a job."""
-        return self.root / "logs" / f"{name}.log"
+    def log(self, name: str, *run: str) -> Path:
+        """Output of a job: its stage, or folder and run."""
+        return self._of_job("log", name, *run)
 
-    def benchmark(self, name: str) -> Path:
+    def benchmark(self, name: str, *run: str) -> Path:
         """Time and memory of a job, measured by Snakemake."""
-        return self.root / "logs" / f"{name}.jsonl"
+        return self._of_job("jsonl", name, *run)
+
+    def _of_job(self, suffix: str, name: str, *run: str) -> Path:
+        path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name
+        return path.with_name(f"{path.name}.{suffix}")
 
     def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:
         return self.root / folder / model / method / f"seed{seed}"

@@ -11,7 +11,7 @@ from entropy_dynamics.config.schema import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
-from entropy_dynamics.tasks.files import write_problems
+from entropy_dynamics.tasks.files import ids_sha256, write_problems
 from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns
 from entropy_dynamics.validation import parse
 
@@ -53,9 +53,9 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     with ExitStack() as stack:  # renames the files at the end, the report, which is entered first, as the last
         report_file = stack.enter_context(written_whole(out_dir / REPORT))
         for name in sources:
-            problems, ids = sets[name].problems, sorted(one.id for one in sets[name].problems)
+            problems = sets[name].problems
             counts = {"dropped": dict(sets[name].dropped), "kept": len(problems)}
-            hashed = {"ids_sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest()}  # equal in any order
+            hashed = {"ids_sha256": ids_sha256(one.id for one in problems)}
             report["sets"][name] = sets[name].entry | counts | hashed
             file = stack.enter_context(written_whole(out_dir / f"{name}.parquet"))
             write_problems(file, problems)

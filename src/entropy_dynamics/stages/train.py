@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from entropy_dynamics.config import BASE, TRAIN, RunConfig, identity, read_yaml, to_yaml
+from entropy_dynamics.config import BASE, TRAIN, VALIDATION_SET, RunConfig, identity, read_yaml, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -34,8 +34,6 @@ from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import Trainer
 
-VALIDATION_SET = "dapo500"  # the paper's validation set
-
 
 def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks: Ranks | None = None) -> Path:
     """Train one model with one method and one seed; the run's directory is written whole or not at all.
@@ -50,7 +48,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         raise UserError("the method base is the untrained model: it is evaluated, never trained")
     model_name = config.model.name
     out = layout.run(model_name, method_name, seed)
-    _refuse_to_replace(out, config)
+    config_file, provenance_file = (path(model_name, method_name, seed) for path in (layout.config, layout.provenance))
+    _refuse_to_replace(config_file, config)
     method = config.method.build()
     base = check_model_directory(layout.model(model_name))
     tokenizer = load_tokenizer(base)
@@ -126,12 +125,12 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 facts["weights_sha256"] = weight_hashes(directory / "policy")
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
-                write_text(directory / "config.yaml", to_yaml(config))
+                write_text(directory / config_file.name, to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
                 outputs = {"outputs": other_hashes(directory)}
                 if checkpoints.earlier:
                     outputs["earlier_steps_by"] = checkpoints.earlier
-                write_json(directory / "provenance.json", run | record | outputs)
+                write_json(directory / provenance_file.name, run | record | outputs)
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass
@@ -190,10 +189,12 @@ def _note(text: str, ranks: Ranks) -> None:
         print(f"note: {text}", file=sys.stderr)
 
 
-def _refuse_to_replace(run: Path, config: RunConfig) -> None:
+def _refuse_to_replace(config_file: Path, config: RunConfig) -> None:
     """Snakemake removes a run before rerunning it; a typed command must not overwrite a run of another config."""
-    if not (run / "config.yaml").is_file():
+    if not config_file.is_file():
         return
-    made_with = read_yaml(run / "config.yaml")
+    made_with = read_yaml(config_file)
     if not isinstance(made_with, dict) or identity(made_with) != identity(config):
-        raise UserError(f"{run} is a run of another config; give --results DIR to keep both, or delete it")
+        raise UserError(
+            f"{config_file.parent} is a run of another config; give --results DIR to keep both, or delete it"
+        )

@@ -44,7 +44,7 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
         if not isinstance(row.text, str) or not row.text.strip():
             rows.append((row, "", None, NO_TEXT))
             continue
-        key = sys.intern(task.key(row.text))  # raw DAPO repeats each text a hundred times
+        key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
         answer, reason = _read_answer(row.answer, row.text, task)
         if reason != NO_ANSWER:
             stated[key].add(answer or reason)

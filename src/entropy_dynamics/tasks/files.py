@@ -1,5 +1,6 @@
 """Problem sets as the stages exchange them: parquet with the columns id, problem, answer, task."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,3 +26,8 @@ def load_problems(path: Path | str) -> list[Problem]:
     if list(frame.columns) != COLUMNS:
         raise UserError(f"{path}: not a problem set of this version; recreate it with: entropy-dynamics problems")
     return [Problem(*row) for row in frame.itertuples(index=False)]
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Digest of a set's problem ids, equal in any order."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()

@@ -176,13 +176,16 @@ SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": 
 
 
 def has_columns(path: Path, columns: set[str]) -> bool:
-    """True if a parquet file, or the first row of a JSONL file, has all these columns."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
+    """True if a parquet file, or the first row of a JSONL file, has all these columns; False if it cannot be read."""
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
 
-        return columns <= set(pq.read_schema(path).names)
-    with open(path, "rb") as file:
-        return columns <= set(json.loads(next((line for line in file if line.strip()), b"{}")))
+            return columns <= set(pq.read_schema(path).names)
+        with open(path, "rb") as file:
+            return columns <= set(json.loads(next((line for line in file if line.strip()), b"{}")))
+    except (ValueError, TypeError, OSError):  # pyarrow's error is a ValueError; reading the rows will say what is wrong
+        return False
 
 
 def _rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[dict[str, Any]]:

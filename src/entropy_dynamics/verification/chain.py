@@ -1,7 +1,7 @@
 """Problems to samples: records against files, against each other, and against the configs."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,7 +15,7 @@ from entropy_dynamics.results.files import read_parquet, sha256
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.tasks import Problem, SetSource, find_task
-from entropy_dynamics.tasks.files import load_problems
+from entropy_dynamics.tasks.files import ids_sha256, load_problems
 from entropy_dynamics.verification.findings import Verification
 
 RECORD = ".provenance.json"  # beside a parquet file
@@ -48,7 +48,7 @@ class Chain:
             for file in self._recorded(folder, "*.parquet"):
                 self.found.guarded(self._evaluation, file)
         for file in self._recorded(self.layout.logit_steps.parent, self.layout.logit_steps.name):
-            self.found.guarded(lambda file: self._record(file, [self.layout.problems(TRAIN)]), file)
+            self.found.guarded(self._logit_steps, file)
         self._commits()
 
     def _folders(self, pattern: str) -> list[Path]:
@@ -67,11 +67,24 @@ class Chain:
             return
         sets, data = report["sets"], self.config.data
         self.found.checked["problem sets"] += len(sets)
-        self._outputs(path, report, [f"{name}.parquet" for name in sets])
+        files = [f"{name}.parquet" for name in sets]
+        self._outputs(path, report, files)
+        rates = self.layout.pass_rates
+        self._unrecorded(path.parent, {*files, path.name, rates.name, rates.with_suffix(RECORD).name})
         now = {"seed": data.seed, "sets": list(data.sets)}
         self.found.add("different config", path, *differences({"seed": report["seed"], "sets": list(sets)}, now))
         for name in sets.keys() & data.sets.keys():
             self._source(self.layout.problems(name), sets[name], data.sets[name])
+        for name, entry in sets.items():
+            self.found.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
+
+    def _problems(self, file: Path, entry: Record) -> None:
+        """A set's number and ids in problems.json against its file."""
+        if file.is_file():
+            ids = self.problems(file.stem)
+            own = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}
+            facts = [f"{key} is {own[key]}, problems.json has {entry[key]}" for key in own if own[key] != entry[key]]
+            self.found.add("modified", file, *facts)
 
     def _source(self, file: Path, entry: Record, source: SetSource) -> None:
         """A set's source in problems.json against that in the config."""
@@ -95,6 +108,7 @@ class Chain:
         self.found.checked["models"] += 1
         self._hashes(path, facts["weights_sha256"])
         self._hashes(path, facts["outputs"])
+        self._unrecorded(path.parent, {*facts["weights_sha256"], *facts["outputs"], FACTS})
         config = load_config(self.config.scale, name, overrides=self.overrides)
         if (toy := config.toy_models.get(name)) is not None:
             was, now = dict(flatten(facts["spec"])), dict(flatten(toy.model_dump(mode="json")))
@@ -129,13 +143,22 @@ class Chain:
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
             self.found.add("modified", folder / "provenance.json", f"it is of {stated}")
         facts, path, metrics = folder / "policy" / FACTS, folder / "config.yaml", folder / "metrics.parquet"
-        self._hashes(facts, self._json(facts).get("weights_sha256", {}))
+        weights = self._json(facts).get("weights_sha256", {})
+        self._hashes(facts, weights)
+        if record and weights:
+            recorded = {*OF_A_RUN, *record.get("outputs", {}), *(f"policy/{name}" for name in weights)}
+            self._unrecorded(folder, {*recorded, "provenance.json"})
         if path.is_file() and metrics.is_file():
             config, rows = identity(read_yaml(path)), read_parquet(metrics)
             self._same_config(path, config, model, method)
             if rows["step"].tolist() != list(range(config["training.steps"])):
                 fact = f"its {len(rows)} rows are not the {config['training.steps']} steps of config.yaml"
                 self.found.add("modified", metrics, fact)
+
+    def _logit_steps(self, file: Path) -> None:
+        record = self._record(file, [self.layout.problems(TRAIN)])
+        if record and not any(one.name == FACTS for one in self._inputs(record)):
+            self.found.add("modified", file.with_suffix(RECORD), f"no {FACTS} is among its inputs")
 
     def _evaluation(self, file: Path) -> None:
         model, method, seed = file.parent.parts[-3:]
@@ -222,6 +245,12 @@ class Chain:
                 self.found.add("missing", file, f"{path.name} has its hash")
             elif own != digest:
                 self.found.add("modified", file, f"its sha256 is {own[:12]}..., {path.name} has {digest[:12]}...")
+
+    def _unrecorded(self, folder: Path, recorded: Collection[str]) -> None:
+        """Files below `folder` that no record has, without hidden ones."""
+        for file in sorted(folder.rglob("[!.]*")):
+            if file.is_file() and file.relative_to(folder).as_posix() not in recorded:
+                self.found.add("modified", file, "no record has its hash")
 
     def _same_config(self, path: Path, was: Mapping[str, Any], *run: str) -> None:
         try:

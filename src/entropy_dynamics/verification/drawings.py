@@ -101,7 +101,14 @@ class Drawings:
             elif own != now:
                 differing[old] = "" if old.suffix in PICTURES else _first_difference(old, own, now)
         # Other inputs or other code change all files, an edit one or two.
-        stale = any({path, path.parent} & self.found.suspect for path in inputs) or 2 * len(differing) > len(pairs)
+        most = 2 * len(differing) > len(pairs)
+        if most and file.suffix == ".csv":
+            was, now = (_most_seeds(path) for path in (file, self.copy / file.relative_to(self.root)))
+            if was != now:
+                fact = f"seeds is {was}, redrawn {now}: give --set seeds.tables=... or seeds.extras=..."
+                self.found.add("different config", file, fact)
+                return
+        stale = any({path, path.parent} & self.found.suspect for path in inputs) or most
         for path, fact in differing.items():
             if path.suffix not in PICTURES:
                 self.found.add("stale" if stale else "modified", path, fact)
@@ -127,6 +134,12 @@ class Drawings:
                     if not abs(row[name] - expected) <= DIGITS:
                         fact = f"{name} of {row['model']} {row['method']} is {row[name]:g}"
                         self.found.add("stale", file, f"{fact}, its samples give {expected:.4f}")
+
+
+def _most_seeds(path: Path) -> int | None:
+    """The largest number of seeds in a csv; None if it has none."""
+    frame = pd.read_csv(path)
+    return int(frame["seeds"].max()) if "seeds" in frame else None
 
 
 def _first_difference(path: Path, own: bytes, now: bytes) -> str:
