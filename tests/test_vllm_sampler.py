@@ -35,7 +35,14 @@ pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
-    values = {"name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
+    values = {
+        "name": "vllm",
+        "dtype": "float32",
+        "eager": True,
+        "kv_cache_gib": 0.1,
+        "warn_above": TOLERANCE,
+        "tolerance": TOLERANCE,
+    }
     return EngineConfig(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
