@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from entropy_dynamics.config import StageConfig
+from entropy_dynamics.config import TRAIN, StageConfig
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import load_policy
@@ -42,7 +42,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     sampler = NativeSampler(
         model, end_token=tokenizer.eos_token_id, pad_token=pad_token(tokenizer), batch_size=AT_A_TIME
     )
-    problems = load_problems(layout.problems("train"))[:PROMPTS]
+    problems = load_problems(layout.problems(TRAIN))[:PROMPTS]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     rollouts = sampler.sample(
         prompts,
@@ -54,7 +54,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
-    write_table(layout.logit_steps, frame, provenance([layout.facts(config.model.name), layout.problems("train")]))
+    write_table(layout.logit_steps, frame, provenance([layout.facts(config.model.name), layout.problems(TRAIN)]))
     return layout.logit_steps
 
 
