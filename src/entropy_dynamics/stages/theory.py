@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from entropy_dynamics.config import TRAIN, StageConfig
@@ -22,6 +23,9 @@ from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages.common import make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
+
+Logits = Float[Tensor, "position vocabulary"]
+Tokens = Int[Tensor, " position"]
 
 PROMPTS = 64
 SAMPLES = 8
@@ -59,8 +63,8 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
 
 
 @torch.no_grad()
-def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] before response tokens, float64, and the tokens [N]; a seeded choice if the vocabulary is large."""
+def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Logits, Tokens]:
+    """Logits before response tokens, float64, and the tokens; a seeded choice if the vocabulary is large."""
     row, place = batch.mask.nonzero(as_tuple=True)
     chosen = torch.randperm(len(row), generator=torch.Generator().manual_seed(0))[: ELEMENTS // model.config.vocab_size]
     row, place = (index[chosen.sort().values.to(index.device)] for index in (row, place))
@@ -70,7 +74,7 @@ def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Te
     return logits.double() / temperature, batch.sequences[row, position]
 
 
-def _steps(logits: Tensor, tokens: Tensor, theorem: int, size: float) -> pd.DataFrame:
+def _steps(logits: Logits, tokens: Tokens, theorem: int, size: float) -> pd.DataFrame:
     p = logits.softmax(-1)
     one_hot = torch.nn.functional.one_hot(tokens, logits.shape[-1]).double()
     step = one_hot if theorem == 1 else one_hot - p
@@ -88,6 +92,6 @@ def _steps(logits: Tensor, tokens: Tensor, theorem: int, size: float) -> pd.Data
     )
 
 
-def _entropy(logits: Tensor) -> Tensor:
+def _entropy(logits: Logits) -> Float[Tensor, " position"]:
     logp = logits.log_softmax(-1)
     return -(logp.exp() * logp).sum(-1)
