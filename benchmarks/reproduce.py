@@ -18,7 +18,7 @@ import pandas as pd
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import METRICS, Layout
 from entropy_dynamics.results.provenance import hardware
 
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
@@ -90,7 +90,7 @@ def phases(layout: Layout, job: Job) -> dict[str, float]:
     """Seconds of each phase of a training run, summed over its steps; empty for any other job."""
     if job.kind != "runs":
         return {}
-    seconds = pd.read_parquet(layout.root.joinpath(*job.path, "metrics.parquet")).filter(like="seconds_").sum()
+    seconds = pd.read_parquet(layout.root.joinpath(*job.path, METRICS)).filter(like="seconds_").sum()
     return {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
 
 

@@ -89,12 +89,12 @@ def trainer_on(make_trainer):
 )
 def test_every_method_trains_on_the_device_as_on_the_cpu(trainer_on, make_model, name, single_forward_tokens):
     expected, trainer = (
-        trainer_on(device, name, make_model(), group_size=3, max_new=6, single_forward_tokens=single_forward_tokens)
+        trainer_on(device, name, make_model(), group_size=2, max_new=4, single_forward_tokens=single_forward_tokens)
         for device in (torch.device("cpu"), DEVICE)
     )
     row, on_cpu = trainer.step(0), expected.step(0)
     assert row == pytest.approx(on_cpu | {name: row[name] for name in row if name.startswith("seconds_")}, **CLOSE)
-    trainer.step(1)  # the state of the optimizer is there now
+    assert row["zero_variance_groups"] < 1  # there is something to learn
     assert all(parameter.device == DEVICE for parameter in trainer.policy.model.parameters())
 
 
@@ -119,7 +119,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("method", ["clip_b", "ppo", "adaptive_entropy"])
+@pytest.mark.parametrize("method", ["clip_b", "ppo"])
 def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
     config, layout, ranks = load_config("smoke", MODEL, method, SMALL), Layout(tmp_path), Ranks(device=DEVICE)
     build_problem_sets(config.data, layout.data)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -300,7 +301,7 @@ def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: 
     """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
     methods = {run.method for run in experiment.runs}
     baseline = getattr(experiment.spec, "baseline", None)
-    sets = load_config(scale, configs=configs).data.evaluation if experiment.evaluations else ()
+    sets = _evaluation_sets(scale, configs) if experiment.evaluations else ()
     for kind, names, known in (
         ("model", experiment.models, known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
@@ -310,6 +311,11 @@ def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: 
         for name in names:
             if name not in known:
                 raise UserError(f"{where}: unknown {kind} {name!r}{nearest(name, known)}")
+
+
+@cache  # a config takes 50 ms, and Snakemake loads all experiments
+def _evaluation_sets(scale: str, configs: Path) -> list[str]:
+    return list(load_config(scale, configs=configs).data.evaluation)
 
 
 def _check_panel(experiment: Experiment[Spec], panel: Panel, where: str) -> None:

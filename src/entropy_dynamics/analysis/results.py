@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Spec
@@ -72,8 +73,8 @@ class Samples:
 
     ids: str
     """Digest of the problems' ids."""
-    correct: np.ndarray
-    """int [problems]: correct samples out of K, in the order of the ids."""
+    correct: Int[np.ndarray, " problem"]
+    """Correct samples out of K, in the order of the ids."""
     k: int
     unreadable: float
     """Share of samples without an answer in the required format."""
@@ -81,13 +82,13 @@ class Samples:
     """Share of samples cut off at the token limit."""
 
     @property
-    def pass_rates(self) -> np.ndarray:
-        """[problems]; their mean is Avg@K."""
+    def pass_rates(self) -> Float[np.ndarray, " problem"]:
+        """Their mean is Avg@K."""
         return self.correct / self.k
 
     @property
-    def solved(self) -> np.ndarray:
-        """[problems], 0 or 1; their mean is Pass@K."""
+    def solved(self) -> Float[np.ndarray, " problem"]:
+        """0 or 1; their mean is Pass@K."""
         return problem_pass_at_k(self.correct, self.k, self.k)
 
 

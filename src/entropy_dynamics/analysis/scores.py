@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
 from entropy_dynamics.analysis.results import Results, Samples
@@ -41,8 +42,7 @@ def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def _values(samples: list[Samples], metric: str) -> np.ndarray:
-    """[seeds, problems]."""
+def _values(samples: list[Samples], metric: str) -> Float[np.ndarray, "seed problem"]:
     return np.stack([one.pass_rates if metric == "avg" else one.solved for one in samples])
 
 

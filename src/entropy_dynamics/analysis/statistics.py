@@ -1,7 +1,7 @@
 """Intervals, paired differences and curves over seeds.
 
-Scores are values in [0, 1], one per problem and seed: [seeds, problems], or [problems] for one seed. With one seed an
-interval covers other problems and samples, not another training seed.
+Scores are values in [0, 1], one per problem and seed. With one seed an interval covers other problems and samples, not
+another training seed.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from scipy.special import betaincinv, stdtrit
 
 DRAWS = 2000
@@ -17,6 +18,9 @@ LEVEL = 0.95
 POWER = 0.9
 MAX_DF = 30  # of t quantiles: an interval is at most 4 % too wide
 ROUNDING = 1e-9  # smaller differences come from the order of additions
+
+Scores = Float[np.ndarray, "seed problem"] | Float[np.ndarray, " problem"]
+PerSeed = Float[np.ndarray, " seed"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Interval:
         return self.low > ROUNDING or self.high < -ROUNDING
 
 
-def bootstrap_interval(values: np.ndarray, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Mean of `values` ([seeds, problems] or [problems], in [0, 1]) with its percentile interval.
+def bootstrap_interval(values: Scores, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
+    """Mean of `values` (in [0, 1]) with its percentile interval.
 
     Each draw resamples the seeds, then the problems, keeping all samples of a problem together. The seeds share their
     problems, so a draw takes the same problems from all of them. Of S > 1 seeds a draw takes S - 1: with so few, taking
@@ -53,9 +57,7 @@ def bootstrap_interval(values: np.ndarray, *, draws: int = DRAWS, level: float =
     return _interval(values.mean(), means, (values.min(), values.max()), values.shape[1], (0.0, 1.0), level)
 
 
-def paired_difference(
-    a: np.ndarray, b: np.ndarray, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
-) -> Interval:
+def paired_difference(a: Scores, b: Scores, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
     """Mean of `a` minus mean of `b` with its percentile interval; the columns are the same problems in the same order.
 
     A draw takes the same problems from both, and seeds from each independently: runs of two methods are separate even
@@ -75,8 +77,8 @@ def paired_difference(
 
 
 def student_interval(
-    groups: Sequence[tuple[float, np.ndarray]],
-    spread: Sequence[np.ndarray] = (),
+    groups: Sequence[tuple[float, PerSeed]],
+    spread: Sequence[PerSeed] = (),
     more: Sequence[tuple[float, float]] = (),
 ) -> Interval:
     """Sum of weight * mean over the groups with its t interval, which is unknown if no group has two seeds.
@@ -99,8 +101,10 @@ def student_interval(
     return Interval.of_error(value, variance**0.5, min(int(df + ROUNDING), MAX_DF))
 
 
-def block_bootstrap(rows: np.ndarray, statistic: Callable[[np.ndarray], float], block: int) -> Interval:
-    """A statistic of [n, columns] with its percentile interval; neighbours stay together in circular blocks."""
+def block_bootstrap(
+    rows: Float[np.ndarray, "row column"], statistic: Callable[[np.ndarray], float], block: int
+) -> Interval:
+    """A statistic of `rows` with its percentile interval; neighbours stay together in circular blocks."""
     n, rng = len(rows), np.random.default_rng(0)
     drawn = np.empty(DRAWS)
     for i in range(DRAWS):
@@ -123,9 +127,12 @@ def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
 
 
 def _resampled_problems(
-    values: np.ndarray, draws: int, seeds_rng: np.random.Generator, problems_rng: np.random.Generator
-) -> np.ndarray:
-    """[seeds, problems] -> [draws]: the mean of each bootstrap draw."""
+    values: Float[np.ndarray, "seed problem"],
+    draws: int,
+    seeds_rng: np.random.Generator,
+    problems_rng: np.random.Generator,
+) -> Float[np.ndarray, " draw"]:
+    """The mean of each bootstrap draw."""
     seeds, problems = values.shape
     # How often each seed is drawn, as weights: a draw's seeds are averaged before its problems are taken.
     taken = max(seeds - 1, 1)
@@ -137,7 +144,7 @@ def _resampled_problems(
 
 def _interval(
     value: float,
-    means: np.ndarray,
+    means: Float[np.ndarray, " draw"],
     ends: tuple[float, float],
     problems: int,
     bounds: tuple[float, float],
@@ -156,7 +163,7 @@ def _interval(
     return Interval(float(value), float(low), float(high))
 
 
-def _seeds_by_problems(values: np.ndarray) -> np.ndarray:
+def _seeds_by_problems(values: Scores) -> Float[np.ndarray, "seed problem"]:
     values = np.atleast_2d(np.asarray(values, dtype=float))
     if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError(f"values should be finite, [seeds, problems]; they are {list(values.shape)}")

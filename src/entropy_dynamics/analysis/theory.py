@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment, TheorySpec
 from entropy_dynamics.analysis.results import Results
@@ -20,10 +21,9 @@ class Density:
 
     theorem: int
     step_size: float
-    edges: np.ndarray
-    """[BINS + 1], of both axes, in nats per unit of the step: a first-order prediction is one line for all sizes."""
-    counts: np.ndarray
-    """[predicted, realised]."""
+    edges: Float[np.ndarray, " edge"]
+    """Of both axes, in nats per unit of the step: a first-order prediction is one line for all sizes."""
+    counts: Float[np.ndarray, "predicted realised"]
     slope: float
     correlation: float
 
@@ -80,7 +80,9 @@ def theory_frame(
     return results.identified(frame.reindex(columns=order), experiment.models[0])
 
 
-def slope_and_correlation(predicted: np.ndarray, realised: np.ndarray) -> tuple[float, float]:
+def slope_and_correlation(
+    predicted: Float[np.ndarray, " pair"], realised: Float[np.ndarray, " pair"]
+) -> tuple[float, float]:
     """Least-squares slope of `realised` on `predicted` through the origin, and Pearson's r; NaN if undefined."""
     if len(predicted) < MIN_PAIRS or not np.ptp(predicted) or not np.ptp(realised):
         return np.nan, np.nan

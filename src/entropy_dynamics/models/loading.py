@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json
+from entropy_dynamics.results.layout import FACTS
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FACTS = "model.json"  # record in a model directory: its origin and the hashes of its files
 FILE_BYTES = 4 * 2**30  # of a safetensors file, and so of memory while a policy is written
 
 

@@ -13,7 +13,10 @@ from entropy_dynamics.tasks.prompts import render_prompt
 
 if TYPE_CHECKING:
     import torch
+    from jaxtyping import Int
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    Tokens = Int[torch.Tensor, "row token"]
 
 IGNORED = -100  # the label that cross-entropy ignores
 POOL = 8  # batches whose solutions are written together and sorted by length
@@ -86,8 +89,8 @@ def solution_batches(
     seed: int,
     exclude: Collection[str],
     max_new_tokens: int,
-) -> Iterator[tuple["torch.Tensor", "torch.Tensor", float]]:
-    """Endless batches (tokens [B, T], labels [B, T], response tokens of an average batch), padded on the right.
+) -> Iterator[tuple["Tokens", "Tokens", float]]:
+    """Endless batches (tokens, labels, response tokens of an average batch), padded on the right.
 
     Labels are IGNORED outside the response.
     """

@@ -3,6 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+# Names in a directory that is written as a whole.
+FACTS = "model.json"  # of a model or a policy: its description and the hashes of its files
+METRICS = "metrics.parquet"
+CONFIG = "config.yaml"
+PROVENANCE = "provenance.json"
+PROBLEMS_REPORT = "problems.json"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -27,7 +34,7 @@ class Layout:
     @property
     def problems_report(self) -> Path:
         """Which problems were dropped, and why."""
-        return self.data / "problems.json"
+        return self.data / PROBLEMS_REPORT
 
     @property
     def pass_rates(self) -> Path:
@@ -44,22 +51,22 @@ class Layout:
         return self._of_run("runs", model, method, seed)
 
     def metrics(self, model: str, method: str, seed: int | str) -> Path:
-        return self.run(model, method, seed) / "metrics.parquet"
+        return self.run(model, method, seed) / METRICS
 
     def config(self, model: str, method: str, seed: int | str) -> Path:
         """The resolved config of a run."""
-        return self.run(model, method, seed) / "config.yaml"
+        return self.run(model, method, seed) / CONFIG
 
     def provenance(self, model: str, method: str, seed: int | str) -> Path:
         """Commit, packages, inputs and hashes of a run."""
-        return self.run(model, method, seed) / "provenance.json"
+        return self.run(model, method, seed) / PROVENANCE
 
     def policy(self, model: str, method: str, seed: int | str) -> Path:
         return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
 
     def facts(self, model: str, method: str = "base", seed: int | str = 0) -> Path:
         """A policy's model.json: its description and the hashes of its weights."""
-        return self.policy(model, method, seed) / "model.json"
+        return self.policy(model, method, seed) / FACTS
 
     def checkpoints(self, model: str, method: str, seed: int | str) -> Path:
         """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
@@ -106,3 +113,8 @@ class Layout:
 
     def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:
         return self.root / folder / model / method / f"seed{seed}"
+
+
+def record_of(file: Path) -> Path:
+    """The provenance of a parquet file, beside it."""
+    return file.with_suffix(f".{PROVENANCE}")

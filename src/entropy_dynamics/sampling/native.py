@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
@@ -79,7 +80,7 @@ class PreallocatedLayer(DynamicLayer):
             setattr(self, name, new)
         self._show(length)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
+    def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
         """Keep rows `indices`, at most as many as there are. Rows that stay in place cost nothing."""
         length = self.get_seq_length()
         moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero().squeeze(-1)
@@ -167,17 +168,23 @@ class NativeSampler(Sampler):
             )
         ]
 
-    def _forward(self, ids: Tensor, attention: Tensor | None, positions: Tensor, cache: Cache) -> Tensor:
-        """Logits [rows, V] after the last of `ids` [rows, tokens]."""
+    def _forward(
+        self,
+        ids: Int[Tensor, "row token"],
+        attention: Shaped[Tensor, "row ..."] | None,
+        positions: Int[Tensor, "row token"],
+        cache: Cache,
+    ) -> Float[Tensor, "row vocabulary"]:
+        """Logits after the last of `ids` [rows, tokens]."""
         hidden = self.model.model(
             input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True
         ).last_hidden_state
         return self.model.lm_head(hidden[:, -1])
 
-    def _decoding_mask(self, attention: Tensor, max_new_tokens: int) -> Tensor:
+    def _decoding_mask(self, attention: Int[Tensor, "row token"], max_new_tokens: int) -> Shaped[Tensor, "row ..."]:
         """The attention mask of all decoding steps: each uses its first columns.
 
-        This is the mask that transformers would derive from `attention` [rows, tokens] at every step, if it depends on
+        This is the mask that transformers would derive from `attention` at every step, if it depends on
         nothing else. A sliding window moves with the token, and other attention implementations take no such mask.
         """
         attention = torch.nn.functional.pad(attention, (0, max_new_tokens), value=1)
@@ -206,15 +213,15 @@ class ReplicaSampler(NativeSampler):
             raise RuntimeError(f"new weights without {', '.join(own)}: these are stale")
 
 
-def _compacted(alive: Tensor, left: int) -> Tensor:
+def _compacted(alive: Bool[Tensor, " row"], left: int) -> Int[Tensor, " kept"]:
     """The `left` rows that are alive, in an order that moves few: the last of them replace finished ones."""
     kept = torch.arange(left, device=alive.device)
     kept[~alive[:left]] = alive[left:].nonzero().squeeze(-1) + left
     return kept
 
 
-def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
-    """[count, len(seeds)] in [0, 1): column i holds the first draws of `Generator(Philox(key=seeds[i]))`.
+def _uniforms(seeds: Sequence[int], count: int) -> Float[np.ndarray, "count seed"]:
+    """Values in [0, 1): column i holds the first draws of `Generator(Philox(key=seeds[i]))`.
 
     One generator is rekeyed, which is ten times as fast as a new one for each.
     """
@@ -228,8 +235,10 @@ def _uniforms(seeds: Sequence[int], count: int) -> np.ndarray:
     return rows.T.copy()
 
 
-def _draw(logits: Tensor, temperature: float, uniforms: Tensor) -> Tensor:
-    """Inverse-CDF samples: [rows, V] logits and [rows] uniforms in [0, 1) -> [rows] tokens."""
+def _draw(
+    logits: Float[Tensor, "row vocabulary"], temperature: float, uniforms: Float[Tensor, " row"]
+) -> Int[Tensor, " row"]:
+    """Tokens by inverse-CDF sampling; `uniforms` are in [0, 1)."""
     if temperature == 0:
         return logits.argmax(-1)
     cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=torch.float64)

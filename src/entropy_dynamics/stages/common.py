@@ -9,6 +9,7 @@ import pandas as pd
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, write_parquet
+from entropy_dynamics.results.layout import record_of
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
@@ -54,4 +55,4 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
 def write_table(path: Path, frame: pd.DataFrame, record: dict[str, Any]) -> None:
     """Write a parquet file and, beside it, its provenance: `record` and the file's hash."""
     write_parquet(path, frame)
-    write_json(path.with_suffix(".provenance.json"), record | {"outputs": {path.name: sha256(path)}})
+    write_json(record_of(path), record | {"outputs": {path.name: sha256(path)}})

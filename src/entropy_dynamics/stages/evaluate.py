@@ -9,7 +9,7 @@ import pandas as pd
 from entropy_dynamics.config import RunConfig, identity
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
+from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
@@ -54,7 +54,7 @@ def evaluate(
             return sample_rows(rollouts, [grade(rollout) for rollout in rollouts])
 
         record = {"seed": seed, "config": identity(config)}
-        record |= provenance([policy / FACTS, layout.problems(dataset)])
+        record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
         root = layout.shards("evaluation", model, method, f"seed{seed}", dataset)
         shards = Shards(root, ranks, record | {"dataset": dataset})
         return shards.rows(prompts[dataset], rows), {"evaluation": settings, **record}, shards

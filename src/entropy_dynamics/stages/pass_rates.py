@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from entropy_dynamics.config import StageConfig, identity
+from entropy_dynamics.config import TRAIN, StageConfig, identity
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import FACTS, check_model_directory, load_tokenizer
+from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
@@ -26,14 +26,14 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
     Raises:
         UserError: no problem is left.
     """
-    problems = load_problems(layout.problems("train"))
+    problems = load_problems(layout.problems(TRAIN))
     ranks = ranks or Ranks()
     directory = check_model_directory(layout.model(config.pass_rates.model))
     tokenizer = load_tokenizer(directory)
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples
     grade = make_grader(tokenizer, problems)
-    record = {"config": identity(config), **provenance([directory / FACTS, layout.problems("train")])}
+    record = {"config": identity(config), **provenance([layout.facts(config.pass_rates.model), layout.problems(TRAIN)])}
     shards = Shards(layout.shards("pass_rates"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
 

@@ -10,12 +10,11 @@ from entropy_dynamics.config import TRAIN
 from entropy_dynamics.config.schema import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
+from entropy_dynamics.results.layout import PROBLEMS_REPORT
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, write_problems
 from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns
 from entropy_dynamics.validation import parse
-
-REPORT = "problems.json"
 
 
 def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
@@ -51,7 +50,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
 
     report: dict[str, Any] = {"seed": data.seed, "sets": {}, "outputs": {}}
     with ExitStack() as stack:  # renames the files at the end, the report, which is entered first, as the last
-        report_file = stack.enter_context(written_whole(out_dir / REPORT))
+        report_file = stack.enter_context(written_whole(out_dir / PROBLEMS_REPORT))
         for name in sources:
             problems = sets[name].problems
             counts = {"dropped": dict(sets[name].dropped), "kept": len(problems)}

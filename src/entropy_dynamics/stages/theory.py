@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from entropy_dynamics.config import StageConfig
+from entropy_dynamics.config import TRAIN, StageConfig
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import load_policy
@@ -22,6 +23,9 @@ from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages.common import make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
+
+Logits = Float[Tensor, "position vocabulary"]
+Tokens = Int[Tensor, " position"]
 
 PROMPTS = 64
 SAMPLES = 8
@@ -42,7 +46,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     sampler = NativeSampler(
         model, end_token=tokenizer.eos_token_id, pad_token=pad_token(tokenizer), batch_size=AT_A_TIME
     )
-    problems = load_problems(layout.problems("train"))[:PROMPTS]
+    problems = load_problems(layout.problems(TRAIN))[:PROMPTS]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     rollouts = sampler.sample(
         prompts,
@@ -54,13 +58,13 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
-    write_table(layout.logit_steps, frame, provenance([layout.facts(config.model.name), layout.problems("train")]))
+    write_table(layout.logit_steps, frame, provenance([layout.facts(config.model.name), layout.problems(TRAIN)]))
     return layout.logit_steps
 
 
 @torch.no_grad()
-def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] before response tokens, float64, and the tokens [N]; a seeded choice if the vocabulary is large."""
+def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Logits, Tokens]:
+    """Logits before response tokens, float64, and the tokens; a seeded choice if the vocabulary is large."""
     row, place = batch.mask.nonzero(as_tuple=True)
     chosen = torch.randperm(len(row), generator=torch.Generator().manual_seed(0))[: ELEMENTS // model.config.vocab_size]
     row, place = (index[chosen.sort().values.to(index.device)] for index in (row, place))
@@ -70,7 +74,7 @@ def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Te
     return logits.double() / temperature, batch.sequences[row, position]
 
 
-def _steps(logits: Tensor, tokens: Tensor, theorem: int, size: float) -> pd.DataFrame:
+def _steps(logits: Logits, tokens: Tokens, theorem: int, size: float) -> pd.DataFrame:
     p = logits.softmax(-1)
     one_hot = torch.nn.functional.one_hot(tokens, logits.shape[-1]).double()
     step = one_hot if theorem == 1 else one_hot - p
@@ -88,6 +92,6 @@ def _steps(logits: Tensor, tokens: Tensor, theorem: int, size: float) -> pd.Data
     )
 
 
-def _entropy(logits: Tensor) -> Tensor:
+def _entropy(logits: Logits) -> Float[Tensor, " position"]:
     logp = logits.log_softmax(-1)
     return -(logp.exp() * logp).sum(-1)

@@ -11,7 +11,6 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import (
-    FACTS,
     check_model_directory,
     load_model,
     load_tokenizer,
@@ -21,7 +20,7 @@ from entropy_dynamics.models.loading import (
     weight_hashes,
 )
 from entropy_dynamics.results.files import read_parquet, write_json, write_parquet, write_text, written_whole
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler, pad_token
 from entropy_dynamics.stages.common import make_grader, make_prompts
@@ -48,8 +47,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         raise UserError("the method base is the untrained model: it is evaluated, never trained")
     model_name = config.model.name
     out = layout.run(model_name, method_name, seed)
-    config_file, provenance_file = (path(model_name, method_name, seed) for path in (layout.config, layout.provenance))
-    _refuse_to_replace(config_file, config)
+    _refuse_to_replace(out / CONFIG, config)
     method = config.method.build()
     base = check_model_directory(layout.model(model_name))
     tokenizer = load_tokenizer(base)
@@ -67,7 +65,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         )
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
-    record = provenance([base / FACTS, layout.pass_rates, layout.problems(TRAIN), layout.problems(VALIDATION_SET)])
+    record = provenance(
+        [layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), layout.problems(VALIDATION_SET)]
+    )
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
@@ -124,13 +124,13 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 facts.pop("outputs", None)  # of the base model; the run's own are in its provenance
                 facts["weights_sha256"] = weight_hashes(directory / "policy")
                 write_json(directory / "policy" / FACTS, facts)
-                write_parquet(directory / "metrics.parquet", pd.DataFrame(rows))
-                write_text(directory / config_file.name, to_yaml(config))
+                write_parquet(directory / METRICS, pd.DataFrame(rows))
+                write_text(directory / CONFIG, to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
                 outputs = {"outputs": other_hashes(directory)}
                 if checkpoints.earlier:
                     outputs["earlier_steps_by"] = checkpoints.earlier
-                write_json(directory / provenance_file.name, run | record | outputs)
+                write_json(directory / PROVENANCE, run | record | outputs)
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass

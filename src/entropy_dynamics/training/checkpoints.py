@@ -16,7 +16,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -139,14 +138,12 @@ class Checkpoints:
 
         to_disk: also flush each file to the disk.
         """
-        names = sorted(file.name for file in path.iterdir() if file.name != RECORD and file.is_file())
-        digests = torch.zeros(len(names), 32, dtype=torch.long)
-        for place in self.ranks.share(range(len(names))):
+        own = {}
+        for file in self.ranks.share(sorted(file for file in path.iterdir() if file.name != RECORD and file.is_file())):
             if to_disk:
-                flush(path / names[place])
-            digests[place] = torch.tensor(list(bytes.fromhex(sha256(path / names[place]))))
-        self.ranks.sum(digests)
-        return {name: bytes(digest).hex() for name, digest in zip(names, digests.tolist(), strict=True)}
+                flush(file)
+            own[file.name] = sha256(file)
+        return {name: digest for hashes in self.ranks.gather(own) for name, digest in hashes.items()}
 
     def others(self) -> list[Path]:
         """Folders with checkpoints of the same run's name that are made from something else."""

@@ -97,13 +97,14 @@ class PolicyUpdate:
     def score(self, batch: RolloutBatch) -> Scores:
         """Statistics of a batch before its update, computed as `choose_scoring` says."""
         fits = int(batch.lengths.sum()) <= self.config.single_forward_tokens
-        if self.ranks.mesh is not None:  # under FSDP a backward pass has to follow each forward pass
-            fits = fits and len(self._micro_batches(batch)) == 1
+        if fits and self.ranks.mesh is not None:  # under FSDP a backward pass has to follow each forward pass
+            fits = len(self._micro_batches(batch)) == 1
         scoring = choose_scoring(self.method, self.config.updates_per_batch, fits_single_forward=fits)
         match scoring:
             case Scoring.SINGLE_FORWARD:
-                graphs = [self._stats(batch, rows) for rows in self._micro_batches(batch)]
-                return Scores(scoring, self._gathered(batch, self._micro_batches(batch), graphs), graphs)
+                micro_batches = self._micro_batches(batch)
+                graphs = [self._stats(batch, rows) for rows in micro_batches]
+                return Scores(scoring, self._gathered(batch, micro_batches, graphs), graphs)
             case Scoring.SCORING_PASS:
                 return Scores(scoring, self.statistics(batch))
             case Scoring.DURING_UPDATE:
@@ -112,8 +113,8 @@ class PolicyUpdate:
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
         """Statistics of `rows` (default: all) under the current policy, detached; 0 in the other rows."""
-        parts = self._micro_batches(batch, rows)
-        stats = self._gathered(batch, parts, (self._stats(batch, part) for part in parts))
+        micro_batches = self._micro_batches(batch, rows)
+        stats = self._gathered(batch, micro_batches, (self._stats(batch, one) for one in micro_batches))
         release(self.policy)
         return stats
 
@@ -215,11 +216,13 @@ class PolicyUpdate:
     def _stats(self, batch: RolloutBatch, rows: Tensor) -> TokenStats:
         return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.entropy_in_loss)
 
-    def _gathered(self, batch: RolloutBatch, parts: Sequence[Tensor], stats: Iterable[TokenStats]) -> TokenStats:
+    def _gathered(
+        self, batch: RolloutBatch, micro_batches: Sequence[Tensor], stats: Iterable[TokenStats]
+    ) -> TokenStats:
         """Detached statistics of the micro-batches of all ranks: a row comes from one rank and is 0 on the others."""
         whole_batch = _zeros(batch)
-        for part, own in zip(parts, stats, strict=True):
-            _write(whole_batch, part, own.map(Tensor.detach))
+        for rows, own in zip(micro_batches, stats, strict=True):
+            _write(whole_batch, rows, own.map(Tensor.detach))
         return whole_batch.map(self.ranks.sum)
 
 

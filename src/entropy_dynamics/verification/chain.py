@@ -10,16 +10,14 @@ import pandas as pd
 
 from entropy_dynamics.config import TRAIN, Config, flatten, identity, load_config, read_yaml
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import FACTS
 from entropy_dynamics.results.files import read_parquet, sha256
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.tasks import Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, load_problems
 from entropy_dynamics.verification.findings import Verification
 
-RECORD = ".provenance.json"  # beside a parquet file
-OF_A_RUN = ("metrics.parquet", "config.yaml", f"policy/{FACTS}")
+OF_A_RUN = (METRICS, CONFIG, f"policy/{FACTS}")
 NUMBERS_OF_RUNS = ("seeds.", "experiments")  # config keys that decide which runs there are, and change none
 
 Record = dict[str, Any]
@@ -56,7 +54,10 @@ class Chain:
 
     def _recorded(self, folder: Path, name: str) -> Iterator[Path]:
         """Parquet files that exist or have a record."""
-        records = [path.with_name(path.name.removesuffix(RECORD) + ".parquet") for path in folder.glob(f"*{RECORD}")]
+        records = [
+            path.with_name(path.name.removesuffix(f".{PROVENANCE}") + ".parquet")
+            for path in folder.glob(f"*.{PROVENANCE}")
+        ]
         files = {path for path in (*folder.glob("*.parquet"), *records) if path.name[0] != "."}
         yield from sorted(path for path in files if path.match(name))
 
@@ -70,7 +71,7 @@ class Chain:
         files = [f"{name}.parquet" for name in sets]
         self._outputs(path, report, files)
         rates = self.layout.pass_rates
-        self._unrecorded(path.parent, {*files, path.name, rates.name, rates.with_suffix(RECORD).name})
+        self._unrecorded(path.parent, {*files, path.name, rates.name, record_of(rates).name})
         now = {"seed": data.seed, "sets": list(data.sets)}
         self.found.add("different config", path, *differences({"seed": report["seed"], "sets": list(sets)}, now))
         for name in sets.keys() & data.sets.keys():
@@ -141,13 +142,13 @@ class Chain:
         record = self._record(folder, needed)
         if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
-            self.found.add("modified", folder / "provenance.json", f"it is of {stated}")
-        facts, path, metrics = folder / "policy" / FACTS, folder / "config.yaml", folder / "metrics.parquet"
+            self.found.add("modified", folder / PROVENANCE, f"it is of {stated}")
+        facts, path, metrics = folder / "policy" / FACTS, folder / CONFIG, folder / METRICS
         weights = self._json(facts).get("weights_sha256", {})
         self._hashes(facts, weights)
         if record and weights:
             recorded = {*OF_A_RUN, *record.get("outputs", {}), *(f"policy/{name}" for name in weights)}
-            self._unrecorded(folder, {*recorded, "provenance.json"})
+            self._unrecorded(folder, {*recorded, PROVENANCE})
         if path.is_file() and metrics.is_file():
             config, rows = identity(read_yaml(path)), read_parquet(metrics)
             self._same_config(path, config, model, method)
@@ -158,7 +159,7 @@ class Chain:
     def _logit_steps(self, file: Path) -> None:
         record = self._record(file, [self.layout.problems(TRAIN)])
         if record and not any(one.name == FACTS for one in self._inputs(record)):
-            self.found.add("modified", file.with_suffix(RECORD), f"no {FACTS} is among its inputs")
+            self.found.add("modified", record_of(file), f"no {FACTS} is among its inputs")
 
     def _evaluation(self, file: Path) -> None:
         model, method, seed = file.parent.parts[-3:]
@@ -200,7 +201,7 @@ class Chain:
     def _record(self, made: Path, needed: Iterable[Path], run: tuple[str, ...] = ()) -> Record:
         """The record of a parquet file or a run, after comparing its hashes and, given a `run`, its config."""
         is_run = made.suffix != ".parquet"
-        path = made / "provenance.json" if is_run else made.with_suffix(RECORD)
+        path = made / PROVENANCE if is_run else record_of(made)
         record = self._json(path)
         if not record:
             return {}
