@@ -25,9 +25,10 @@ def start(tmp_path: Path, rank: str, count: int = 2) -> subprocess.Popen:
     )
     (tmp_path / "parent.py").write_text(
         textwrap.dedent(f"""
-        import sys
+        import signal, sys
         from entropy_dynamics.errors import UserError
         from entropy_dynamics.distributed import launch
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
         launch.GRACE = 0.5
         try:
             launch.start_ranks({count}, [sys.executable, {str(tmp_path / "rank.py")!r}])
