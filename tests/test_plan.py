@@ -127,7 +127,9 @@ def test_bytes_of_a_shard():
 
 
 def test_the_engine_gets_its_share_of_the_gpu():
-    parts = sampling_memory(paper("grpo", "engine.gpu_memory_utilization=0.5", "plan.gpu_memory_gib=80"), trains=False)
+    parts = sampling_memory(
+        paper("grpo", "engine.gpu_memory_utilization=0.5", "plan.gpus.A100.memory_gib=80"), trains=False
+    )
     assert parts["engine weights"] + parts["KV cache"] + parts["engine"] == pytest.approx(40 * GIB)
     assert parts["engine weights"] == 2 * 7_615_616_512
     fixed = sampling_memory(paper("grpo", "engine.kv_cache_gib=10"), trains=True)
@@ -187,8 +189,8 @@ def test_decoding_reads_the_weights_once_a_step():
         "plan.response_tokens=100",
         "plan.prompt_tokens=1",
         "plan.decode_step_ms=0",
-        "plan.bandwidth_gb_s=1000",
-        "plan.decoding_mbu=0.5",
+        "plan.gpus.A100.bandwidth_gb_s=1000",
+        "plan.gpus.A100.decoding_mbu=0.5",
     )
     each = 2 * 7_615_616_512 / 500e9
     assert sampling_seconds(config, 80, trains=True) == pytest.approx(10 * 100 * each, rel=1e-3)  # 8 ranks, 10 each
@@ -207,7 +209,8 @@ def test_decoding_reads_the_weights_once_a_step():
     ],
 )
 def test_forward_passes_of_a_training_step(method, passes):
-    config = paper(method, "training.entropy_change_every=0", "plan.tflops=100", "plan.training_mfu=0.5")
+    gpu = ("plan.gpus.A100.tflops=100", "plan.gpus.A100.training_mfu=0.5")
+    config = paper(method, "training.entropy_change_every=0", *gpu)
     weights = 7_615_616_512 - 152_064 * 3_584  # an embedding is looked up
     attention = 28 * 2 * 3_584 * 1650 / 2  # queries with keys, and weights with values: half of each square is masked
     forward = 2 * (weights + attention)
@@ -226,6 +229,15 @@ def test_a_plan_charges_each_method_its_own_passes():
             hours = [Job("train", (config,)).hours for config in job.configs]
             assert hours[0] < hours[1] == hours[2]
             assert job.hours == pytest.approx(sum(hours) / 3)
+
+
+@pytest.mark.parametrize(("gpu", "flops", "bandwidth"), [("H100", 989e12 * 0.25, 3350), ("H200", 989e12 * 0.25, 4800)])
+def test_hours_follow_the_gpu(gpu, flops, bandwidth):
+    a100, other = paper(), paper("grpo", f"plan.gpu={gpu}")
+    assert training_seconds(a100) / training_seconds(other) == pytest.approx(flops / (312e12 * 0.4))
+    alone = ("sampling.batch_size=1", "plan.decode_step_ms=0", "plan.response_tokens=7168")  # bound by the bandwidth
+    seconds = [sampling_seconds(paper("grpo", f"plan.gpu={name}", *alone), 8, trains=True) for name in ("A100", gpu)]
+    assert seconds[0] / seconds[1] == pytest.approx(bandwidth / 2039)
 
 
 def test_a_measured_throughput_replaces_the_assumed_one():
@@ -289,7 +301,10 @@ def test_what_does_not_fit_names_settings_that_help(setting, in_repository, caps
 
 
 def test_a_plan_that_no_single_setting_saves(in_repository, capsys):
-    assert main(["plan", "--scale", "paper", "--set", "experiments=[table4]", "--set", "plan.gpu_memory_gib=46"]) == 2
+    assert (
+        main(["plan", "--scale", "paper", "--set", "experiments=[table4]", "--set", "plan.gpus.A100.memory_gib=46"])
+        == 2
+    )
     assert capsys.readouterr().err.endswith("no single setting helps\n")
 
 
@@ -312,8 +327,8 @@ def test_markdown_has_the_cells_of_the_text():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["plan.tflops=0"], "plan.tflops is 0"),
-        (["plan.training_mfu=1.5"], "plan.training_mfu is 1.5"),
+        (["plan.gpu=V100"], "gpu is 'V100'; it should be one of A100, H100, H200"),
+        (["plan.gpus.A100.training_mfu=1.5"], "plan.gpus.A100.training_mfu is 1.5"),
         ([f"plan.measured[{MODEL}].sampled=5"], f"no value for plan.measured[{MODEL}].trained"),
         ([f"plan.measured[{MODEL}].sampled=0", f"plan.measured[{MODEL}].trained=5"], "greater than 0"),
         ([f"models=[{MODEL}]", "experiments=[table2]"], "has no model 'distill-llama-8b'"),

@@ -30,7 +30,6 @@ toy_models:
 ON_GPUS = f"""{TINY}
 hardware: {{device: cuda, ranks: 2}}
 engine: {{name: vllm}}
-plan: {{gpu: H100, gpu_memory_gib: 79, tflops: 989, bandwidth_gb_s: 3350}}
 """
 
 

@@ -135,7 +135,7 @@ def test_seeds(refused, stage, seed):
         ("problems", "--scale", "smoke", "--set", "data.train={source: file, path: nowhere.jsonl}"),
         ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
         ("problems", "--scale", "smoke", "--set", "data.folder=nowhere"),
-        ("plan", "--scale", "gpu", "--set", "plan.tflops=0"),
+        ("plan", "--scale", "gpu", "--set", "plan.gpus.A100.tflops=0"),
         ("plan", "--scale", "gpu", "--set", "experiments=[../table1]"),
         ("plan", "--scale", "gpu", "--set", "models=[]"),
     ],

@@ -295,20 +295,27 @@ class ThroughputConfig(Section):
     """Of prompts and responses, in the updates of a GRPO run, which needs no scoring pass."""
 
 
+class GPUConfig(Section):
+    """A GPU: its peaks, and what `plan` assumes that this project reaches of them."""
+
+    memory_gib: PositiveFloat
+    """As CUDA reports it."""
+    tflops: PositiveFloat
+    """Peak, dense bf16."""
+    bandwidth_gb_s: PositiveFloat
+    """Peak, of its memory."""
+    training_mfu: Fraction
+    """FLOPS utilization in training; recomputed activations count as work."""
+    decoding_mbu: Fraction
+    """Memory bandwidth utilization in decoding."""
+
+
 class PlanConfig(Section):
     """Assumptions of `plan`."""
 
     gpu: str
-    """Name of the GPU that the figures are for."""
-    gpu_memory_gib: NonNegativeFloat
-    tflops: NonNegativeFloat
-    """Peak, dense bf16."""
-    bandwidth_gb_s: NonNegativeFloat
-    """Peak, of its memory."""
-    training_mfu: Fraction
-    """Model FLOPS utilization in training."""
-    decoding_mbu: Fraction
-    """Memory bandwidth utilization in decoding."""
+    """A row of `gpus`."""
+    gpus: dict[str, GPUConfig]
     decode_step_ms: NonNegativeFloat
     """Of a decoding step besides reading weights and KV cache: scheduling, sampling."""
     engine_gib: NonNegativeFloat
@@ -327,6 +334,17 @@ class PlanConfig(Section):
     """Time limit of a job over its planned time."""
     measured: dict[str, ThroughputConfig]
     """Measured throughput of a model, instead of the assumed one."""
+
+    @model_validator(mode="after")
+    def _known_gpu(self) -> Self:
+        if self.gpu not in self.gpus:
+            raise ValueError(f"gpu is {self.gpu!r}; it should be one of {', '.join(self.gpus)}, or a row added to gpus")
+        return self
+
+    @property
+    def hardware(self) -> GPUConfig:
+        """The figures of `gpu`."""
+        return self.gpus[self.gpu]
 
 
 class Config(Section):

@@ -100,7 +100,7 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     elif engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
     else:
-        cache = max(0.0, engine.gpu_memory_utilization * plan.gpu_memory_gib * GIB - weights - own)
+        cache = max(0.0, engine.gpu_memory_utilization * plan.hardware.memory_gib * GIB - weights - own)
     shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients are freed before
     return {"engine weights": weights, "KV cache": cache, "engine": own, **shards, "process": plan.process_gib * GIB}
 
@@ -136,7 +136,7 @@ def training_memory(config: StageConfig) -> dict[str, float]:
 
 def misfit(config: StageConfig, stage: str) -> str | None:
     """The first requirement that exceeds a GPU, or None."""
-    available, phases = config.plan.gpu_memory_gib, memory(config, stage)
+    available, phases = config.plan.hardware.memory_gib, memory(config, stage)
     for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB
         if needed > available:

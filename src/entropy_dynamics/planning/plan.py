@@ -44,11 +44,6 @@ class Job:
     stage: str  # pass_rates | train | evaluate
     configs: tuple[StageConfig, ...]  # of each job; they differ in what their methods compute
 
-    def __post_init__(self) -> None:
-        for key in ("gpu_memory_gib", "tflops", "bandwidth_gb_s"):
-            if getattr(self.config.plan, key) <= 0:
-                raise UserError(f"plan.{key} is 0: set it in the scale's config to the value of its GPUs")
-
     @property
     def config(self) -> StageConfig:
         return self.configs[0]
@@ -202,7 +197,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
 
 def write_plan(plan: Plan, markdown: bool = False) -> str:
     """Tables for a terminal, or in Markdown."""
-    config, stated = plan.config, plan.config.plan
+    config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
     if not plan.jobs:
         return (
             f"Scale {config.scale} runs on a CPU: {plan.trained} training runs and {plan.evaluated} evaluations of toy "
@@ -230,7 +225,7 @@ def write_plan(plan: Plan, markdown: bool = False) -> str:
     disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
     return f"""\
-Scale {config.scale} on {stated.gpu}, {stated.gpu_memory_gib:g} GiB each:
+Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
 
 {_table(overview, markdown)}
 
@@ -245,9 +240,10 @@ Memory per GPU at the peak of an update, with the engine asleep, in GiB:
 
 {_table(training, markdown)}
 
-Estimated for {stated.tflops:g} TFLOPS, of which training reaches {stated.training_mfu:.0%}, {stated.bandwidth_gb_s:g} \
-GB/s, of which decoding reaches {stated.decoding_mbu:.0%}, {stated.decode_step_ms:g} ms per decoding step besides, and \
-responses of {stated.response_tokens:g} tokens where a model's config has no other number{measured}."""
+Estimated for {gpu.tflops:g} TFLOPS and {gpu.bandwidth_gb_s:g} GB/s (published), of which training reaches \
+{gpu.training_mfu:.0%} and decoding {gpu.decoding_mbu:.0%} (assumed), {stated.decode_step_ms:g} ms per decoding step \
+besides (assumed), and responses of {stated.response_tokens:g} tokens (assumed) where a model's config has no other \
+number{measured}."""
 
 
 def _memory_row(job: Job, phase: str) -> dict[str, str]:
@@ -296,7 +292,7 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
     A decoding step takes as long as reading the weights and the KV cache of all running sequences, or as computing,
     whichever is longer. When most responses have ended the longest continue alone, up to the limit of new tokens.
     """
-    plan, shape, engine = config.plan, config.model.shape, config.engine
+    plan, gpu, shape, engine = config.plan, config.plan.hardware, config.model.shape, config.engine
     mean = _response_tokens(config)
     share = math.ceil(responses / ranks_of(config))
     if config.model.name in plan.measured:
@@ -308,8 +304,8 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
     def step_seconds(sequences: float) -> float:
         # A running sequence is on average in the middle of its response.
         read = engine_weights(config) + sequences * (plan.prompt_tokens + mean / 2) * kv_bytes(shape, engine.dtype)
-        reading = read / (plan.bandwidth_gb_s * 1e9 * plan.decoding_mbu)
-        computing = 2 * sequences * multiplied(shape) / (plan.tflops * 1e12 * plan.training_mfu)
+        reading = read / (gpu.bandwidth_gb_s * 1e9 * gpu.decoding_mbu)
+        computing = 2 * sequences * multiplied(shape) / (gpu.tflops * 1e12 * gpu.training_mfu)
         return plan.decode_step_ms / 1e3 + max(reading, computing)
 
     alone = config.sampling.max_new_tokens - mean
@@ -333,7 +329,7 @@ def training_seconds(config: RunConfig) -> float:
     length = plan.prompt_tokens + _response_tokens(config)
     attention = 2 * shape.layers * shape.heads * shape.head_size * length  # causal: half of the square
     flops = tokens * passes * (2 * multiplied(shape) + attention)
-    return flops / (plan.tflops * 1e12 * plan.training_mfu * ranks_of(config))
+    return flops / (plan.hardware.tflops * 1e12 * plan.hardware.training_mfu * ranks_of(config))
 
 
 def _needs_scoring_pass(config: RunConfig) -> bool:
