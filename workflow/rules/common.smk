@@ -94,7 +94,7 @@ def needs(stage, model=None):
         return lambda wildcards: resources_of(
             stage,
             model or wildcards.model,
-            wildcards.method if stage == "train" else None,
+            getattr(wildcards, "method", None),
         )[resource]
 
     return {resource: of_job(resource) for resource in ("gpu", "mem_mb", "runtime")}

@@ -6,7 +6,6 @@ the methods of training runs on GPUs.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from entropy_dynamics.sampling.engines import find_engine
 ROLLOUT_TOKEN = 70  # bytes of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers, a file of a checkpoint [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
+RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs of a run to compare: parts of a machine of 8, all of it, two machines
 CPU_MINUTES = 240  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
 
 
@@ -103,6 +103,14 @@ class Job:
         return seconds / 3600
 
     @property
+    def gpu_hours(self) -> float:
+        return self.gpus * self.hours
+
+    def on(self, gpus: int) -> "Job":
+        """The same jobs with another number of GPUs each."""
+        return Job(self.stage, tuple(_changed(config, "hardware.ranks", gpus) for config in self.configs))
+
+    @property
     def calls(self) -> list[tuple[int, int]]:
         """(number of calls, responses per call) of each kind of call to the engine."""
         config, training = self.config, self.config.training
@@ -128,12 +136,7 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        return sum(job.count * job.gpus * job.hours for job in self.jobs)
-
-    @property
-    def hours(self) -> float:
-        """One job after the other."""
-        return sum(job.count * job.hours for job in self.jobs)
+        return sum(job.count * job.gpu_hours for job in self.jobs)
 
 
 def make_plan(
@@ -154,13 +157,16 @@ def make_plan(
         config = load_config(scale, model, overrides=overrides, configs=configs)
         if trained and model == bare.pass_rates.model:
             jobs.append(Job("pass_rates", (config,)))
-        families: dict[str, list[RunConfig]] = {}
-        for method, count in Counter(run.method for run in trained if run.model == model).items():
-            of_run = load_config(scale, model, method, overrides, configs)
-            families.setdefault(_family(of_run), []).extend([of_run] * count)
-        jobs += [Job("train", tuple(runs)) for runs in families.values()]
-        if count := sum(run.model == model for run in evaluated):
-            jobs.append(Job("evaluate", (config,) * count))
+        methods = {run.method for run in (*trained, *evaluated) if run.model == model}
+        configs_of = {method: load_config(scale, model, method, overrides, configs) for method in methods}
+        groups: dict[tuple[str, str, int], list[RunConfig]] = {}
+        for stage, runs in (("train", trained), ("evaluate", evaluated)):
+            for run in runs:
+                if run.model == model:
+                    of_run = configs_of[run.method]
+                    kind = _family(of_run) if stage == "train" else ""
+                    groups.setdefault((stage, kind, ranks_of(of_run)), []).append(of_run)
+        jobs += [Job(stage, tuple(runs)) for (stage, _, _), runs in groups.items()]
     return Plan(bare, len(trained), len(evaluated), tuple(jobs), _disk(jobs))
 
 
@@ -175,8 +181,8 @@ def check_fits(plan: Plan) -> None:
             fitting = (value for value in values if misfit(_changed(job.config, key, value), job.stage) is None)
             if (value := next(fitting, None)) is not None:
                 advice.append(f"{verb} {key} to {str(value).lower()}")
-        method = f" with {job.config.method.name}" if job.trains else ""
-        raise UserError(f"{job.label}{method} {problem}: {' or '.join(advice) or 'no single setting helps'}")
+        family = f" with {_family(job.config)}" if job.trains else ""
+        raise UserError(f"{job.label}{family} {problem}: {' or '.join(advice) or 'no single setting helps'}")
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, int]:
@@ -215,13 +221,14 @@ def write_plan(plan: Plan, markdown: bool = False) -> str:
             "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
             "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
             "hours each": f"{job.hours:.1f}",
-            "GPU-hours in all": f"{job.count * job.gpus * job.hours:,.0f}",
+            "GPU-hours in all": f"{job.count * job.gpu_hours:,.0f}",
         }
         for job in plan.jobs
     ]
     sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
     training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
-    gpus = f"{plan.jobs[0].gpus} GPU{'s' if plan.jobs[0].gpus > 1 else ''}"
+    sizes = [_size_row(job) for job in plan.jobs if job.trains]
+    machine = ranks_of(config)
     disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
     return f"""\
@@ -229,8 +236,16 @@ Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
 
 {_table(overview, markdown)}
 
-In total {plan.gpu_hours:,.0f} GPU-hours: {plan.hours:,.0f} hours ({plan.hours / 24:.1f} days) on {gpus}, one job \
-after the other. Disk: {disk}.
+In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
+{plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
+
+GPU-hours of one run by its number of GPUs (-: does not fit):
+
+{_table(sizes, markdown)}
+
+Runs are independent, so the size with the fewest GPU-hours also finishes all of them first, while enough are left to \
+keep every GPU busy: runs side by side instead of one on the whole machine, one run on each of two machines instead of \
+one on both. Communication is not counted; between machines it would add to the last column.
 
 Memory per GPU while the engine samples, in GiB:
 
@@ -249,6 +264,12 @@ number{measured}."""
 def _memory_row(job: Job, phase: str) -> dict[str, str]:
     sizes = {"total": sum(job.memory[phase].values()), **job.memory[phase]}
     return {"model": job.label, "job": job.name} | {name: f"{size / GIB:.1f}" for name, size in sizes.items()}
+
+
+def _size_row(job: Job) -> dict[str, str]:
+    resized = {gpus: job.on(gpus) for gpus in RUN_SIZES}
+    hours = {gpus: "-" if misfit(one.config, one.stage) else f"{one.gpu_hours:,.1f}" for gpus, one in resized.items()}
+    return {"model": job.label, "job": job.name} | {str(gpus): text for gpus, text in hours.items()}
 
 
 def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:
