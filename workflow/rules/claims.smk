@@ -16,7 +16,7 @@ rule theory:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
     resources:
-        **needs("evaluate", THEORY_MODEL) | {"gpu": ONE_GPU},
+        **needs("theory", THEORY_MODEL),
     params:
         scale=SCALE,
         model=THEORY_MODEL,

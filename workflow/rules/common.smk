@@ -27,7 +27,6 @@ LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
 # CPU threads of a job that runs on ranks, so that concurrent jobs leave each other their cores
 THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
-ONE_GPU = int(SCALE_CONFIG.hardware.device == "cuda")  # of a stage without ranks
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)

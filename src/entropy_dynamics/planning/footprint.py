@@ -5,6 +5,8 @@ KV cache; while the trainer computes, the engine sleeps and holds nothing (vLLM'
 Sizes are in bytes. No torch here, since the workflow imports this when Snakemake parses it.
 """
 
+import math
+
 from entropy_dynamics.config import Config, StageConfig
 from entropy_dynamics.config.schema import ShapeConfig
 
@@ -84,6 +86,18 @@ def checkpoint_bytes(config: StageConfig) -> float:
     return shard_bytes(config, STATES) * ranks_of(config)
 
 
+def checkpoint_buffers(config: StageConfig) -> int:
+    """Bytes of host memory, over all ranks, while a file of a checkpoint is written.
+
+    Each rank holds its share of the file three times: the tensors, what safetensors makes of them, and its copy as
+    Python's bytes. A file is filled until a tensor exceeds its size; the embedding is the largest.
+    """
+    from entropy_dynamics.training.checkpoints import FILE_BYTES
+
+    shape = config.model.shape
+    return 3 * (FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
+
+
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
     """Bytes per GPU of each part, in each phase of a stage."""
     if stage == "train":
@@ -140,7 +154,7 @@ def misfit(config: StageConfig, stage: str) -> str | None:
     for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB
         if needed > available:
-            return f"needs {needed:.0f} GiB of {available:.0f} while {phase}"
+            return f"needs {math.ceil(needed)} GiB of {available:g} while {phase}"
     cache = phases["sampling"]["KV cache"]
     sequence = longest(config) * kv_bytes(config.model.shape, config.engine.dtype)
     if cache < sequence:

@@ -16,7 +16,9 @@ from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, 
 from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, RunConfig, StageConfig, load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.footprint import (
+    BYTES,
     GIB,
+    checkpoint_buffers,
     checkpoint_bytes,
     engine_weights,
     kv_bytes,
@@ -24,6 +26,7 @@ from entropy_dynamics.planning.footprint import (
     memory,
     misfit,
     multiplied,
+    parameters,
     ranks_of,
     sampling_memory,
 )
@@ -31,7 +34,7 @@ from entropy_dynamics.sampling import PROMPTS_HELD
 from entropy_dynamics.sampling.engines import find_engine
 
 ROLLOUT_TOKEN = 70  # bytes of a sampled token and its log p as Python objects
-HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers, a file of a checkpoint [ours]
+HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
 RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs of a run to compare: parts of a machine of 8, all of it, two machines
 CPU_MINUTES = 240  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
@@ -83,7 +86,8 @@ class Job:
         if self.stage == "pass_rates":
             responses = min(responses, PROMPTS_HELD * config.pass_rates.samples)
         rollouts = responses * config.sampling.max_new_tokens * ROLLOUT_TOKEN / 2  # half of the limit, on average
-        return self.gpus * (HOST_PER_RANK + rollouts)  # every rank has all rollouts
+        every_rank = self.gpus * (HOST_PER_RANK + rollouts)  # each has all rollouts
+        return every_rank + (checkpoint_buffers(config) if self.trains else 0)
 
     @property
     def tokens_sampled(self) -> float:
@@ -190,14 +194,16 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
 
     Args:
         config: of the job: with its model, and its method for `train`.
-        stage: model | pass_rates | train | evaluate
+        stage: model | pass_rates | train | evaluate | theory
     """
     find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
     if config.hardware.device == "cpu" or stage == "model":  # of a toy model; pretrained ones are downloaded locally
         gpus, host, minutes = 0, ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
     else:
-        job = Job(stage, (config,))
-        gpus, host, minutes = job.gpus, job.host, config.plan.safety * 60 * job.hours
+        theory = stage == "theory"  # an evaluation of a few problems in one process, which loads the model in fp32
+        job = Job("evaluate", (config,)).on(1) if theory else Job(stage, (config,))
+        host = job.host + (BYTES["float32"] * parameters(config.model.shape) if theory else 0)
+        gpus, minutes = job.gpus, config.plan.safety * 60 * job.hours
     return {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
 
 

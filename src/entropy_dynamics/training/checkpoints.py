@@ -28,7 +28,7 @@ from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.training.critic import Trained
 
 RECORD = "checkpoint.json"
-FILE_BYTES = 2**30  # of a file's tensors over all ranks; a rank holds its share twice in host memory to write it
+FILE_BYTES = 2**30  # of a file's tensors over all ranks; a rank holds its share three times in host memory to write it
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
