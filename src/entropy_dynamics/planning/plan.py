@@ -161,7 +161,7 @@ def make_plan(
         config = load_config(scale, model, overrides=overrides, configs=configs)
         if trained and model == bare.pass_rates.model:
             jobs.append(Job("pass_rates", (config,)))
-        methods = {run.method for run in (*trained, *evaluated) if run.model == model}
+        methods = dict.fromkeys(run.method for run in (*trained, *evaluated) if run.model == model)
         configs_of = {method: load_config(scale, model, method, overrides, configs) for method in methods}
         groups: dict[tuple[str, str, int], list[RunConfig]] = {}
         for stage, runs in (("train", trained), ("evaluate", evaluated)):
@@ -193,7 +193,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
     """The resources that a rule requests: `gpu`, `mem_mb` of the host, and `runtime`, the time limit in minutes.
 
     Args:
-        config: of the job: with its model, and its method for `train`.
+        config: of the job: with its model, and its method for `train` and `evaluate`.
         stage: model | pass_rates | train | evaluate | theory
     """
     find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
