@@ -36,6 +36,7 @@ CASES = {
     "forking": {"method": "forking_tokens", **MICRO_BATCHES},
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
     "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2},
+    "negative": {"method": "s_star_keep_neg_gt", **MICRO_BATCHES, "updates_per_batch": 2},  # an odd number of rows
     "gspo": {"method": "gspo", **MICRO_BATCHES, "updates_per_batch": 2},
     "reduced": {"method": "clip_b", **MICRO_BATCHES, "reduce_every_micro_batch": True},
     "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "single_forward_tokens": 0},

@@ -52,11 +52,6 @@ def assert_only_decayed(trainer, before, rows):
     assert torch.allclose(parameters(trainer.policy.model), expected, rtol=1e-6, atol=0)
 
 
-def moves_without_advantages(trainer) -> bool:
-    """A bonus on entropy, and a penalty on what weight decay has moved, have gradients of their own."""
-    return trainer.method.entropy_in_loss or type(trainer.method).__name__ == "KLCov"
-
-
 def all_right(rollout):
     return graded(True)
 
@@ -116,7 +111,7 @@ def test_all_rewards_equal(make, model, name):
         assert row["neg_cov"] == row["predicted_entropy_change"] == 0.0
         assert row["lens_pos_up"] == row["lens_neg_up"] == 0.0
         assert row["entropy"] > 0
-    if not moves_without_advantages(trainer):
+    if not trainer.method.acts_without_advantage:
         assert_only_decayed(trainer, before, rows)
 
 
@@ -142,7 +137,7 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
         assert row["lens_pos_up_kept"] == row["lens_pos_down_kept"] == row["predicted_entropy_change"] == 0.0
         assert row["entropy"] > 0
         assert row["reward_mean"] != 0
-    if not moves_without_advantages(trainer):
+    if not trainer.method.acts_without_advantage:
         assert_only_decayed(trainer, before, rows)
 
 

@@ -50,6 +50,9 @@ class Method(Section):
     micro-batch. Rewards are not reshaped then, and `loss_coefficients` is not called."""
     entropy_in_loss: ClassVar[bool] = False
     """True: `token_loss` gets the entropy with its gradient."""
+    acts_without_advantage: ClassVar[bool] = False
+    """True: the loss of a token has a gradient at A = 0 too, such as that of a penalty. Else rows in which no token has
+    both a weight and an advantage are left out of the backward pass."""
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """Rewards as they enter the advantages.

@@ -28,6 +28,7 @@ class AdaptiveEntropy(Method):
     max_coefficient: Annotated[float, Field(gt=0)] = 1.0
     needs_batch: ClassVar[bool] = False
     entropy_in_loss: ClassVar[bool] = True
+    acts_without_advantage: ClassVar[bool] = True
 
     _coefficient: float = PrivateAttr(0.0)
     _active: bool = PrivateAttr(False)

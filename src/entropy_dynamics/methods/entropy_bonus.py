@@ -16,6 +16,7 @@ class EntropyBonus(Method):
     """c, in units of loss per nat. Values in use are 1e-4 to 5e-3; with more, entropy tends to run away."""
     needs_batch: ClassVar[bool] = False
     entropy_in_loss: ClassVar[bool] = True
+    acts_without_advantage: ClassVar[bool] = True
 
     def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
         assert entropy is not None

@@ -154,9 +154,14 @@ class PolicyUpdate:
 
     def _optimizer_step(self, step: "_Step", rows: Tensor, check: Callable[[], None] | None, where: str) -> float:
         """The gradient norm."""
+        during_update = step.scores.scoring is Scoring.DURING_UPDATE
+        if not step.scores.graphs:
+            rows, without_gradient = self._by_gradient(step, rows)
+            if during_update:
+                self._fill_in(step, without_gradient)
 
         def before_step() -> None:
-            if step.scores.scoring is Scoring.DURING_UPDATE:
+            if during_update:
                 self.ranks.sum(step.weights)
                 step.scores.stats.map(self.ranks.sum)
             if check is not None:
@@ -176,6 +181,26 @@ class PolicyUpdate:
         )
         self.stepped = True
         return norm
+
+    def _by_gradient(self, step: "_Step", rows: Tensor) -> tuple[Tensor, ...]:
+        """The rows that a backward pass needs, and those whose loss is constant: no token with weight and advantage.
+
+        Some constant ones are among the first, so that all ranks make the same number of passes, and at least one: an
+        optimizer step with a gradient of 0 still moves the parameters.
+        """
+        acting = step.batch.mask if step.scores.scoring is Scoring.DURING_UPDATE else step.weights != 0
+        if not self.method.acts_without_advantage:
+            acting = acting & (step.advantages != 0)
+        chosen = acting[rows].any(-1)
+        count = max(int(chosen.sum()), 1)
+        return torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
+
+    @torch.no_grad()
+    def _fill_in(self, step: "_Step", rows: Tensor) -> None:
+        """Statistics and token weights of rows without a backward pass."""
+        for place, micro_batch in enumerate(self._micro_batches(step.batch, rows)):
+            self._loss(step, place, micro_batch)
+        release(self.policy)
 
     def _loss(self, step: "_Step", place: int, rows: Tensor) -> Float[Tensor, ""]:
         """Loss of `rows`, micro-batch number `place` of this rank, as its part of the loss of the optimizer step."""

@@ -1,0 +1,92 @@
+"""Rows without a gradient are left out of the backward pass: same gradient, same metrics, fewer tokens."""
+
+import copy
+
+import pytest
+import torch
+
+from batches import random_batch
+from conftest import ROOT
+from entropy_dynamics.config import known_names, load_config
+from entropy_dynamics.methods import load_method, method_types
+from entropy_dynamics.training.update import PolicyUpdate
+from reference import assert_close, graded, gradients
+
+CONFIGS = ROOT / "configs"
+METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
+CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
+
+
+@pytest.mark.parametrize("name", sorted(method_types()))
+def test_a_loss_without_advantage_has_a_gradient_where_the_method_says_so(name):
+    """Against autograd, off-policy."""
+    params = {"initial_coefficient": 0.1, "target": 9.0} if name == "adaptive_entropy" else {}
+    method = load_method(name, **params)
+    method.observe({"entropy": 0.0})
+    logp, entropy, advantages, mask = random_batch(seed=1)
+    logp.requires_grad_()
+    entropy.requires_grad_()
+    loss = method.token_loss(
+        logp,
+        logp.detach() - 0.1,
+        torch.zeros_like(advantages),
+        mask,
+        entropy=entropy,
+        coefficients=torch.ones_like(logp),
+    )
+    loss[mask].sum().backward()
+    acts = any(one.grad is not None and bool(one.grad.any()) for one in (logp, entropy))
+    assert acts == method.acts_without_advantage
+
+
+@pytest.fixture
+def run(make_trainer, shared_model, monkeypatch):
+    """`run(name, skipping)`: metrics, gradients of the last update and rows of backward passes in one step."""
+
+    def one_step(name, *, skipping=True, **changes):
+        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
+        training, model = config.training, copy.deepcopy(shared_model)
+        own = {key: getattr(training, key) for key in ("advantage", "updates_per_batch")}
+        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
+        params = config.method.params.model_dump()
+        trainer = make_trainer(model, config.method.name, params=params, **(own | changes))
+        constant = {prompt.problem_id for place, prompt in enumerate(trainer.prompts_of_step(0)) if place in CONSTANT}
+        trainer.grade = lambda rollout: graded(rollout.problem_id in constant or rollout.sample % 2 == 0)
+        rows = []
+        trainer.policy.register_forward_hook(
+            lambda module, inputs, output: rows.append(len(inputs[0])) if torch.is_grad_enabled() else None
+        )
+        with monkeypatch.context() as patched:
+            if not skipping:
+                patched.setattr(PolicyUpdate, "_by_gradient", lambda self, step, rows: (rows, rows[:0]))
+            metrics = trainer.step(0)
+        return metrics, gradients(model), sum(rows)
+
+    return one_step
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_update_is_the_same(run, name):
+    metrics, gradient, rows = run(name)
+    expected, whole, all_rows = run(name, skipping=False)
+    assert metrics["zero_variance_groups"] == 0.5
+    known = {key for key in expected if not key.startswith("seconds_")}
+    assert {key: metrics[key] for key in known} == pytest.approx(
+        {key: expected[key] for key in known}, rel=1e-5, abs=1e-7, nan_ok=True
+    )
+    if whole.any():
+        assert_close(gradient, whole)
+    else:
+        assert not gradient.any()
+    assert all_rows == 24
+    if name.startswith("ppo") or name in ("entropy_bonus", "adaptive_entropy", "kl_cov"):
+        assert rows == 24
+    else:
+        assert rows < 16  # half of them, and one in an update without any
+
+
+def test_an_optimizer_step_without_gradients_is_still_taken(run):
+    """One row is kept, so that momentum and weight decay act as ever."""
+    metrics, gradient, rows = run("grpo", prompts_per_step=1)
+    assert (metrics["grad_norm"], rows) == (0.0, 1)
+    assert not gradient.any()
