@@ -196,6 +196,56 @@ def test_launches_side_by_side_do_not_meet_and_nothing_listens_beyond_this_machi
         assert out  # gloo's own server, so that this looked at something
 
 
+def test_each_rank_computes_a_share_and_gets_all(tmp_path):
+    """Of tokens too, where one rank has none."""
+    rank = """
+    from entropy_dynamics.sampling import Prompt, Rollout
+    from entropy_dynamics.sampling.engines import SharedSampler
+    done = []
+    assert ranks.map(lambda n: done.append(n) or str(n), range(5)) == ["0", "1", "2", "3", "4"]
+    assert done == [[0, 2, 4], [1, 3]][ranks.rank]
+
+    class Engine:
+        push = sleep = logp = None
+        def rollout(self, name, sample):
+            tokens = [7] * sample + [ord(name)]
+            return Rollout(name, sample, tokens, "stop", self.logp and [-(2.0 ** -30)] * len(tokens))
+        def sample(self, prompts, samples):
+            return [self.rollout(prompt.problem_id, sample) for prompt in prompts for sample in range(samples)]
+
+    engine = Engine()
+    for names in ("a", "cba"):
+        for engine.logp in (None, True):
+            prompts = [Prompt(name, [1]) for name in names]
+            assert SharedSampler(engine, ranks).sample(prompts, samples=3) == engine.sample(prompts, samples=3)
+    ranks.barrier()
+    ranks.close()
+    sys.stdout.flush()
+    os._exit(0)
+    """
+    code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank)))
+    assert (code, err) == (0, "")
+
+
+def test_a_function_that_fails_on_one_rank_fails_on_all(tmp_path):
+    """None waits for results that do not come, and whichever ends first has the message."""
+    rank = """
+    def grade(item):
+        if item == 3:
+            raise ValueError("no such answer")
+        return item
+    try:
+        ranks.map(grade, range(4))
+    except (ValueError, RuntimeError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        ranks.barrier()  # both got here
+        os._exit(1 + ranks.rank)
+    """
+    code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank)))
+    assert code == 2
+    assert err.startswith("RuntimeError: rank 1: ValueError('no such answer')\n")
+
+
 def test_a_rank_of_torchrun_joins(tmp_path):
     rank = JOINS.replace("ranks=2", "ranks=1") + "print(ranks.size, ranks.mesh is not None)"
     (tmp_path / "rank.py").write_text(rank)

@@ -1,18 +1,19 @@
 """The processes of one stage: a single one on a laptop, or the ranks of a process group.
 
-Every rank runs the same code on the same numbers. What is divided is the sampling of prompts and the forward and
-backward passes over micro-batches; their results are gathered, so that rewards, advantages, masks and metrics are those
-of the whole batch on every rank, and methods need not know about ranks.
+Every rank runs the same code on the same numbers. What is divided is the sampling of prompts, the grading of rollouts
+and the forward and backward passes over micro-batches; their results are gathered, so that rewards, advantages, masks
+and metrics are those of the whole batch on every rank, and methods need not know about ranks.
 """
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from entropy_dynamics.config.schema import HardwareConfig
@@ -77,15 +78,42 @@ class Ranks:
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, exchanged as JSON, since unpickling runs code."""
+        """The values of all ranks, exchanged as JSON, since unpickling runs code: for small records."""
         if self.size == 1:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        lengths = self.sum(torch.eye(self.size, dtype=torch.long)[self.rank] * len(data)).tolist()
-        padded = torch.nn.functional.pad(data, (0, max(lengths) - len(data)))
+        return [json.loads(own.numpy().tobytes()) for own in self.gather_flat(data)]
+
+    def gather_flat(self, values: Shaped[Tensor, " own"]) -> list[Shaped[Tensor, " of_rank"]]:
+        """The one-dimensional CPU tensors of all ranks, of any lengths."""
+        if self.size == 1:
+            return [values]
+        lengths = self.sum(torch.eye(self.size, dtype=torch.long)[self.rank] * len(values)).tolist()
+        padded = torch.nn.functional.pad(values, (0, max(lengths) - len(values)))
         gathered = [torch.empty_like(padded) for _ in lengths]
         torch.distributed.all_gather(gathered, padded)
-        return [json.loads(own[:length].numpy().tobytes()) for own, length in zip(gathered, lengths, strict=True)]
+        return [own[:length] for own, length in zip(gathered, lengths, strict=True)]
+
+    def map(self, function: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
+        """`function` of every item, each computed on one rank; the results are gathered.
+
+        Raises:
+            RuntimeError: `function` raised on another rank. Where it did, its own exception is raised.
+        """
+        own, error = [], None
+        try:
+            own = [function(item) for item in self.share(items)]
+        except Exception as caught:  # the other ranks would wait for the results
+            error = caught
+        shares = self.gather([own, None if error is None else repr(error)])
+        if error is not None:
+            raise error
+        results: list[Any] = [None] * len(items)
+        for rank, (share, fault) in enumerate(shares):
+            if fault is not None:
+                raise RuntimeError(f"rank {rank}: {fault}")
+            results[rank :: self.size] = share
+        return results
 
     def barrier(self) -> None:
         """Wait for all ranks."""

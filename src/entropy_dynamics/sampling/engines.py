@@ -67,12 +67,23 @@ class SharedSampler(Sampler):
         """See `Sampler.sample`."""
         own = self.ranks.share(prompts)
         rollouts = self.engine.sample(own, **settings) if own else []
-        shares = self.ranks.gather([vars(rollout) for rollout in rollouts])
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
-        return sorted(
-            (Rollout(**fields) for share in shares for fields in share),
-            key=lambda rollout: (place[rollout.problem_id], rollout.sample),
-        )
+        return sorted(_gathered(rollouts, self.ranks), key=lambda rollout: (place[rollout.problem_id], rollout.sample))
+
+
+def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
+    """The rollouts of all ranks. Their tokens travel as flat tensors, since JSON takes a second for a batch of them."""
+    import torch  # not above: the command line imports this module
+
+    records = [(one.problem_id, one.sample, one.finish_reason, len(one.token_ids)) for one in rollouts]
+    tokens = torch.tensor([token for one in rollouts for token in one.token_ids], dtype=torch.int32)
+    logp = torch.tensor([value for one in rollouts for value in one.logp or ()], dtype=torch.float32)
+    for share, *flat in zip(ranks.gather(records), ranks.gather_flat(tokens), ranks.gather_flat(logp), strict=True):
+        ids, values, start = *(one.tolist() for one in flat), 0
+        for problem_id, sample, reason, length in share:
+            end = start + length
+            yield Rollout(problem_id, sample, ids[start:end], reason, values[start:end] or None)
+            start = end
 
 
 def pad_token(tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -51,7 +51,8 @@ def evaluate(
                 max_new_tokens=config.sampling.max_new_tokens,
                 stream=f"evaluation/{dataset}/seed{seed}",
             )
-            return sample_rows(rollouts, [grade(rollout) for rollout in rollouts])
+            fields = ranks.map(lambda rollout: vars(grade(rollout)), rollouts)
+            return sample_rows(rollouts, [Grade(**one) for one in fields])
 
         record = {"seed": seed, "config": identity(config)}
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])

@@ -48,7 +48,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
             rows = pd.DataFrame(
                 {
                     "problem_id": [rollout.problem_id for rollout in rollouts],
-                    "correct": [grade(rollout).correct for rollout in rollouts],
+                    "correct": ranks.map(lambda rollout: grade(rollout).correct, rollouts),
                 }
             )
             return rows.groupby("problem_id", sort=False)["correct"].sum().reset_index()

@@ -87,7 +87,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 max_new_tokens=config.sampling.max_new_tokens,
                 stream="validation",  # the same random numbers at every step: only the policy changes
             )
-            return sum(grade_held_out(rollout).correct for rollout in rollouts) / len(rollouts)
+            return sum(ranks.map(lambda rollout: grade_held_out(rollout).correct, rollouts)) / len(rollouts)
 
         trainer = Trainer(
             config.training,

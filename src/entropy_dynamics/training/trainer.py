@@ -1,7 +1,7 @@
 """The training loop: sample -> grade -> score -> advantages -> update.
 
-The same loop serves every method and every scale. Each rank runs the model on its own micro-batches only; rewards,
-advantages, masks and metrics are those of the whole batch on every rank.
+The same loop serves every method and every scale. Each rank grades its share of the rollouts and runs the model on its
+own micro-batches only; rewards, advantages, masks and metrics are those of the whole batch on every rank.
 """
 
 import math
@@ -123,7 +123,8 @@ class Trainer:
         with clock("sample"):
             prompts, rollouts = self.sample(step)
         with clock("grade"):
-            grades = [self.grade(rollout) for rollout in rollouts]
+            fields = self.ranks.map(lambda rollout: vars(self.grade(rollout)), rollouts)
+            grades = [Grade(**one) for one in fields]
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = batch, rewards
