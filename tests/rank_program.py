@@ -15,6 +15,7 @@ import torch
 
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_model, load_tokenizer
 from entropy_dynamics.sampling import Prompt
@@ -56,8 +57,9 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     problems = ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
     policy = load_trained_policy(model, config, ranks)
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
+    dtype = PRECISIONS[config.precision]
     sampler = ReplicaSampler(
-        load_model(model).to(ranks.device),
+        load_model(model).to(ranks.device, dtype),
         end_token=tokenizer.eos_token_id,
         pad_token=tokenizer.pad_token_id,
         batch_size=64,
@@ -74,6 +76,7 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
         pad_token=tokenizer.pad_token_id,
         seed=0,
         estimator=critic,
+        engine_dtype=dtype,
         engine_tolerance=0.05 if config.precision == "bfloat16" else 1e-4,
         ranks=ranks,
     )

@@ -9,6 +9,7 @@ import torch
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.scoring import Scoring
@@ -292,7 +293,20 @@ def test_a_batch_is_divided_into_just_as_many_updates(model, make_trainer):
         assert len(share) == sum(int((batch.groups == group).sum()) for group in batch.groups[share].unique())
 
 
-# ---------------------------------------------------------------- the order of prompts
+# ---------------------------------------------------------------- pushes, and the order of prompts
+
+
+def test_weights_are_cast_before_they_are_gathered(shared_model, make_trainer, monkeypatch):
+    """Half of the bytes travel for an engine in bf16."""
+    gathered, pushed = [], {}
+    monkeypatch.setattr(policy_module, "whole", lambda tensor: gathered.append(tensor.dtype) or tensor)
+    trainer = make_trainer(shared_model)
+    trainer.engine_dtype, trainer.sampler.push = torch.bfloat16, pushed.update
+    trainer.push()
+    assert set(gathered) == {torch.bfloat16}
+    expected = dict(shared_model.named_parameters())
+    assert pushed.keys() == expected.keys()
+    assert all(torch.equal(pushed[name], expected[name].bfloat16()) for name in expected)
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 12, 50])

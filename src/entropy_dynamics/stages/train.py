@@ -102,6 +102,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             seed=seed,
             estimator=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
+            engine_dtype=PRECISIONS[config.engine.dtype],
             engine_tolerance=config.engine.tolerance,
             ranks=ranks,
         )
@@ -116,7 +117,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         )
         rows = _run(config, layout, method_name, seed, trainer, checkpoints, trackers, tokenizer)
 
-        weights = policy.weights(PRECISIONS[config.engine.dtype])
+        weights = policy.weights(trainer.engine_dtype)
         if ranks.is_main:
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)

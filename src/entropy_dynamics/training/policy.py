@@ -62,10 +62,11 @@ class Policy(nn.Module):
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The language model's weights by their names in its files, each gathered from the ranks in turn.
 
-        All ranks have to iterate together. Tied weights come once, under the name of the input embedding.
+        Each is cast to `dtype` (default: its own) before it is gathered, so that no whole fp32 copy travels. All ranks
+        have to iterate together. Tied weights come once, under the name of the input embedding.
         """
         for name, parameter in self.model.named_parameters():
-            yield name, whole(parameter).to(dtype or parameter.dtype)
+            yield name, whole(parameter.detach().to(dtype or parameter.dtype))
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class Trainer:
         seed: int,
         estimator: AdvantageEstimator | None = None,
         validate: Callable[[], float] | None = None,
+        engine_dtype: torch.dtype | None = None,
         engine_tolerance: float = 1e-4,
         ranks: Ranks | None = None,
     ):
@@ -58,6 +59,7 @@ class Trainer:
             seed: of the order of the prompts and of the rollouts.
             estimator: of the advantages; the method's own by default.
             validate: accuracy of the current policy on held-out problems, called every `validation_every` steps.
+            engine_dtype: weights are pushed in it; the policy's own by default.
             engine_tolerance: see `engine_agreement`.
         """
         if not prompts:
@@ -76,7 +78,7 @@ class Trainer:
         self.config, self.policy, self.method, self.sampler = config, policy, method, sampler
         self.grade, self.prompts, self.validate = grade, prompts, validate
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
-        self.seed, self.engine_tolerance = seed, engine_tolerance
+        self.seed, self.engine_dtype, self.engine_tolerance = seed, engine_dtype, engine_tolerance
         self.reward = REWARDS[config.reward]
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -172,7 +174,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.sampler.push(self.policy.weights())
+        self.sampler.push(self.policy.weights(self.engine_dtype))
 
     def sample(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
         """The prompts of a step and their rollouts."""
