@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(
             f"error: the GPU is out of memory ({str(error).splitlines()[0]}); lower training.tokens_per_micro_batch or "
-            "sampling.batch_size, set training.activation_checkpointing, or raise hardware.ranks",
+            "sampling.batch_size, set training.activation_checkpointing=full, or raise hardware.ranks",
             file=sys.stderr,
         )
         return 2

@@ -213,7 +213,10 @@ class TrainingConfig(Section):
     """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
     precision: Precision
     """Of forward and backward passes; master weights and reductions are float32."""
-    activation_checkpointing: Annotated[bool, PER_MACHINE]
+    activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
+    """What a backward pass recomputes: nothing; all but the outputs of matrix products and attention; whole blocks."""
+    compile: Annotated[bool, PER_MACHINE]
+    """torch.compile every transformer block of the trainer."""
     checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
@@ -380,13 +383,9 @@ class Config(Section):
                 "samples from the policy itself"
             )
         if ranks is None:
-            if training.activation_checkpointing and self.engine.name == "native":
-                raise ValueError(
-                    "training.activation_checkpointing needs hardware.ranks: without ranks, the native engine samples "
-                    "from the policy itself"
-                )
-            if training.precision == "bfloat16":
-                raise ValueError("training.precision=bfloat16 needs FSDP2: set hardware.ranks, 1 for a single GPU")
+            for key, plain in {"precision": "float32", "activation_checkpointing": "none", "compile": False}.items():
+                if (value := getattr(training, key)) != plain:
+                    raise ValueError(f"training.{key}={value} needs hardware.ranks: 1 for a single device")
             return self
         training.check_divisible(training.prompts_per_step, ranks)
         return self

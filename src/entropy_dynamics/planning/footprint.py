@@ -58,6 +58,12 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
 
 
+def block_product_bytes(shape: ShapeConfig) -> int:
+    """Bytes per token of the outputs of one block's seven projections and its attention in bf16."""
+    query, key = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    return 4 * (shape.intermediate_size + shape.hidden_size + query + key) + 4 * shape.heads
+
+
 def ranks_of(config: Config) -> int:
     """GPUs of a job: one per process."""
     return config.hardware.ranks or 1
@@ -126,10 +132,12 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     compute = BYTES[training.precision]
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
-    # With checkpointing: the inputs of all blocks, and the recomputed activations of one at a time, with their
-    # gradients (gate, its activation and up in bf16, the residual stream in fp32). Fused attention is linear in length.
-    kept = 1 if training.activation_checkpointing else shape.layers
-    in_bf16 = 2 * shape.layers * shape.hidden_size + kept * block_activation_bytes(shape) + 6 * shape.intermediate_size
+    # With checkpointing: the inputs of all blocks, what selective checkpointing saves of each, and the recomputed
+    # activations of one at a time, with their gradients (gate, its activation and up in bf16, the residual stream in
+    # fp32). Fused attention is linear in length.
+    saved = {"none": block_activation_bytes(shape), "selective": block_product_bytes(shape), "full": 0}
+    blocks = (shape.layers - 1) * saved[training.activation_checkpointing] + block_activation_bytes(shape)
+    in_bf16 = 2 * shape.layers * shape.hidden_size + blocks + 6 * shape.intermediate_size
     activations = tokens * (compute / 2 * in_bf16 + 8 * shape.hidden_size)
     if training.reduce_every_micro_batch:
         in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced together

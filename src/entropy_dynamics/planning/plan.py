@@ -343,7 +343,7 @@ def training_seconds(config: RunConfig) -> float:
     """Seconds of one training step besides sampling: scoring, updates, measurements."""
     plan, shape, training = config.plan, config.model.shape, config.training
     method, tokens = config.method.params, _tokens_per_step(config)
-    update = 4 if training.activation_checkpointing else 3  # in forward passes: forward, backward, recomputation
+    update = 4 if training.activation_checkpointing == "full" else 3  # in forward passes; the 4th is recomputation
     passes = update + _needs_scoring_pass(config)
     if method.per_update:  # the tokens of all updates but the first are scored again
         passes += 1 - 1 / training.updates_per_batch
@@ -399,13 +399,14 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
     }
 
 
-def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float]]]:
+def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float | str]]]:
     """(verb, key, values to try in turn): settings that save memory, the smallest change first."""
     training, engine = config.training, config.engine
     tokens = [2**k for k in range(20, 9, -1) if longest(config) <= 2**k < training.tokens_per_micro_batch]
+    kinds = ["none", "selective", "full"]
     shares = [share / 100 for share in range(95, 5, -5)]
     return [
-        ("set", "training.activation_checkpointing", [True] * (not training.activation_checkpointing)),
+        ("set", "training.activation_checkpointing", kinds[kinds.index(training.activation_checkpointing) + 1 :]),
         ("set", "training.reduce_every_micro_batch", [True] * (not training.reduce_every_micro_batch)),
         ("lower", "training.tokens_per_micro_batch", tokens),
         ("set", "engine.gpu_memory_utilization", [] if engine.kv_cache_gib else shares),
@@ -414,6 +415,6 @@ def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float]]]:
     ]
 
 
-def _changed(config: StageConfig, key: str, value: float) -> StageConfig:
+def _changed(config: StageConfig, key: str, value: float | str) -> StageConfig:
     section, name = key.split(".")
     return config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})

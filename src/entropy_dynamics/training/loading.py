@@ -1,9 +1,14 @@
-"""Loading of the policy and of PPO's critic, sharded if there are several ranks."""
+"""Loading of the policy and of PPO's critic, sharded over the ranks if there is a process group."""
 
 import copy
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.distributed.ranks import Ranks
@@ -11,6 +16,16 @@ from entropy_dynamics.distributed.sharding import empty_model, fill, shard
 from entropy_dynamics.models.loading import check_model_directory, load_model
 from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
+
+aten = torch.ops.aten
+SAVED = [  # by selective checkpointing: nearly all of a block's time, and less than half of its activations
+    aten.mm.default,
+    aten.addmm.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
 
 
 def load_trained_policy(directory: Path, config: TrainingConfig, ranks: Ranks) -> Policy:
@@ -23,10 +38,10 @@ def load_trained_policy(directory: Path, config: TrainingConfig, ranks: Ranks) -
         policy = Policy(load_model(directory).to(ranks.device))
     else:
         policy = Policy(empty_model(directory))
+        prepare_blocks(policy.model.model.layers, config)
         shard(policy, policy.model.model.layers, config.precision, ranks)
         fill(policy, directory, lambda name: name.removeprefix("model."), ranks)
-    _prepare(policy, policy.model, config)
-    return policy
+    return policy.eval()
 
 
 def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: Ranks) -> CriticGAE:
@@ -36,9 +51,10 @@ def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: 
     else:
         model = empty_model(directory)
         critic = Critic(model.model, model.config.hidden_size)
+        prepare_blocks(critic.backbone.layers, config)
         shard(critic, critic.backbone.layers, config.precision, ranks)
         fill(critic, directory, _critic_name_in_file, ranks)
-        _prepare(critic, critic.backbone, config)
+        critic.eval()
     return CriticGAE(config, critic, ranks)
 
 
@@ -47,9 +63,17 @@ def _critic_name_in_file(name: str) -> str | None:
     return f"model.{rest}" if section == "backbone" else None
 
 
-def _prepare(module: nn.Module, transformer: nn.Module, config: TrainingConfig) -> None:
-    if config.activation_checkpointing:
-        transformer.gradient_checkpointing_enable({"use_reentrant": False})
-        module.train()  # transformers recomputes activations in this mode only; no dropout is set in these models
-    else:
-        module.eval()
+def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:
+    """Let transformer blocks recompute their activations and be compiled, as the config says; before `shard`.
+
+    A block's `forward` is replaced, inside of the hooks that FSDP puts around it: names of parameters stay, and the
+    compiler sees plain tensors and the checkpointing, of which it makes its own plan.
+    """
+    for block in blocks:
+        if config.activation_checkpointing != "none":
+            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # no dropout in these models
+            if config.activation_checkpointing == "selective":
+                how["context_fn"] = partial(create_selective_checkpoint_contexts, SAVED)
+            block.forward = partial(checkpoint, block.forward, **how)
+        if config.compile:  # for any length, as micro-batches differ
+            block.forward = torch.compile(block.forward, dynamic=True)
