@@ -1,4 +1,7 @@
-"""Everything that runs on a GPU, on an emulated device that refuses what PyTorch refuses there."""
+"""Everything that runs on a GPU, on an emulated device that refuses what PyTorch refuses there.
+
+FSDP2 needs a process group with collectives on the device, and Triton kernels a real one: `pytest -m gpu` has both.
+"""
 
 import pandas as pd
 import pytest
@@ -9,6 +12,7 @@ from emulated_device import DEVICE, DeviceError, DeviceTensor, emulated_device
 from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.model import prepare_model
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
@@ -104,6 +108,23 @@ def test_the_defect_that_this_file_is_for_is_found(trainer_on, make_model, monke
     monkeypatch.setattr(RolloutBatch, "lengths", lengths)
     with pytest.raises(DeviceError, match="indices should be either on cpu"):
         trainer_on(DEVICE, "clip_b", make_model()).step(0)
+
+
+def test_bf16_and_an_engine_of_its_own(trainer_on, make_model, tokenizer):
+    """Forward and backward passes in bf16, and pushes to a replica in bf16. Not FSDP2's casts around fp32 weights."""
+    rows = []
+    for device in (torch.device("cpu"), DEVICE):
+        trainer = trainer_on(device, "clip_b", make_model().bfloat16(), group_size=2, max_new=4, entropy_change_every=0)
+        trainer.engine_dtype, trainer.engine_tolerance = torch.bfloat16, 0.05
+        replica = make_model(seed=7).to(device, torch.bfloat16)
+        trainer.sampler = ReplicaSampler(
+            replica, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
+        )
+        rows.append(trainer.step(0))
+        assert {parameter.dtype for parameter in trainer.policy.parameters()} == {torch.bfloat16}
+        assert all(parameter.device == device for parameter in replica.parameters())
+    for name in ("entropy", "accuracy", "grad_norm"):
+        assert rows[0][name] == pytest.approx(rows[1][name], rel=0.02), name
 
 
 # ---------------------------------------------------------------- Stages
