@@ -15,7 +15,6 @@ import torch
 
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_model, load_tokenizer
 from entropy_dynamics.sampling import Prompt
@@ -58,9 +57,8 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     problems = ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
     policy = load_trained_policy(model, config, ranks)
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
-    dtype = PRECISIONS[config.precision]
     sampler = ReplicaSampler(
-        load_model(model).to(ranks.device, dtype),
+        load_model(model).to(ranks.device),
         end_token=tokenizer.eos_token_id,
         pad_token=tokenizer.pad_token_id,
         batch_size=64,
@@ -77,7 +75,6 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
         pad_token=tokenizer.pad_token_id,
         seed=0,
         estimator=critic,
-        engine_dtype=dtype,
         engine_tolerance=0.05 if config.precision == "bfloat16" else 1e-4,
         ranks=ranks,
     )
@@ -113,6 +110,8 @@ def train(case: str, directory: Path, ranks: Ranks) -> dict:
     seen = recorded(trainer)
     rows = [trainer.step(step) for step in range(STEPS)]
     weights = {name: tensor.flatten().tolist() for name, tensor in trainer.policy.weights()}
+    for name, rounded in trainer.policy.weights(torch.bfloat16):  # as an engine in bf16 gets them
+        assert torch.equal(rounded.flatten().cpu(), torch.tensor(weights[name]).bfloat16())
     return {**seen, "rows": rows, "policy": weights}
 
 
