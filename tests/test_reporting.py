@@ -12,7 +12,7 @@ import pytest
 
 from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import paired_difference
+from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
@@ -86,7 +86,8 @@ def test_table_numbers_by_hand(tmp_path):
     assert row.aime24_avg == pytest.approx(100 * values("clip_b", 2, np.mean).mean(), abs=1e-3)
     solved = values("clip_b", 2, lambda c: c.any(axis=1).astype(float))
     assert row.aime24_pass == pytest.approx(100 * solved.mean(), abs=1e-3)
-    gain = paired_difference(values("clip_b", 2, lambda c: c.mean(axis=1)), values("grpo", 2, lambda c: c.mean(axis=1)))
+    rates = [values(method, 2, lambda c: c.mean(axis=1)) for method in ("clip_b", "grpo")]
+    gain = score_interval([[rates[0]], [-rates[1]]])
     assert row.aime24_avg_difference == pytest.approx(100 * gain.value, abs=1e-3)
     assert row.aime24_avg_difference_low == pytest.approx(100 * gain.low, abs=1e-3)
     assert (row.aime24_avg_paper, row.dapo500_pass_paper) == (19.69, 80.2)
@@ -94,14 +95,23 @@ def test_table_numbers_by_hand(tmp_path):
     assert (row.aime24_unreadable, row.aime24_truncated) == (25, 25)  # 1 of 4 samples of each problem
     assert row.model_that_ran == "toy Qwen2 for Qwen2.5-7B-Instruct, 0.11 M parameters"
     assert np.isnan(table.loc[(MODEL, "grpo")].aime24_avg_difference)
-    # Bold is what excludes zero, and nothing else.
+    # The untrained model has no seeds: the interval is over the problems.
+    base = values("base", 1, lambda c: c.mean(axis=1))[0]
+    assert table.loc[(MODEL, "base")].aime24_avg_low == pytest.approx(100 * share_interval(base).low, abs=1e-3)
+    # Bold is what passes Holm's correction over the table's 36 differences, and nothing else.
     text = md.read_text()
-    excluded = 0
-    for name in [c for c in table.columns if c.endswith("_difference")]:
-        excluded += ((table[f"{name}_low"] > 0) | (table[f"{name}_high"] < 0)).sum()
-    assert 0 < excluded < 36
-    assert len(re.findall(r"\*\*[+-]", text)) == excluded
-    assert tex.read_text().count(r"\textbf{") == excluded
+    adjusted = table[[c for c in table.columns if c.endswith("_difference_p")]].to_numpy().ravel()
+    known = np.sum(~np.isnan(adjusted))
+    bold = int((adjusted < 0.05).sum())
+    excluded = sum(
+        ((table[f"{name}_low"] > 0) | (table[f"{name}_high"] < 0)).sum()
+        for name in table.columns
+        if name.endswith("_difference")
+    )
+    assert 0 < bold < excluded
+    assert f"Holm's correction for {known} comparisons" in text
+    assert len(re.findall(r"\*\*[+-]", text)) == bold
+    assert tex.read_text().count(r"\textbf{") == bold
     assert "paper 19.69 (+2.81)" in text
 
 
@@ -256,9 +266,11 @@ def test_the_ratio_of_figure3(small):
 def test_shares_of_figure4_by_hand(tmp_path):
     write_models(tmp_path / SCALE)
     # GRPO solves 3 problems always and 1 never; Clip_B solves all four in 1 of 2 samples.
-    write_evaluation(tmp_path / SCALE, Run(MODEL, "grpo", 0), "dapo500", np.array([[1, 1]] * 3 + [[0, 0]], dtype=bool))
-    write_evaluation(tmp_path / SCALE, Run(MODEL, "clip_b", 0), "dapo500", np.array([[1, 0]] * 4, dtype=bool))
-    frame = pd.read_csv(draw("figure4", tmp_path / SCALE, {"tables": 1, "extras": 1})[2])
+    results = tmp_path / SCALE
+    for seed in range(2):
+        write_evaluation(results, Run(MODEL, "grpo", seed), "dapo500", np.array([[1, 1]] * 3 + [[0, 0]], dtype=bool))
+        write_evaluation(results, Run(MODEL, "clip_b", seed), "dapo500", np.array([[1, 0]] * 4, dtype=bool))
+    frame = pd.read_csv(draw("figure4", results, {"tables": 2, "extras": 1})[2])
     shares = frame.pivot(index="method", columns="correct", values="share")
     assert shares.loc["grpo"].tolist() == [25, 0, 75]
     assert shares.loc["clip_b"].tolist() == [0, 100, 0]

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Columns, Names, Run, SeedGroup, Seeds, load_experiment
-from entropy_dynamics.config import CONFIGS, load_config, read_yaml
+from entropy_dynamics.config import BASE, CONFIGS, load_config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
@@ -88,14 +88,6 @@ class CurveClaim(ClaimSpec):
         return self
 
 
-class WithinRun(CurveClaim):
-    """The statistic within the runs of one method."""
-
-    test: Literal["within_run"]
-    runs: Annotated[Methods, Field(max_length=1)]
-    statistic: Literal["mean", "ratio", "correlation"]  # resampled blocks of a run have no `drop`
-
-
 class OverSeeds(CurveClaim):
     """The statistic of one method over its seeds."""
 
@@ -108,8 +100,6 @@ class CurveDifference(CurveClaim):
 
     test: Literal["curve_difference"]
     against: Methods
-    spread: dict[str, SeedGroup] = Field(default_factory=dict)
-    """Runs that only help to estimate the variance between seeds."""
     sweep: str | None = None
     """The experiment whose largest and smallest parameter values are meant."""
 
@@ -121,14 +111,15 @@ class ScoreDifference(ClaimSpec):
     models: Names
     runs: Methods
     against: Methods
-    metric: Literal["avg", "pass", "pass_minus_avg", "extremes"]
-    """extremes: share of problems that no sample solves, or every one."""
+    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "extremes"]
+    """pass_area: mean of Pass@k over log k | extremes: share of problems that no sample solves, or every one."""
     evaluations: Names
+    problems: Literal["all", "hard", "easy", "hard_minus_easy"] = "all"
+    """Thirds of each data set by the untrained model's pass rate, or the difference between two of them."""
 
 
 TESTS: dict[str, type[ClaimSpec]] = {
     "logit_steps": LogitSteps,
-    "within_run": WithinRun,
     "over_seeds": OverSeeds,
     "curve_difference": CurveDifference,
     "score_difference": ScoreDifference,
@@ -161,7 +152,6 @@ class Descriptions(Section):
     """Explanations of the tests, for readers of the verdicts."""
 
     logit_steps: str
-    within_run: str
     over_seeds: str
     curve_difference: str
     score_difference: str
@@ -183,11 +173,16 @@ class Claim:
     spec: ClaimSpec
     runs: dict[str, int]
     against: dict[str, int]
-    spread: dict[str, int]
 
     @property
     def seeds(self) -> dict[str, int]:
-        return self.runs | self.against | self.spread
+        return self.runs | self.against
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of each method in the effect; several on one side count as their mean."""
+        sides = ((1, self.runs), (-1, self.against))
+        return {method: sign / len(side) for sign, side in sides for method in side}
 
     @property
     def models(self) -> list[str]:
@@ -203,10 +198,12 @@ class Claim:
         return self.spec.evaluations if isinstance(self.spec, ScoreDifference) else []
 
     def all_runs(self) -> list[Run]:
+        """Of the methods that it compares, and of the untrained model if that says which problems are hard."""
+        difficulty = {BASE: 1} if getattr(self.spec, "problems", "all") != "all" else {}
         return [
             Run(model, method, seed)
             for model in self.models
-            for method, count in self.seeds.items()
+            for method, count in (self.seeds | difficulty).items()
             for seed in range(count)
         ]
 
@@ -237,11 +234,13 @@ def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> li
 
     def counts(spec: ClaimSpec, side: str) -> dict[str, int]:
         groups: Methods = getattr(spec, side, {})
-        return {_swept(spec, method, scale, seeds, experiments): seeds[group] for method, group in groups.items()}
+        return {
+            _swept(spec, method, scale, seeds, experiments): 1 if method == BASE else seeds[group]
+            for method, group in groups.items()
+        }
 
     return [
-        Claim(spec, *(counts(spec, side) for side in ("runs", "against", "spread")))
-        for spec in read_claims(experiments).claims
+        Claim(spec, *(counts(spec, side) for side in ("runs", "against"))) for spec in read_claims(experiments).claims
     ]
 
 

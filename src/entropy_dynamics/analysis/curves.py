@@ -1,12 +1,13 @@
 """Training curves: the columns of metrics.parquet, and their means over seeds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import curve_over_seeds
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,17 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
         points, lengths = curves.get(panel.points or ""), tuple(map(len, frames))
         lines += [Line(method, name, curves[name], points, lengths) for name in panel.columns]
     return lines
+
+
+def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
+    """Columns value (mean over the seeds), low and high (lowest and highest seed; NaN for one seed), indexed by step.
+
+    Values that are not finite count as missing, and only steps that every seed has are kept: a mean over changing seeds
+    would jump where one ends.
+    """
+    table = pd.concat([values[np.isfinite(values)] for values in seeds], axis=1, join="inner").sort_index()
+    curve = pd.DataFrame({"value": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
+    return curve if len(seeds) > 1 else curve.assign(low=np.nan, high=np.nan)
 
 
 def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> pd.DataFrame:

@@ -4,17 +4,18 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import DistributionSpec, Experiment
+from entropy_dynamics.analysis.problem_scores import with_seeds
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import bootstrap_interval
+from entropy_dynamics.analysis.statistics import share_interval
 
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
-    """Per method, the share of problems (per cent) with 0, 1, ... K correct samples, with bootstrap intervals."""
+    """Per method, the share of problems (per cent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,) = experiment.models, experiment.evaluations
     frames = []
     for method, seeds in results.paired_samples(experiment, model, dataset).items():
         k, correct = seeds[0].k, np.stack([samples.correct for samples in seeds])  # [seeds, problems]
-        shares = [bootstrap_interval(correct == count) for count in range(k + 1)]
+        shares = [share_interval(with_seeds(method, correct == count)) for count in range(k + 1)]
         columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
         columns |= {
             name: 100 * np.array([getattr(share, end) for share in shares])

@@ -4,18 +4,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
-from entropy_dynamics.analysis.results import Results, Samples
-from entropy_dynamics.analysis.statistics import Interval, bootstrap_interval, paired_difference
+from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, share_interval
 
 
 def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in per cent.
 
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
-    _difference_high to the baseline on the same problems. Per data set _unreadable and _truncated, the shares of
+    _difference_high to the baseline on the same problems, with _difference_p, the p value after Holm's correction for
+    all differences of the table. Per data set _unreadable and _truncated, the shares of
     samples without an answer in the required format and cut off at the token limit, _problems, and _samples of each.
     """
     rows = []
@@ -26,24 +27,26 @@ def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.Dat
             row |= {"method": method, "label": results.method_label(method), "seeds": len(experiment.of(model, method))}
             for dataset, by_method in samples.items():
                 for metric in experiment.spec.metrics:
-                    values = {one: _values(samples, metric) for one, samples in by_method.items()}
+                    values = {
+                        one: with_seeds(one, [problem_scores(metric, samples) for samples in seeds])
+                        for one, seeds in by_method.items()
+                    }
                     name, baseline = f"{dataset}_{metric}", experiment.spec.baseline
                     compared = method != baseline and baseline in values
-                    difference = paired_difference(values[method], values[baseline]) if compared else Interval()
-                    row |= _per_cent(name, bootstrap_interval(values[method]))
+                    difference = score_interval([[values[method]], [-values[baseline]]]) if compared else Interval()
+                    row |= _per_cent(name, share_interval(values[method]))
                     row[f"{name}_paper"] = results.paper.score(model, method, dataset, metric)
-                    row |= _per_cent(f"{name}_difference", difference)
+                    row |= _per_cent(f"{name}_difference", difference) | {f"{name}_difference_p": difference.p}
             for dataset, by_method in samples.items():
                 own = by_method[method]
                 row[f"{dataset}_unreadable"] = 100 * np.mean([one.unreadable for one in own])
                 row[f"{dataset}_truncated"] = 100 * np.mean([one.truncated for one in own])
                 row |= {f"{dataset}_problems": len(own[0].correct), f"{dataset}_samples": own[0].k}
             rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _values(samples: list[Samples], metric: str) -> Float[np.ndarray, "seed problem"]:
-    return np.stack([one.pass_rates if metric == "avg" else one.solved for one in samples])
+    frame = pd.DataFrame(rows)
+    tests = [name for name in frame if name.endswith("_difference_p")]
+    frame[tests] = holm(frame[tests].to_numpy().ravel()).reshape(-1, len(tests))
+    return frame
 
 
 def _per_cent(name: str, interval: Interval) -> dict[str, float]:

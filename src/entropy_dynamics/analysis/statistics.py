@@ -1,170 +1,205 @@
-"""Intervals, paired differences and curves over seeds.
+"""Student's t intervals of means and differences over training seeds and problems. Arrays in, intervals out.
 
-Scores are values in [0, 1], one per problem and seed. With one seed an interval covers other problems and samples, not
-another training seed.
+Arrays may have further axes in front (repetitions of a simulation); intervals then hold arrays.
+Every method's variance is estimated from its own seeds: an ablation whose entropy explodes varies between seeds as no
+other method does. Of one seed there is no interval.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv, expit, logit, nctdtrinc, stdtr, stdtrit
 
-DRAWS = 2000
 LEVEL = 0.95
 POWER = 0.9
-MAX_DF = 30  # of t quantiles: an interval is at most 4 % too wide
+MAX_SEEDS = 100  # more are not worth naming
+DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
+# Runs of two methods with the same seed share the order of prompts and the first step's random numbers. Pairing them
+# halves the degrees of freedom, so it narrows an interval only if their results correlate by more than about 0.4 with
+# three seeds and 0.2 with five (tests/test_statistics.py). Trial runs gave no such correlation. To be decided on pilot
+# seeds only, and for all tables and claims at once.
+PAIRED = False
 
-Scores = Float[np.ndarray, "seed problem"] | Float[np.ndarray, " problem"]
-PerSeed = Float[np.ndarray, " seed"]
+Number = Any  # a float, or an array of them if there are axes in front
+MeanSquares = Sequence[tuple[Number, float]]
+PerSeed = Float[np.ndarray, "*repetition seed"]
+Scores = Float[np.ndarray, "*repetition seed problem"] | Float[np.ndarray, " problem"]
+"""An untrained model has no seeds."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """An estimate with the ends of its 95 % interval; NaN where they are unknown."""
 
-    value: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    detectable: float = math.nan
-    """The smallest distance from a threshold that is found with 90 % power."""
+    value: Number = math.nan
+    low: Number = math.nan
+    high: Number = math.nan
+    error: Number = math.nan
+    """Standard error."""
+    df: Number = math.inf
+    """Degrees of freedom of the standard error."""
 
     @classmethod
-    def of_error(cls, value: float, error: float, df: float) -> "Interval":
-        """Student's t interval of an estimate with this standard error; with df = inf the normal one."""
-        half = float(stdtrit(df, (1 + LEVEL) / 2)) * error
-        return cls(value, value - half, value + half, half + float(stdtrit(df, POWER)) * error)
+    def of_error(cls, value: Number, error: Number, df: Number) -> Self:
+        """Student's t interval, with df = inf the normal one."""
+        half = _quantile(df) * error
+        return cls(value, value - half, value + half, error, df)
+
+    @classmethod
+    def of_mean_squares(
+        cls, value: Number, parts: MeanSquares, twice: MeanSquares = (), sampling: Number = 0.0
+    ) -> Self:
+        """The interval of an estimate whose variance is a sum of independent mean squares (Satterthwaite 1946).
+
+        Args:
+            parts: (variance, degrees of freedom).
+            twice: what the parts contain twice, and so is subtracted.
+            sampling: a part of the variance that is known well; the interval is at least the normal one of it alone.
+        """
+        rounding = (ROUNDING * np.maximum(1, np.abs(value))) ** 2
+        variance = sum(part for part, _ in parts) - sum(part for part, _ in twice)
+        variance, sampling = (np.where(one > rounding, one, np.nan) for one in (variance, sampling))
+        df = variance**2 / sum(part**2 / own for part, own in (*parts, *twice))
+        df = np.maximum(df, min(own for _, own in parts))
+        normal = np.isnan(variance) | (_quantile(math.inf) * sampling**0.5 > _quantile(df) * variance**0.5)
+        return cls.of_error(value, np.where(normal, sampling, variance) ** 0.5, np.where(normal, math.inf, df))
 
     @property
-    def excludes_zero(self) -> bool:
-        return self.low > ROUNDING or self.high < -ROUNDING
+    def detectable(self) -> Number:
+        """The smallest distance from a threshold that is found with 90 % power."""
+        # The noncentrality with which t exceeds its quantile so often. SciPy knows none for df = inf.
+        return nctdtrinc(np.minimum(self.df, 1e6), 1 - POWER, _quantile(self.df)) * self.error
+
+    @property
+    def p(self) -> Number:
+        """Two-sided, of the hypothesis that the true value is zero."""
+        return 2 * stdtr(self.df, -np.abs(self.value) / self.error)
+
+    def times(self, factor: float) -> Self:
+        return replace(self, **{name: factor * getattr(self, name) for name in ("value", "low", "high", "error")})
 
 
-def bootstrap_interval(values: Scores, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Mean of `values` (in [0, 1]) with its percentile interval.
-
-    Each draw resamples the seeds, then the problems, keeping all samples of a problem together. The seeds share their
-    problems, so a draw takes the same problems from all of them. Of S > 1 seeds a draw takes S - 1: with so few, taking
-    S would show only (S - 1) / S of the variance between them (McCarthy and Snowden 1985).
-    """
-    values = _seeds_by_problems(values)
-    rng = np.random.default_rng(seed)
-    means = _resampled_problems(values, draws, rng, rng)
-    return _interval(values.mean(), means, (values.min(), values.max()), values.shape[1], (0.0, 1.0), level)
-
-
-def paired_difference(a: Scores, b: Scores, *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval:
-    """Mean of `a` minus mean of `b` with its percentile interval; the columns are the same problems in the same order.
-
-    A draw takes the same problems from both, and seeds from each independently: runs of two methods are separate even
-    if they share a seed's number, and a method may have more seeds than the other.
-
-    Raises:
-        ValueError: the numbers of problems differ.
-    """
-    a, b = _seeds_by_problems(a), _seeds_by_problems(b)
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"paired methods need the same problems; they have {a.shape[1]} and {b.shape[1]}")
-    seeds_rng = np.random.default_rng(seed)
-    # Two generators in the same state draw the same problems.
-    means = [_resampled_problems(v, draws, seeds_rng, np.random.default_rng([seed, 1])) for v in (a, b)]
-    ends = (a.min(axis=0) - b.max(axis=0)).min(), (a.max(axis=0) - b.min(axis=0)).max()  # over all pairs of seeds
-    return _interval(a.mean() - b.mean(), means[0] - means[1], ends, a.shape[1], (-1.0, 1.0), level)
-
-
-def student_interval(
-    groups: Sequence[tuple[float, PerSeed]],
-    spread: Sequence[PerSeed] = (),
-    more: Sequence[tuple[float, float]] = (),
-) -> Interval:
-    """Sum of weight * mean over the groups with its t interval, which is unknown if no group has two seeds.
+def seed_interval(groups: Sequence[PerSeed], *, seeds: int | None = None, paired: bool = PAIRED) -> Interval:
+    """Sum of the groups' means with the t interval of Welch (1947); without ends if a group has one seed.
 
     Args:
-        groups: (weight, values of the seeds). The variance between seeds is pooled over them and `spread`.
-        spread: values of the seeds of further methods, for that variance only.
-        more: further variances of the sum with their degrees of freedom, added (Satterthwaite 1946).
+        groups: a number per seed, times the group's weight in the sum (-1 for what is subtracted).
+        seeds: as if every group had so many, with the same variance.
+        paired: take seeds of the same number as pairs; a method's further seeds are ignored.
     """
-    value = float(sum(weight * values.mean() for weight, values in groups))
-    pooled = [*(values for _, values in groups), *spread]
-    df = float(sum(len(values) - 1 for values in pooled))
-    if df == 0:
+    if paired:
+        shared = min(group.shape[-1] for group in groups)
+        groups = [np.sum([group[..., :shared] for group in groups], axis=0)]
+    value = sum(group.mean(axis=-1) for group in groups)
+    if min(group.shape[-1] for group in groups) < 2:
         return Interval(value)
-    between = sum(((values - values.mean()) ** 2).sum() for values in pooled) / df
-    parts = [(between * sum(weight**2 / len(values) for weight, values in groups), df), *more]
-    variance = sum(part for part, _ in parts)
-    if variance > 0:
-        df = variance**2 / sum(part**2 / own for part, own in parts)
-    return Interval.of_error(value, variance**0.5, min(int(df + ROUNDING), MAX_DF))
+    counts = [seeds or group.shape[-1] for group in groups]
+    variances = [group.var(axis=-1, ddof=1) / n for group, n in zip(groups, counts, strict=True)]
+    return Interval.of_mean_squares(value, [(own, n - 1) for own, n in zip(variances, counts, strict=True)])
 
 
-def block_bootstrap(
-    rows: Float[np.ndarray, "row column"], statistic: Callable[[np.ndarray], float], block: int
-) -> Interval:
-    """A statistic of `rows` with its percentile interval; neighbours stay together in circular blocks."""
-    n, rng = len(rows), np.random.default_rng(0)
-    drawn = np.empty(DRAWS)
-    for i in range(DRAWS):
-        starts = rng.integers(0, n, -(-n // block))
-        drawn[i] = statistic(rows[((starts[:, None] + np.arange(block)) % n).ravel()[:n]])
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    detectable = Interval.of_error(0.0, float(drawn.std()), math.inf).detectable
-    return Interval(statistic(rows), float(low), float(high), detectable)
+def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = None, paired: bool = PAIRED) -> Interval:
+    """Sum of the means of scores with its t interval over other seeds, problems and samples.
 
+    Problems are random and crossed with everything, seeds are random within a group. With S seeds and P problems the
+    mean square between problems (of the sum over all groups) and that between the seeds of each group both contain
+    their interaction, which includes sampling noise; so the variance of the sum is that of its means per problem / P,
+    plus for each group that of its means per seed / S, minus the interaction's / (S P): the textbook estimator of
+    two-way crossed random effects (Searle, Casella and McCulloch 1992, chapter 4).
 
-def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
-    """Columns value (mean over the seeds), low and high (lowest and highest seed; NaN for one seed), indexed by step.
+    Args:
+        groups: per method and model the scores on each data set, times their weight in the sum. All groups have the
+            same problems, in the same order.
+        seeds, paired: as for `seed_interval`.
 
-    Values that are not finite count as missing, and only steps that every seed has are kept: a mean over changing seeds
-    would jump where one ends.
+    Raises:
+        ValueError: the groups' numbers of problems differ.
     """
-    table = pd.concat([values[np.isfinite(values)] for values in seeds], axis=1, join="inner").sort_index()
-    curve = pd.DataFrame({"value": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
-    return curve if len(seeds) > 1 else curve.assign(low=np.nan, high=np.nan)
+    if paired:
+        shared = min(scores.shape[-2] for group in groups for scores in group if scores.ndim > 1)
+        columns = zip(*groups, strict=True)
+        groups = [[np.sum([_first_seeds(one, shared) for one in column], axis=0) for column in columns]]
+    per_problem = [
+        sum(scores.mean(axis=-2) if scores.ndim > 1 else scores for scores in column)
+        for column in zip(*groups, strict=True)
+    ]
+    value = sum(column.mean(axis=-1) for column in per_problem)
+    parts = [(column.var(axis=-1, ddof=1) / column.shape[-1], column.shape[-1] - 1) for column in per_problem]
+    interactions, sampling = [], 0.0
+    for group in (group for group in groups if group[0].ndim > 1):
+        count = group[0].shape[-2]
+        if count < 2:
+            return Interval(value)
+        n = seeds or count
+        means = sum(scores.mean(axis=-1) for scores in group)
+        parts.append((means.var(axis=-1, ddof=1) / n, n - 1))
+        # With other numbers of seeds the problems' mean square, too, contains another share of the interaction, so the
+        # difference of the two stays as it is.
+        interactions += (own := [_interaction(scores) for scores in group])
+        sampling += sum(variance for variance, _ in own) * count / n
+    return Interval.of_mean_squares(value, parts, interactions, sampling)
 
 
-def _resampled_problems(
-    values: Float[np.ndarray, "seed problem"],
-    draws: int,
-    seeds_rng: np.random.Generator,
-    problems_rng: np.random.Generator,
-) -> Float[np.ndarray, " draw"]:
-    """The mean of each bootstrap draw."""
-    seeds, problems = values.shape
-    # How often each seed is drawn, as weights: a draw's seeds are averaged before its problems are taken.
-    taken = max(seeds - 1, 1)
-    weights = seeds_rng.multinomial(taken, np.full(seeds, 1 / seeds), size=draws) / taken
-    chosen = problems_rng.integers(0, problems, size=(draws, problems))
-    means: np.ndarray = np.take_along_axis(weights @ values, chosen, axis=1).mean(axis=1)
-    return means
+def _interaction(scores: Float[np.ndarray, "*repetition seed problem"]) -> tuple[Number, float]:
+    """The variance of the mean that comes from the interaction of seeds and problems, with its degrees of freedom."""
+    seeds, problems = scores.shape[-2:]
+    by_problem, by_seed = scores.mean(axis=-2, keepdims=True), scores.mean(axis=-1, keepdims=True)
+    residuals = scores - by_problem - by_seed + by_seed.mean(axis=-2, keepdims=True)
+    df = (seeds - 1) * (problems - 1)
+    return (residuals**2).sum(axis=(-2, -1)) / df / (seeds * problems), df
 
 
-def _interval(
-    value: float,
-    means: Float[np.ndarray, " draw"],
-    ends: tuple[float, float],
-    problems: int,
-    bounds: tuple[float, float],
-    level: float,
-) -> Interval:
-    """`ends`: lowest and highest value of any seed and problem."""
-    tail = (1 - level) / 2
-    if ends[1] - ends[0] < ROUNDING:
-        # No spread to resample (say, every problem solved), which is no certainty. n of n problems have this value, so
-        # by the one-sided Clopper-Pearson bound at least this share of all problems has it, and the others may lie
-        # anywhere within the bounds.
-        share = betaincinv(problems, 1, tail)
-        low, high = (share * value + (1 - share) * bound for bound in bounds)
-    else:
-        low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(float(value), float(low), float(high))
+def _first_seeds(scores: Scores, count: int) -> Scores:
+    return scores[..., :count, :] if scores.ndim > 1 else scores
 
 
-def _seeds_by_problems(values: Scores) -> Float[np.ndarray, "seed problem"]:
-    values = np.atleast_2d(np.asarray(values, dtype=float))
-    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"values should be finite, [seeds, problems]; they are {list(values.shape)}")
-    return values
+def share_interval(scores: Scores) -> Interval:
+    """Mean of one method's scores in [0, 1] with its t interval on the logit scale, which keeps it within [0, 1].
+
+    If all scores are 0 or all are 1, n of n problems have this value: the one-sided Clopper-Pearson bound.
+    """
+    found = score_interval([[scores]])
+    if scores.ndim > 1 and scores.shape[-2] < 2:
+        return found
+    bound = betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
+    value = np.clip(found.value, ROUNDING, 1 - ROUNDING)
+    half = (found.high - found.value) / (value * (1 - value))
+    low, high = expit(logit(value) - half), expit(logit(value) + half)
+    none, every = found.value < ROUNDING, found.value > 1 - ROUNDING
+    low, high = (np.select([none, every], ends, inner) for ends, inner in (((0, bound), low), ((1 - bound, 1), high)))
+    return replace(found, low=low, high=high)
+
+
+def seeds_needed(at: Callable[[int], Interval], distance: float) -> int | None:
+    """The fewest seeds per method that detect an effect at this distance from its threshold; None: over MAX_SEEDS.
+
+    Args:
+        at: the interval as if every method had so many seeds.
+    """
+    return next((seeds for seeds in range(2, MAX_SEEDS + 1) if at(seeds).detectable <= distance), None)
+
+
+def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:
+    """p values adjusted for their number (Holm 1979). NaN counts as no comparison."""
+    known = np.flatnonzero(~np.isnan(p))
+    ordered = known[np.argsort(p[known], kind="stable")]
+    adjusted = np.full(len(p), np.nan)
+    adjusted[ordered] = np.maximum.accumulate(p[ordered] * np.arange(len(ordered), 0, -1)).clip(max=1)
+    return adjusted
+
+
+def bootstrap_interval(rows: Float[np.ndarray, "row column"], statistic: Callable[[np.ndarray], float]) -> Interval:
+    """A statistic of independent rows with its percentile interval."""
+    rng = np.random.default_rng(0)
+    drawn = np.array([statistic(rows[rng.integers(0, len(rows), len(rows))]) for _ in range(DRAWS)])
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(statistic(rows), float(low), float(high), float(drawn.std()))
+
+
+def _quantile(df: Number) -> Number:
+    return stdtrit(df, (1 + LEVEL) / 2)

@@ -1,27 +1,33 @@
-"""The verdict on one claim: an effect, its 95 % interval, and on which side of the threshold the interval lies.
-
-Three seeds are too few for a percentile bootstrap over them: where the seeds differ more than the samples of one run,
-it covers about 90 % instead of 95 %. So variation between seeds gets Student's t interval.
-"""
+"""The verdict on one claim: an effect, its 95 % interval, and on which side of the threshold the interval lies."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import Claim, CurveClaim, CurveDifference, LogitSteps, OverSeeds, ScoreDifference
+from entropy_dynamics.analysis.claims import Claim, CurveClaim, LogitSteps, ScoreDifference
 from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.problem_scores import problem_scores, thirds, with_seeds
 from entropy_dynamics.analysis.results import Results, Samples
-from entropy_dynamics.analysis.statistics import ROUNDING, Interval, block_bootstrap, student_interval
+from entropy_dynamics.analysis.statistics import (
+    MAX_SEEDS,
+    Interval,
+    bootstrap_interval,
+    score_interval,
+    seed_interval,
+    seeds_needed,
+)
+from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
-MIN_STEPS = 8  # fewer make neither a correlation nor a block bootstrap
+MIN_STEPS = 8  # fewer make no correlation
 SPARSE = {"entropy_change", "validation_accuracy"}  # NaN by design on the steps between measurements
 
 T = TypeVar("T")
@@ -34,6 +40,8 @@ class Finding:
     interval: Interval = field(default_factory=Interval)
     seeds: dict[str, int] = field(default_factory=dict)
     """Usable seeds per method."""
+    interval_at: Callable[[int], Interval] | None = None
+    """The interval as if every method had so many seeds."""
     missing: list[str] = field(default_factory=list)
     """Files, from results/<scale>."""
     obstacles: list[str] = field(default_factory=list)
@@ -64,12 +72,18 @@ class Finding:
         self.verdict, self.reason = "inconclusive", "the interval includes the threshold"
         if obstacles:
             self.reason = "; ".join(obstacles)
-        elif not (math.isfinite(ends.low) and math.isfinite(ends.high)):
-            self.reason = "no interval could be computed"
+        elif math.isnan(ends.value):
+            self.reason = "no effect could be computed"
+        elif math.isnan(ends.low):
+            self.reason = "the runs do not differ at all, so the spread between them is unknown"
         elif low < ends.low and ends.high < high:
             self.verdict, self.reason = "holds", "the whole interval is on the claimed side"
         elif ends.high < low or high < ends.low:
             self.verdict, self.reason = "does not hold", "the whole interval is on the other side"
+        elif self.interval_at:
+            distance = min(abs(ends.value - threshold) for threshold in (low, high))
+            seeds = seeds_needed(self.interval_at, distance)
+            self.notes.append(f"needs {f'about {seeds}' if seeds else f'more than {MAX_SEEDS}'} seeds")
         self.reason = "; ".join([self.reason, *self.notes])
         return self
 
@@ -92,17 +106,12 @@ def judge(claim: Claim, results: Results) -> Finding:
     match spec:
         case LogitSteps():
             _logit_steps(spec, results, found)
-        case CurveDifference():
-            _curve_difference(claim, spec, results, found)
         case CurveClaim():
-            _one_method(claim, spec, results, found)
+            _curve_claim(claim, spec, results, found)
         case ScoreDifference():
             _score_difference(claim, spec, results, found)
-    ends = found.interval
-    width = ROUNDING * max(1.0, abs(ends.value))
-    if ends.high - ends.low < width and not isinstance(spec, LogitSteps):  # copies are no certainty
-        found.interval = Interval(ends.value)
-        found.obstacles.append("the runs do not differ at all, so the spread between them is unknown")
+    if single := [method for method, seeds in found.seeds.items() if seeds == 1 and method != BASE]:
+        found.obstacles.append(f"one seed of {', '.join(single)}")
     return found.decide(*spec.bounds)
 
 
@@ -122,57 +131,36 @@ def _logit_steps(spec: LogitSteps, results: Results, found: Finding) -> None:
     elif not np.isfinite(rows).all():
         found.obstacles.append("some predicted or realised changes are not finite")
     else:
-        found.interval = block_bootstrap(rows, partial(_statistic, spec.statistic), block=1)
+        found.interval = bootstrap_interval(rows, partial(_statistic, spec.statistic))
         found.notes.append(f"{len(rows)} tokens")
 
 
 # Curves
 
 
-def _one_method(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> None:
-    (rows,) = _curves(claim, spec, results, found).values()
-    values = np.array([_statistic(spec.statistic, one) for one in rows])
-    if not len(values):
+def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> None:
+    curves = _curves(claim, spec, results, found)
+    if not all(curves.values()):
         return
-    found.interval = Interval(float(values.mean()))
-    if not np.isfinite(values).all():
-        found.obstacles.append(f"the {spec.statistic} is undefined on these steps ({min(map(len, rows))} of them)")
-    elif len(values) > 1:
-        found.interval = student_interval([(1.0, values)])
-    elif isinstance(spec, OverSeeds):
-        found.obstacles.append("one seed: the spread between seeds is unknown")
-    elif len(rows[0]) < MIN_STEPS:
-        found.obstacles.append(f"one seed, and {len(rows[0])} steps are too few for an interval within it")
-    else:
-        block = math.ceil(len(rows[0]) ** 0.5)
-        found.interval = block_bootstrap(rows[0], partial(_statistic, spec.statistic), block)
-        found.notes.append("one seed: the interval is over the steps of this run and says nothing about others")
+    groups = []
+    for method, rows in curves.items():
+        values = np.array([_statistic(spec.statistic, one) for one in rows])
+        if not np.isfinite(values).all():
+            found.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps")
+            return
+        groups.append(claim.weights[method] * values)
+    found.interval_at = lambda seeds: seed_interval(groups, seeds=seeds)
+    found.interval = seed_interval(groups)
     if spec.statistic == "correlation":
         low, high = np.clip([found.interval.low, found.interval.high], -1, 1)
         found.interval = replace(found.interval, low=float(low), high=float(high))
-
-
-def _curve_difference(claim: Claim, spec: CurveDifference, results: Results, found: Finding) -> None:
-    curves = _curves(claim, spec, results, found)
-    values = {method: np.array([_statistic(spec.statistic, one) for one in rows]) for method, rows in curves.items()}
-    values = {method: one[np.isfinite(one)] for method, one in values.items()}
-    lacking = [method for method in (*claim.runs, *claim.against) if not len(values[method])]
-    if lacking:
-        if found.seeds[lacking[0]]:
-            found.obstacles.append(f"the {spec.statistic} of {lacking[0]} is undefined on these steps")
-        return
-    groups = [
-        (sign / len(side), values[method]) for sign, side in ((1, claim.runs), (-1, claim.against)) for method in side
-    ]
-    _set_difference(found, groups, [values[method] for method in claim.spread if len(values[method])])
 
 
 def _curves(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> dict[str, list[np.ndarray]]:
     """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all runs share."""
     frames: dict[str, list[pd.DataFrame]] = {method: [] for method in claim.seeds}
     for run in claim.all_runs():
-        of_run = Finding() if run.method in claim.spread else found  # its variance needs only some seeds
-        frame = of_run.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
+        frame = found.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
         frames[run.method] += [] if frame is None else [frame]
     lengths = {len(frame) for seeds in frames.values() for frame in seeds}
     shortest = min(lengths, default=0)
@@ -223,35 +211,41 @@ def _statistic(name: str, rows: np.ndarray) -> float:
 
 
 def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, found: Finding) -> None:
-    scores = _scores(claim, spec, results, found)
-    found.seeds = {method: min(len(scores[model, method]) for model in spec.models) for method in claim.seeds}
-    if not all(found.seeds.values()):
+    samples = _samples(claim, spec, results, found)
+    found.seeds = {method: min(len(samples[model, method]) for model in spec.models) for method in claim.seeds}
+    if not all(samples.values()):
         return
-    weights = {method: 1 / len(claim.runs) / len(spec.models) for method in claim.runs}
-    weights |= {method: -1 / len(claim.against) / len(spec.models) for method in claim.against}
-    groups, problems = [], []
-    for (_, method), seeds in scores.items():
-        means = [np.mean([values.mean() for values in seed.values()]) for seed in seeds]
-        groups.append((weights[method], np.array(means)))
-    for dataset in spec.evaluations:
-        means = [
-            weights[method] * np.mean([seed[dataset] for seed in seeds], axis=0)
-            for (_, method), seeds in scores.items()
-        ]
-        one = np.sum(means, axis=0)  # each problem's difference
-        if len(one) > 1:  # the data sets count alike, so the variance of each one's mean counts by its squared share
-            problems.append((float(one.var(ddof=1)) / len(one) / len(spec.evaluations) ** 2, len(one) - 1))
-    _set_difference(found, groups, problems=problems)
+    strata = [(dataset, *one) for dataset in spec.evaluations for one in _chosen(spec, samples, dataset)]
+    share = 100 / len(spec.models) / len(spec.evaluations)
+    groups = []
+    for model, (method, weight) in product(spec.models, claim.weights.items()):
+        scores = {
+            dataset: with_seeds(method, [problem_scores(spec.metric, seed[dataset]) for seed in samples[model, method]])
+            for dataset in spec.evaluations
+        }
+        groups.append([share * weight * factor * scores[dataset][..., chosen] for dataset, factor, chosen in strata])
+    found.interval_at = lambda seeds: score_interval(groups, seeds=seeds)
+    found.interval = score_interval(groups)
 
 
-def _scores(
+def _chosen(
+    spec: ScoreDifference, samples: dict[tuple[str, str], list[dict[str, Samples]]], dataset: str
+) -> list[tuple[float, Any]]:
+    """(weight, indices of problems) of one data set."""
+    if spec.problems == "all":
+        return [(1.0, slice(None))]
+    rates = np.mean([samples[model, BASE][0][dataset].pass_rates for model in spec.models], axis=0)
+    return thirds(spec.problems, rates)
+
+
+def _samples(
     claim: Claim, spec: ScoreDifference, results: Results, found: Finding
-) -> dict[tuple[str, str], list[dict[str, np.ndarray]]]:
-    """(model, method) -> for each usable seed {data set: points per problem}; all on the same problems."""
-    scores: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
+) -> dict[tuple[str, str], list[dict[str, Samples]]]:
+    """(model, method) -> for each usable seed {data set: counts}; all on the same problems."""
+    found_samples: dict[tuple[str, str], list[dict[str, Samples]]] = {}
     expected: dict[str, tuple[str, int]] = {}
     for run in claim.all_runs():
-        seeds = scores.setdefault((run.model, run.method), [])
+        seeds = found_samples.setdefault((run.model, run.method), [])
         values = {}
         for dataset in spec.evaluations:
             path = run.evaluation_file(results.root, dataset)
@@ -262,31 +256,7 @@ def _scores(
                 name = path.relative_to(results.root)
                 found.obstacles.append(f"{name} has other problems or another K than the rest")
                 break
-            values[dataset] = 100 * _problem_scores(spec.metric, samples)
+            values[dataset] = samples
         else:
             seeds.append(values)
-    return scores
-
-
-def _problem_scores(metric: str, samples: Samples) -> np.ndarray:
-    """[problems], in [-1, 1]."""
-    scores: dict[str, np.ndarray] = {
-        "avg": samples.pass_rates,
-        "pass": samples.solved,
-        "pass_minus_avg": samples.solved - samples.pass_rates,
-        "extremes": np.isin(samples.correct, (0, samples.k)).astype(float),
-    }
-    return scores[metric]
-
-
-def _set_difference(
-    found: Finding,
-    groups: list[tuple[float, np.ndarray]],
-    spread: Sequence[np.ndarray] = (),
-    problems: Sequence[tuple[float, float]] = (),
-) -> None:
-    found.interval = student_interval(groups, spread, problems)
-    if math.isnan(found.interval.low):
-        found.obstacles.append("one seed of each method: the spread between seeds is unknown")
-    elif single := [method for method, seeds in found.seeds.items() if seeds == 1]:
-        found.notes.append(f"one seed of {', '.join(single)}, assumed to vary between seeds as the others do")
+    return found_samples

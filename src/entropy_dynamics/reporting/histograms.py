@@ -14,7 +14,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     """Bars per method: the share of problems with 0, 1, ... K correct samples."""
     frame = solved_frame(experiment, results)
     (dataset,), methods = experiment.evaluations, list(frame["method"].unique())
-    k, problems, seeds = (int(frame[name].max()) for name in ("samples", "problems", "seeds"))
+    k, problems = (int(frame[name].max()) for name in ("samples", "problems"))
     figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
     ax = figure.subplots()
     for place, method in enumerate(methods):
@@ -30,8 +30,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     ax.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=len(methods))
     kind = "toy problems" if results.toy_problems(dataset) else "problems"
-    resampled = "problems and seeds" if seeds > 1 else "problems"
-    note = f"{problems} {kind}; whiskers: {LEVEL:.0%} intervals, bootstrap over {resampled}"
+    note = f"{problems} {kind}; whiskers: {LEVEL:.0%} intervals over {experiment.seeds} and over problems"
     add_footer(figure, [*what_ran(experiment, results), note])
     return figure, frame
 

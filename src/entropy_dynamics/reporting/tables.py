@@ -9,7 +9,7 @@ import pandas as pd
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
-from entropy_dynamics.analysis.statistics import DRAWS, LEVEL, Interval
+from entropy_dynamics.analysis.statistics import LEVEL, PAIRED
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_text
 
@@ -59,12 +59,12 @@ class CellLine:
 
 
 def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list[CellLine]:
-    lines = [CellLine(f"{row[name]:.1f}", f"[{row[f'{name}_low']:.1f}, {row[f'{name}_high']:.1f}]")]
+    lines = [CellLine(f"{row[name]:.1f}", _brackets(row[f"{name}_low"], row[f"{name}_high"], ".1f"))]
     difference, low, high = (row[f"{name}_difference{end}"] for end in ("", "_low", "_high"))
     compared = not pd.isna(difference)
     if compared:
-        bold = Interval(difference, low, high).excludes_zero
-        lines.append(CellLine(f"{difference:+z.1f}", f"[{low:+z.1f}, {high:+z.1f}]", bold=bold))
+        bold = row[f"{name}_difference_p"] < 1 - LEVEL
+        lines.append(CellLine(f"{difference:+z.1f}", _brackets(low, high, "+z.1f"), bold=bold))
     paper = row[f"{name}_paper"]
     if not pd.isna(paper):
         gain = paper - rows.loc[(row["model"], baseline), f"{name}_paper"] if compared else np.nan
@@ -72,13 +72,17 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
     return lines
 
 
+def _brackets(low: float, high: float, form: str) -> str:
+    return "" if np.isnan(low) else f"[{low:{form}}, {high:{form}}]"
+
+
 def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
     """The content of the table, the models that ran, and what its intervals cover."""
     baseline = results.method_label(experiment.spec.baseline)
-    if experiment.seeds != "one seed":
-        drawn = f"bootstrap over {experiment.seeds} and over problems, {DRAWS:,} draws"
-    else:
-        drawn = f"bootstrap over problems, {DRAWS:,} draws; one seed: another training run may differ by more"
+    tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
+    covered = f"Student's t over {experiment.seeds}{', paired,' if PAIRED else ''} and over problems"
+    if experiment.seeds == "one seed":
+        covered = "over problems for the untrained model, none for one seed of a trained one"
     sets = []
     for dataset in experiment.evaluations:
         problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
@@ -88,8 +92,8 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
         f"{experiment.spec.title}, at the {results.scale} scale.",
         f"Models: {'; '.join(frame['model_that_ran'].unique())}.",
         f"Problems: {'; '.join(sets)}.",
-        f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({drawn}); its difference to {baseline} "
-        "on the same problems, bold where that interval excludes zero (one in ten to twenty would by chance alone); "
+        f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
+        f"on the same problems, bold where it differs from zero after Holm's correction for {tests} comparisons; "
         f"the paper's score with its difference to the paper's {baseline}.",
     ]
     if not all(results.model(model).is_the_papers for model in experiment.models):
