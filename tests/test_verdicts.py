@@ -8,6 +8,7 @@ import pytest
 
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.problem_scores import mean_along
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.analysis.verdicts import judge
@@ -261,6 +262,12 @@ def test_competitive_is_against_the_mean_of_the_four(tmp_path):
         write_scores(tmp_path, method, [level] * 3)
     found = finding("competitive_clip_b", tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(5, abs=1.5))
+
+
+def test_scores_along_training():
+    """Two problems at steps 0, 50 and 200, by hand."""
+    scores = np.array([[0.0, 0.0], [1.0, 0.5], [1.0, 1.0]])
+    assert mean_along(scores, np.array([0, 50, 200])) == pytest.approx([0.875, 0.625])
 
 
 # Missing and damaged files
