@@ -114,7 +114,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     click(browser, row_of("Table 1. ") + "//a[1]")
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))
     shown = " ".join(browser.find_element("tag name", "body").text.split())
-    score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "clip_b")]
+    score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
     assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
     assert "paper 49.68" in shown
     assert "toy Qwen2 for Qwen2.5-7B-Instruct" in shown

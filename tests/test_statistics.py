@@ -72,7 +72,7 @@ def test_one_seed_has_no_interval(paired):
 )
 def test_coverage_over_seeds(seeds, spread, limits):
     rng = np.random.default_rng(0)
-    groups = [sd * rng.standard_normal((100_000, n)) for sd, n in zip(spread, seeds, strict=True)]
+    groups = [sd * rng.standard_normal((30_000, n)) for sd, n in zip(spread, seeds, strict=True)]
     assert limits[0] < coverage(seed_interval([groups[0], -groups[1]]), 0.0) < limits[1]
 
 
@@ -82,7 +82,7 @@ def test_pairing_pays_above_a_correlation(seeds, correlation):
 
     def ratio(rho: float) -> float:
         rng = np.random.default_rng(0)
-        shared, own = rng.standard_normal((50_000, 1, seeds)), rng.standard_normal((50_000, 2, seeds))
+        shared, own = rng.standard_normal((10_000, 1, seeds)), rng.standard_normal((10_000, 2, seeds))
         pairs = rho**0.5 * shared + (1 - rho) ** 0.5 * own
         a, b = pairs[:, 0], pairs[:, 1]
         found = [seed_interval([a, -b], paired=paired) for paired in (True, False)]
@@ -99,7 +99,7 @@ def test_power_at_the_detectable_effect(seeds):
     """`detectable` of the true standard error: the effect that is found nine times in ten."""
     rng = np.random.default_rng(0)
     effect = Interval.of_error(0.0, seeds**-0.5, seeds - 1).detectable
-    found = seed_interval([rng.normal(effect, 1, (100_000, seeds))])
+    found = seed_interval([rng.normal(effect, 1, (50_000, seeds))])
     assert np.mean(found.low > 0) == pytest.approx(0.9, abs=0.004)
     assert Interval.of_error(0.0, 1.0, math.inf).detectable == pytest.approx(1.960 + 1.282, abs=1e-3)
 

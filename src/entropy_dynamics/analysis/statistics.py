@@ -21,8 +21,8 @@ DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
 # Runs of two methods with the same seed share the order of prompts and the first step's random numbers. Pairing them
 # halves the degrees of freedom, so it narrows an interval only if their results correlate by more than about 0.4 with
-# three seeds and 0.2 with five (tests/test_statistics.py). Trial runs gave no such correlation. To be decided on pilot
-# seeds only, and for all tables and claims at once.
+# three seeds and 0.2 with five (tests/test_statistics.py). True only if pilot seeds correlate more, for all tables and
+# claims at once.
 PAIRED = False
 
 Number = Any  # a float, or an array of them if there are axes in front
