@@ -3,13 +3,16 @@
 import copy
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema import ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
@@ -53,6 +56,39 @@ def smoke_project(tmp_path_factory) -> Path:
             assert run.returncode == 0, run.stdout + run.stderr
             project.rename(shared / "smoke")
     return shared / "smoke"
+
+
+@dataclass(frozen=True)
+class SmallResults:
+    """Problems, a barely trained model and pass rates at the smoke scale with `settings`: what training needs."""
+
+    folder: Path
+    settings: tuple[str, ...]
+    model: str = "qwen2.5-7b-instruct"
+
+
+@pytest.fixture(scope="session")
+def prepared_results(tmp_path_factory) -> SmallResults:
+    settings = (
+        *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+        *("data.evaluation.dapo500.size=2", f"toy_models[{SmallResults.model}].warm_start.steps=1"),
+        *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
+        *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
+        *("training.validation_problems=1", "training.validation_samples=2"),
+    )
+    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in settings for word in ("--set", one)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
+            assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
+    return made
+
+
+@pytest.fixture
+def small_results(prepared_results, tmp_path) -> SmallResults:
+    """A test's own copy."""
+    shutil.copytree(prepared_results.folder, tmp_path, dirs_exist_ok=True)
+    return replace(prepared_results, folder=tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.distributed.devices import claim_devices
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import Unfinished, UserError
 
 if TYPE_CHECKING:
     from entropy_dynamics.config import Config
@@ -41,7 +41,7 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
         UserError: the machine has too few GPUs, or a rank failed.
     """
     hardware = config.hardware
-    with claim_devices(hardware.device, hardware.ranks):
+    with claim_devices(hardware.device, hardware.ranks, hardware.runs_per_gpu):
         start_ranks(hardware.ranks, [sys.executable, "-m", "entropy_dynamics.cli", *arguments])
 
 
@@ -49,14 +49,16 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
     """Run `command` on `count` ranks and wait for them. When this returns or raises, all have ended.
 
     Rank 0 writes to this terminal. Of another rank only the end of its stderr is shown, if it is the first to fail.
+    SIGURG is passed on to all ranks.
 
     Raises:
+        Unfinished: a rank did.
         UserError: a rank failed; the message has its number and its exit code or signal.
         KeyboardInterrupt: Ctrl-C.
         SystemExit: SIGTERM.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder, _exit_on_sigterm():
+    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder, _signals_handled(ranks):
         logs = [Path(folder, f"rank{rank}.log") for rank in range(count)]
         try:
             for rank, log in enumerate(logs):
@@ -65,6 +67,8 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
         finally:
             _stop(ranks)
         if failed is not None:
+            if ranks[failed].returncode == Unfinished.EXIT_CODE:
+                raise Unfinished
             if failed > 0:
                 for line in logs[failed].read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]:
                     print(f"rank {failed}: {line}", file=sys.stderr)
@@ -112,16 +116,24 @@ def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
+def _signals_handled(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Exit on SIGTERM, and pass SIGURG on to `ranks`."""
+
     def end(*_: object) -> None:
         print("ended by SIGTERM; the ranks were stopped", file=sys.stderr)
         raise SystemExit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, end)
+    def pass_on(*_: object) -> None:
+        for process in ranks:
+            process.send_signal(signal.SIGURG)
+
+    handlers = {signal.SIGTERM: end, signal.SIGURG: pass_on}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _describe(rank: int, count: int, code: int) -> str:

@@ -1,0 +1,68 @@
+"""Training that ends before its last step, for its time limit or on SIGURG, and resumes: to the same bytes."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.training.time_limit import MARGIN, TimeLimit
+from fault_harness import differences
+
+STEPS = 12
+
+
+def command(small_results, *settings: str) -> list[str]:
+    return [
+        *("train", "--scale", "smoke", "--results", str(small_results.folder), *small_results.settings),
+        *("--model", small_results.model, "--method", "clip_b", "--seed", "0", "--set", f"training.steps={STEPS}"),
+        *(word for setting in settings for word in ("--set", setting)),
+    ]
+
+
+def resumed(run: list[str], capfd, folder: Path) -> int:
+    """Run `command` to its end; the step that it resumed at."""
+    assert main(run) == 0
+    assert not list(folder.glob("checkpoints/**/*.safetensors"))
+    return int(re.search(r"resumes from the checkpoint after step (\d+)$", capfd.readouterr().err, re.MULTILINE)[1])
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_sigurg_ends_a_run_at_a_checkpoint(small_results, monkeypatch, capfd, ranks):
+    """On two ranks only their parent is signalled, as by a user who looks for the command that was typed."""
+    monkeypatch.chdir(ROOT)
+    settings = [f"hardware.ranks={ranks}"] if ranks else []
+    run, results = command(small_results, *settings), small_results.folder / "smoke"
+    assert main(run) == 0
+    out = results / "runs" / small_results.model / "clip_b" / "seed0"
+    undisturbed = out.rename(small_results.folder / "undisturbed")
+    capfd.readouterr()
+
+    process = subprocess.Popen([sys.executable, "-m", "entropy_dynamics.cli", *run], stderr=subprocess.PIPE, text=True)
+    first = process.stderr.readline()
+    assert " 1/12 " in first
+    process.send_signal(signal.SIGURG)
+    said = [line for line in process.stderr.read().splitlines() if not re.search(r" \d+/12 ", line)]
+    assert process.wait() == 75
+    [step] = re.fullmatch(r"note: ends .* after step (\d+); the same command resumes it", "\n".join(said)).groups()
+    assert not out.exists()
+
+    assert resumed(run, capfd, results) == int(step) < STEPS
+    assert differences(out, undisturbed) == []
+
+
+def test_the_time_limit_of_a_slurm_job(monkeypatch):
+    """The run ends when another step, twice as long as the longest so far, and a checkpoint would not fit."""
+    clock = iter([1000.0, 1100.0, 1300.0, 1301.0, 3000.0, 4000.0])  # steps of 100, 200 and 1 seconds
+    monkeypatch.setattr("entropy_dynamics.training.time_limit.time", SimpleNamespace(time=clock.__next__))
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(1700 + MARGIN)))
+    limit = TimeLimit(Ranks())
+    assert [limit.reached() for _ in range(3)] == [False, False, True]
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert not TimeLimit(Ranks()).reached()
