@@ -144,7 +144,7 @@ SMALL = [
 def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
     config, layout, ranks = load_config("smoke", MODEL, method, SMALL), Layout(tmp_path), Ranks(device=DEVICE)
     build_problem_sets(config.data, layout.data)
-    prepare_model(config, layout)
+    prepare_model(config, layout, DEVICE)
     rates = measure_pass_rates(config, layout, ranks)
     assert (rates["samples"] == 2).all()
 

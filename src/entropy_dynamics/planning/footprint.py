@@ -158,7 +158,8 @@ def training_memory(config: StageConfig) -> dict[str, float]:
 
 def misfit(config: StageConfig, stage: str) -> str | None:
     """The first requirement that exceeds a GPU, or None."""
-    available, phases = config.plan.hardware.memory_gib, memory(config, stage)
+    available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
+    phases = memory(config, stage)
     for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB
         if needed > available:
