@@ -66,6 +66,14 @@ class SmallResults:
     settings: tuple[str, ...]
     model: str = "qwen2.5-7b-instruct"
 
+    def run(self, method: str) -> Path:
+        return self.folder / "smoke" / "runs" / self.model / method / "seed0"
+
+    def train(self, method: str) -> list[str]:
+        """The command of a run."""
+        of_a_run = ("--model", self.model, "--method", method, "--seed", "0")
+        return ["train", "--scale", "smoke", "--results", str(self.folder), *of_a_run, *self.settings]
+
 
 @pytest.fixture(scope="session")
 def prepared_results(tmp_path_factory) -> SmallResults:

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,29 +17,14 @@ from fault_harness import differences
 STEPS = 12
 
 
-def command(small_results, *settings: str) -> list[str]:
-    return [
-        *("train", "--scale", "smoke", "--results", str(small_results.folder), *small_results.settings),
-        *("--model", small_results.model, "--method", "clip_b", "--seed", "0", "--set", f"training.steps={STEPS}"),
-        *(word for setting in settings for word in ("--set", setting)),
-    ]
-
-
-def resumed(run: list[str], capfd, folder: Path) -> int:
-    """Run `command` to its end; the step that it resumed at."""
-    assert main(run) == 0
-    assert not list(folder.glob("checkpoints/**/*.safetensors"))
-    return int(re.search(r"resumes from the checkpoint after step (\d+)$", capfd.readouterr().err, re.MULTILINE)[1])
-
-
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_sigurg_ends_a_run_at_a_checkpoint(small_results, monkeypatch, capfd, ranks):
     """On two ranks only their parent is signalled, as by a user who looks for the command that was typed."""
     monkeypatch.chdir(ROOT)
-    settings = [f"hardware.ranks={ranks}"] if ranks else []
-    run, results = command(small_results, *settings), small_results.folder / "smoke"
+    run = [*small_results.train("clip_b"), "--set", f"training.steps={STEPS}"]
+    run += ["--set", f"hardware.ranks={ranks}"] if ranks else []
     assert main(run) == 0
-    out = results / "runs" / small_results.model / "clip_b" / "seed0"
+    out = small_results.run("clip_b")
     undisturbed = out.rename(small_results.folder / "undisturbed")
     capfd.readouterr()
 
@@ -53,7 +37,10 @@ def test_sigurg_ends_a_run_at_a_checkpoint(small_results, monkeypatch, capfd, ra
     [step] = re.fullmatch(r"note: ends .* after step (\d+); the same command resumes it", "\n".join(said)).groups()
     assert not out.exists()
 
-    assert resumed(run, capfd, results) == int(step) < STEPS
+    assert main(run) == 0
+    assert int(step) < STEPS
+    assert f"resumes from the checkpoint after step {step}\n" in capfd.readouterr().err
+    assert not (small_results.folder / "smoke" / "checkpoints" / small_results.model / "clip_b").exists()
     assert differences(out, undisturbed) == []
 
 

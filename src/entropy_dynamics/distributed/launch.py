@@ -1,12 +1,14 @@
 """Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
 
-Not torchrun: with any rendezvous its ranks meet through a TCP store that listens on all interfaces; they outlive it if
-it is killed; and it reports a failure as a table, half a minute later if a rank hangs.
+Only ranks on several nodes are started by torchrun: with any rendezvous its ranks meet through a TCP store that listens
+on all interfaces; they outlive it if it is killed; and it reports a failure as a table, half a minute later if a rank
+hangs.
 """
 
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 SHOWN_LINES = 40  # of a failed rank's stderr
+FIRST_PORT, PORTS = 20_000, 10_000  # of the rendezvous of several nodes, by job; below those that Linux assigns
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -38,9 +41,13 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
     Raises:
-        UserError: the machine has too few GPUs, or a rank failed.
+        Unfinished: see `start_ranks`.
+        UserError: the machine has too few GPUs, there are no nodes, or a rank failed.
     """
     hardware = config.hardware
+    if hardware.nodes > 1:
+        _run_on_nodes(hardware.nodes, hardware.ranks // hardware.nodes, ["-m", "entropy_dynamics.cli", *arguments])
+        return
     with claim_devices(hardware.device, hardware.ranks, hardware.runs_per_gpu):
         start_ranks(hardware.ranks, [sys.executable, "-m", "entropy_dynamics.cli", *arguments])
 
@@ -73,6 +80,25 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
                 for line in logs[failed].read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]:
                     print(f"rank {failed}: {line}", file=sys.stderr)
             raise UserError(_describe(failed, count, ranks[failed].returncode))
+
+
+def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
+    """Run `python <arguments>` under a torchrun per node of this SLURM job; they meet at a port of this node."""
+    if (job := os.environ.get("SLURM_JOB_ID")) is None:
+        raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
+    srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
+    meeting = f"{socket.gethostname()}:{FIRST_PORT + int(job) % PORTS}"
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={nodes}",
+        f"--nproc-per-node={ranks_per_node}",
+    ]
+    torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={job}"]
+    code = subprocess.run([*srun, "--kill-on-bad-exit=1", *torchrun, *arguments]).returncode
+    if code:
+        raise UserError(f"srun ended with exit code {code} (the messages of the ranks are above)")
 
 
 def end_with_parent() -> None:
