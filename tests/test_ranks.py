@@ -25,8 +25,8 @@ RUN = {  # number of ranks -> what they run in one launch; untied weights concer
         *(f"tied/{case}" for case in (*CASES, "checkpoint-save", "checkpoint-resume")),
         *(f"untied/{case}" for case in ("scoring_pass", "ppo", "checkpoint-save", "checkpoint-resume")),
     ],
-    1: ["tied/scoring_pass", "tied/checkpoint-resume"],
     4: ["nodes/reduced", "nodes/ppo", "nodes/checkpoint-save", "nodes/checkpoint-resume"],  # on two nodes
+    1: ["tied/scoring_pass", "tied/checkpoint-resume", "nodes/checkpoint-resume"],
 }
 
 
@@ -98,7 +98,7 @@ def test_bfloat16_stays_near_and_keeps_fp32_master_weights(root):
 
 
 @pytest.mark.parametrize(
-    ("model", "saved", "ranks"), [("tied", 2, 1), ("tied", 2, 2), ("untied", 2, 2), ("nodes", 4, 4)]
+    ("model", "saved", "ranks"), [("tied", 2, 1), ("tied", 2, 2), ("untied", 2, 2), ("nodes", 4, 4), ("nodes", 4, 1)]
 )
 def test_a_checkpoint_resumes_on_as_many_ranks_or_on_another_number(model, saved, ranks, root):
     whole = on_ranks(saved, f"{model}/checkpoint-save", root)
