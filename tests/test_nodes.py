@@ -49,7 +49,7 @@ def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, 
     assert main(run) == 2
     said = capfd.readouterr().err
     assert said.startswith("srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ")
-    assert "ends before its time limit, after step 1; the same command resumes it" in said
+    assert "ends early, at a checkpoint after step 1; the same command resumes it" in said
     assert said.endswith("error: srun ended with exit code 1 (the messages of the ranks are above)\n")
 
     monkeypatch.delenv("SLURM_JOB_END_TIME")

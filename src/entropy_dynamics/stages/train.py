@@ -182,7 +182,7 @@ def _run(
                 if ends or (every and len(rows) % every == 0):
                     checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
                 if ends:
-                    _note(f"ends before its time limit, after step {len(rows)}; the same command resumes it", ranks)
+                    _note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it", ranks)
                     ranks.barrier()  # the first rank to exit ends the others
                     raise Unfinished
         except NotFiniteError as error:
