@@ -203,7 +203,9 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
     else:
         theory = stage == "theory"  # an evaluation of a few problems in one process, which loads the model in fp32
         job = Job("evaluate", (config,)).on(1) if theory else Job(stage, (config,))
-        host = job.host + BYTES["float32"] * parameters(config.model.shape) if theory else job.host / config.hardware.nodes
+        host = (
+            job.host + BYTES["float32"] * parameters(config.model.shape) if theory else job.host / config.hardware.nodes
+        )
         gpus, minutes = job.gpus, config.plan.safety * 60 * job.hours
     minutes = min(minutes, 60 * config.plan.max_job_hours)
     return {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
