@@ -1,6 +1,6 @@
 """The first hour on a GPU, in stages of at most ten minutes: docs/gpu.md.
 
-    PYTHONPATH=src python benchmarks/gpu_check.py kernels
+    PYTHONPATH=src python benchmarks/gpu_check.py kernels training
 
 Each stage writes <out>/<stage>.json and rewrites it after every result, so that a stage that is stopped keeps what it
 has. `--tiny` runs the same code on a CPU with the smallest shapes.
@@ -46,7 +46,7 @@ STAGES = {"tests": tests, "kernels": kernels, "training": training, "end_to_end"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stage", choices=[*STAGES, "all"])
+    parser.add_argument("stages", nargs="*", choices=[*STAGES, []], metavar="STAGE", help=f"of {', '.join(STAGES)}")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/<name of the GPU>")
     parser.add_argument("--work", type=Path, default=Path("results/gpu-check"), help="runs, models and logs")
     parser.add_argument("--minutes", type=float, default=9, help="time budget of a stage (default: 9)")
@@ -55,7 +55,7 @@ def main() -> int:
     options = parser.parse_args()
     gpu = (hardware()["gpus"] or ["cpu"])[0].lower().replace(" ", "-")
     out, complete = options.out or Path("benchmarks/results", gpu), True
-    for name in STAGES if options.stage == "all" else [options.stage]:
+    for name in options.stages or STAGES:
         check = Check(name, out, options.work, options.minutes, options.processes, options.tiny)
         STAGES[name](check)
         complete &= check.found["complete"]

@@ -9,19 +9,16 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
 from entropy_dynamics import methods
 from entropy_dynamics.distributed.launch import RENDEZVOUS, end_with_parent
 from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.provenance import hardware
+from entropy_dynamics.results.provenance import provenance
 
 MODEL = "qwen2.5-7b-instruct"
-PACKAGES = ("torch", "transformers", "triton", "numpy", "pandas", "pydantic", "omegaconf", "trl")
 PRELOADED = ["transformers.modeling_utils", "entropy_dynamics.stages.train", "entropy_dynamics.stages.evaluate"]
 PRELOADED += [f"entropy_dynamics.methods.{module.name}" for module in pkgutil.iter_modules(methods.__path__)]
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -40,7 +37,7 @@ class Check:
         if tiny:
             self.context.set_forkserver_preload(PRELOADED)
         self.found: dict[str, Any] = {"stage": stage, "complete": False, "tiny": tiny}
-        self.write(hardware=hardware(), versions={"python": python_version()} | _versions())
+        self.write(**provenance([]))
 
     def left(self) -> float:
         """Seconds of the time budget that are left."""
@@ -101,13 +98,3 @@ def _measure(target: Callable[[Case], Case], case: Case, result: Path) -> None:
 
 def end_of(log: Path, lines: int = 30) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

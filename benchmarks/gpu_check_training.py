@@ -85,7 +85,7 @@ def measure_steps(case: Case) -> Case:
     trainer.step(0)  # Adam's moments exist from the second step on
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    rows = [_timed(trainer) for _ in range(case["repeats"])]
+    rows = [_timed(trainer) for _ in range(case.get("repeats", 1))]
     peak = torch.cuda.max_memory_allocated() / GIB if on_gpu else None
     kernels = _profiled(trainer, on_gpu)
     ranks.close()

@@ -38,7 +38,7 @@ def write_random_model(shape: ShapeConfig, directory: Path) -> None:
 
 
 class RandomResponses(Sampler):
-    """Responses of 1/8 of the limit to the limit, the same in every step."""
+    """In place of an engine: random responses of 1/8 of the limit to the limit, the same in every step."""
 
     def __init__(self, vocabulary: int):
         self.vocabulary = vocabulary
