@@ -19,7 +19,12 @@ from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import provenance
 
 MODEL = "qwen2.5-7b-instruct"
-PRELOADED = ["transformers.modeling_utils", "entropy_dynamics.stages.train", "entropy_dynamics.stages.evaluate"]
+PRELOADED = [
+    "transformers.modeling_utils",
+    "pyarrow.dataset",
+    "entropy_dynamics.stages.train",
+    "entropy_dynamics.stages.evaluate",
+]
 PRELOADED += [f"entropy_dynamics.methods.{module.name}" for module in pkgutil.iter_modules(methods.__path__)]
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 Case = dict[str, Any]

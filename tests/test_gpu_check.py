@@ -12,7 +12,6 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.toy import build_toy_model
 
-SCRIPT = str(ROOT / "benchmarks" / "gpu_check.py")
 WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
@@ -31,16 +30,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 
-def gpu_check(out, *arguments, extra_path=()):
-    paths = [*map(str, extra_path), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, SCRIPT, *arguments, "--tiny", "--out", str(out), "--work", str(out / "work")]
-    return subprocess.run(
-        [*command, "--processes", "2"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-    )
+NAMES = ("kernels", "training", "end_to_end", "seeds")
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +38,16 @@ def records(tmp_path_factory):
     """The records of all stages but `tests`."""
     out = tmp_path_factory.mktemp("gpu-check")
     (out / "sitecustomize.py").write_text(WITHOUT)
-    names = ("kernels", "training", "end_to_end", "seeds")
-    run = gpu_check(out, *names, extra_path=[out])
-    found = {name: json.loads((out / f"{name}.json").read_text()) for name in names}
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), *NAMES, "--tiny", "--processes", "2"]
+    paths = [str(out), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    run = subprocess.run(
+        [*command, "--out", str(out), "--work", str(out / "work")],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+    )
+    found = {name: json.loads((out / f"{name}.json").read_text()) for name in NAMES}
     assert run.returncode == 0, run.stdout + run.stderr + json.dumps(found, indent=1)
     return found
 
@@ -94,9 +91,7 @@ def test_end_to_end_reaches_table_1_and_a_killed_run_resumes(records):
     assert record["resumed_against_undisturbed"] == {"steps": 6, "weights": 0, "entropy_nats": 0}
     models = load_config("gpu-toy", configs=ROOT / "configs").models
     assert [(row["model"], row["method"]) for row in record["table1"]] == [
-        (model, method)
-        for model in load_config("gpu-toy", configs=ROOT / "configs").models
-        for method in ("base", "grpo", "clip_b", "clip_v")
+        (model, method) for model in models for method in ("base", "grpo", "clip_b", "clip_v")
     ]
     assert len(record["runs"]) == 6
     assert all(run["avg_at_k"].keys() == {"aime24", "aime25", "dapo500"} for run in record["runs"])
@@ -110,18 +105,31 @@ def test_seeds_continue_what_end_to_end_left(records):
     assert {entry["count"] for entry in records["seeds"]["final_entropy_nats"].values()} == {2}
 
 
-def test_a_stage_without_time_is_incomplete_and_keeps_its_record(tmp_path):
-    run = gpu_check(tmp_path, "training", "--minutes", "0")
-    record = json.loads((tmp_path / "training.json").read_text())
-    assert run.returncode == 1
+@pytest.fixture
+def stage(monkeypatch, tmp_path):
+    """`stage(name, minutes)` runs a stage in this process and returns its record."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    import gpu_check
+
+    def run(name, minutes):
+        check = gpu_check.Check(name, tmp_path, tmp_path / "work", minutes, 2, True)
+        gpu_check.STAGES[name](check)
+        return json.loads(check.file.read_text())
+
+    return run
+
+
+def test_a_stage_without_time_is_incomplete_and_keeps_its_record(stage):
+    record = stage("training", 0)
     assert not record["complete"]
     assert len(record["left_out"]) == 2
     assert record["extrapolated"] == []
 
 
-def test_tests_marked_gpu_are_skipped_with_a_reason(tmp_path):
-    gpu_check(tmp_path, "tests")
-    record = json.loads((tmp_path / "tests.json").read_text())
+def test_tests_marked_gpu_are_skipped_with_a_reason(stage):
+    record = stage("tests", 9)
     assert record["complete"], record["log"]
     assert record["passed"] + record["failed"] + record["skipped"] == len(record["tests"]) > 30
     names = " ".join(one["test"] for one in record["tests"])
