@@ -38,7 +38,16 @@ def records(tmp_path_factory):
     """The records of all stages but `tests`."""
     out = tmp_path_factory.mktemp("gpu-check")
     (out / "sitecustomize.py").write_text(WITHOUT)
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), *NAMES, "--tiny", "--processes", "2"]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "gpu_check.py"),
+        *NAMES,
+        "--tiny",
+        "--processes",
+        "2",
+        "--minutes",
+        "30",
+    ]
     paths = [str(out), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [*command, "--out", str(out), "--work", str(out / "work")],
