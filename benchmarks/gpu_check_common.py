@@ -9,6 +9,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import provenance
 
 MODEL = "qwen2.5-7b-instruct"
-PRELOADED = [
+IMPORTED = [
     "transformers.modeling_utils",
     "pyarrow.dataset",
     "entropy_dynamics.stages.train",
     "entropy_dynamics.stages.evaluate",
 ]
-PRELOADED += [f"entropy_dynamics.methods.{module.name}" for module in pkgutil.iter_modules(methods.__path__)]
+IMPORTED += [f"entropy_dynamics.methods.{module.name}" for module in pkgutil.iter_modules(methods.__path__)]
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 Case = dict[str, Any]
 
@@ -37,10 +38,10 @@ class Check:
         self.file, self.work, self.processes, self.tiny = out / f"{stage}.json", work, processes, tiny
         self.start_time, self.seconds = time.monotonic(), 60 * minutes
         work.mkdir(parents=True, exist_ok=True)
-        # A rehearsal imports torch once for all its processes; on a GPU, what an import does may not survive a fork.
-        self.context = multiprocessing.get_context("forkserver" if tiny else "spawn")
-        if tiny:
-            self.context.set_forkserver_preload(PRELOADED)
+        # A process that has used a GPU must not fork; a rehearsal saves its processes the imports.
+        self.context = multiprocessing.get_context("fork" if tiny else "spawn")
+        for module in IMPORTED if tiny else ():
+            import_module(module)
         self.found: dict[str, Any] = {"stage": stage, "complete": False, "tiny": tiny}
         self.write(**provenance([]))
 

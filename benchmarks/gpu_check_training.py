@@ -31,6 +31,13 @@ from random_model import RandomResponses, alternating, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
 KERNELS = 15  # of the profile, the most expensive ones
+VARIANTS = [  # method, activation checkpointing, compilation of the blocks
+    ("grpo", "full", "false"),
+    ("clip_b", "full", "false"),
+    ("grpo", "selective", "false"),
+    ("grpo", "selective", "true"),
+    ("grpo", "none", "false"),
+]
 SETTINGS = [  # of the paper's scale, on one GPU: 128 responses of 1,500 tokens on average
     *("hardware.ranks=1", "engine.name=native", "training.prompts_per_step=8", "sampling.max_new_tokens=2667"),
     *("training.validation_every=0", "training.entropy_change_every=0"),
@@ -43,14 +50,13 @@ TINY = [
 
 
 def training(check: Check) -> None:
-    repeats, depths, variants = 4, (4, 7), (("grpo", True), ("clip_b", True), ("grpo", False))
-    settings = [*SETTINGS, f"plan.gpu={_row() or 'A100'}"]
+    settings, repeats, depths, variants = [*SETTINGS, f"plan.gpu={_row() or 'A100'}"], 4, (4, 7), VARIANTS
     if check.tiny:
-        repeats, depths, variants, settings = 1, (1, 2), (("clip_b", True),), [*settings, *TINY]
+        settings, repeats, depths, variants = [*settings, *TINY], 1, (1, 2), VARIANTS[1:2]
     cases = [
         {"scale": "paper", "method": method, "layers": layers, "repeats": repeats}
-        | {"overrides": [*settings, f"training.activation_checkpointing={str(recompute).lower()}"]}
-        for method, recompute in variants
+        | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
+        for method, recomputed, compiled in variants
         for layers in depths
     ]
     check.measure(measure_steps, cases)
@@ -119,6 +125,7 @@ def extrapolated(shallow: Case, deep: Case) -> Case:
     return {
         "method": shallow["method"],
         "activation_checkpointing": config.training.activation_checkpointing,
+        "compile": config.training.compile,
         "layers": FULL,
         "train_seconds": seconds,
         "tokens_per_second": shallow["tokens"] / seconds,
