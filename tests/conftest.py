@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from entropy_dynamics.cli import main
+from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.config.schema import ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
@@ -29,6 +30,7 @@ from project_copy import copy_project, snakemake
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
+METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
 pytest_plugins = ["recorded_results"]  # results to try `verify` on
 
 
@@ -190,5 +192,21 @@ def make_trainer(prompts, tokenizer) -> Callable:
             validate=validate,
             ranks=ranks,
         )
+
+    return make
+
+
+@pytest.fixture
+def trainer_on(make_trainer):
+    """`trainer_on(device, method, model)`: a trainer with the settings of the method's file."""
+
+    def make(device, name, model, **changes):
+        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=ROOT / "configs")
+        training = config.training
+        own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
+        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
+        ranks = Ranks(device=device)
+        params = config.method.params.model_dump()
+        return make_trainer(model.to(device), config.method.name, params=params, ranks=ranks, **(own | changes))
 
     return make
