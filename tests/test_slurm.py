@@ -97,7 +97,10 @@ def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
 
 @pytest.mark.parametrize(
     ("nodes", "geometry", "said"),
-    [(1, (None, None), " of 2 ended with exit code 2"), (2, ("2", "1"), "error: srun ended with exit code 1")],
+    [
+        (1, (None, None), " of 2 ended with exit code 2"),
+        pytest.param(2, ("2", "1"), "error: srun ended with exit code 1", marks=pytest.mark.long),
+    ],
 )
 def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, nodes, geometry, said):
     """Both of its ranks end with an error, before they read anything: this machine has no GPUs."""
@@ -126,6 +129,7 @@ def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, no
     assert not (cluster.project / target).exists()
 
 
+@pytest.mark.long
 def test_a_run_that_meets_its_time_limit_resumes_in_the_next_job(tmp_path):
     """The limit of three minutes leaves no time for another step, so each job takes one of the three steps."""
     settings = "training: {steps: 3, prompts_per_step: 2}\nplan: {max_job_hours: 0.05}\n"
