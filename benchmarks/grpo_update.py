@@ -2,8 +2,8 @@
 
 Both learn from the same random responses, of the same model, in micro-batches of the same number of rows, with one
 optimizer step per batch and the loss averaged over all tokens, in fp32 on a CPU. Each side has its own process, of
-whose peak memory weights, gradients and both moments of Adam take 16 bytes per parameter. Equal gradient norms show that
-the work is the same.
+whose peak memory weights, gradients and both moments of Adam take 16 bytes per parameter. Equal gradient norms show
+that the work is the same.
 """
 
 import argparse
