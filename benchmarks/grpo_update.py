@@ -180,7 +180,7 @@ def main() -> None:
         options.out,
         f"a GRPO update at Qwen2.5-0.5B's shape, {len(lengths)} responses of {min(lengths)} to {max(lengths)} tokens, "
         f"prompts of {PROMPT_TOKENS}, micro-batches of {ROWS} rows, fp32",
-        trl=importlib.metadata.version("trl"),
+        trl_version=importlib.metadata.version("trl"),
         response_tokens=sum(lengths),
         states_gib=states,
         **sides,
