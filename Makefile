@@ -5,7 +5,7 @@ SCALE ?= laptop
 WORKERS ?= 2
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: reproduce smoke rehearsal report test test-vllm test-long lock audit lint clean
+.PHONY: reproduce smoke rehearsal report test test-vllm test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -29,6 +29,10 @@ test-long: .venv/ready  ## what takes minutes to an hour each: runs killed at 50
 
 test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
 	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
+
+# With any Python that has torch: a GPU machine without a network cannot set up .venv.
+gpu-check:  ## the first hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
+	PYTHONPATH=$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) benchmarks/gpu_check.py $(STAGE) $(if $(OUT),--out $(OUT))
 
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal

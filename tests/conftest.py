@@ -3,13 +3,17 @@
 import copy
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.config.schema import ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
@@ -26,6 +30,7 @@ from project_copy import copy_project, snakemake
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
+METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
 pytest_plugins = ["recorded_results"]  # results to try `verify` on
 
 
@@ -53,6 +58,47 @@ def smoke_project(tmp_path_factory) -> Path:
             assert run.returncode == 0, run.stdout + run.stderr
             project.rename(shared / "smoke")
     return shared / "smoke"
+
+
+@dataclass(frozen=True)
+class SmallResults:
+    """Problems, a barely trained model and pass rates at the smoke scale with `settings`: what training needs."""
+
+    folder: Path
+    settings: tuple[str, ...]
+    model: str = "qwen2.5-7b-instruct"
+
+    def run(self, method: str) -> Path:
+        return self.folder / "smoke" / "runs" / self.model / method / "seed0"
+
+    def train(self, method: str) -> list[str]:
+        """The command of a run."""
+        of_a_run = ("--model", self.model, "--method", method, "--seed", "0")
+        return ["train", "--scale", "smoke", "--results", str(self.folder), *of_a_run, *self.settings]
+
+
+@pytest.fixture(scope="session")
+def prepared_results(tmp_path_factory) -> SmallResults:
+    settings = (
+        *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+        *("data.evaluation.dapo500.size=2", f"toy_models[{SmallResults.model}].warm_start.steps=1"),
+        *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
+        *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
+        *("training.validation_problems=1", "training.validation_samples=2"),
+    )
+    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in settings for word in ("--set", one)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
+            assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
+    return made
+
+
+@pytest.fixture
+def small_results(prepared_results, tmp_path) -> SmallResults:
+    """A test's own copy."""
+    shutil.copytree(prepared_results.folder, tmp_path, dirs_exist_ok=True)
+    return replace(prepared_results, folder=tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -146,5 +192,21 @@ def make_trainer(prompts, tokenizer) -> Callable:
             validate=validate,
             ranks=ranks,
         )
+
+    return make
+
+
+@pytest.fixture
+def trainer_on(make_trainer):
+    """`trainer_on(device, method, model)`: a trainer with the settings of the method's file."""
+
+    def make(device, name, model, **changes):
+        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=ROOT / "configs")
+        training = config.training
+        own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
+        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
+        ranks = Ranks(device=device)
+        params = config.method.params.model_dump()
+        return make_trainer(model.to(device), config.method.name, params=params, ranks=ranks, **(own | changes))
 
     return make

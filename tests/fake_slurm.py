@@ -91,7 +91,10 @@ def srun(arguments: list[str]) -> int:
     job = os.environ["SLURM_JOB_ID"]
     asked, command = options(arguments)
     batch = json.loads((FOLDER / f"{job}.json").read_text())
-    tasks = [subprocess.Popen(command) for _ in range(int(asked.get("-n") or batch.get("--gpus", 1)))]
+    limit = os.stat(FOLDER / f"{job}.json").st_mtime + 60 * int(batch["-t"])
+    environment = os.environ | {"SLURM_JOB_END_TIME": str(int(limit))}
+    count = int(asked.get("-n") or asked.get("--ntasks") or batch.get("--gpus", 1))
+    tasks = [subprocess.Popen(command, env=environment) for _ in range(count)]
     note("srun", asked | {"id": int(job), "started": len(tasks)})
     cancel = FOLDER / "cancel"
     if cancel.exists() and cancel.read_text() in batch["--comment"]:

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import METHODS
 from emulated_device import DEVICE, DeviceError, DeviceTensor, emulated_device
-from entropy_dynamics.config import known_names, load_config
+from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling.native import ReplicaSampler
@@ -22,9 +22,7 @@ from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
 from reference import SINGLE_FORWARD
 
-CONFIGS = ROOT / "configs"
 CLOSE = {"rel": 1e-4, "abs": 1e-6, "nan_ok": True}  # operators are cut into others than on the CPU
-METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
 
 
 @pytest.fixture(autouse=True)
@@ -69,22 +67,6 @@ def test_what_pytorch_allows_is_computed_as_on_the_cpu():
 
 
 # ---------------------------------------------------------------- Training
-
-
-@pytest.fixture
-def trainer_on(make_trainer):
-    """`trainer_on(device, method, model)`: a trainer with the settings of the method's file."""
-
-    def make(device, name, model, **changes):
-        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
-        training = config.training
-        own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
-        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
-        ranks = Ranks(device=device)
-        params = config.method.params.model_dump()
-        return make_trainer(model.to(device), config.method.name, params=params, ranks=ranks, **(own | changes))
-
-    return make
 
 
 @pytest.mark.parametrize(
@@ -144,7 +126,7 @@ SMALL = [
 def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
     config, layout, ranks = load_config("smoke", MODEL, method, SMALL), Layout(tmp_path), Ranks(device=DEVICE)
     build_problem_sets(config.data, layout.data)
-    prepare_model(config, layout)
+    prepare_model(config, layout, DEVICE)
     rates = measure_pass_rates(config, layout, ranks)
     assert (rates["samples"] == 2).all()
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from entropy_dynamics.cli import _load_torch
+from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.launch import launched
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
@@ -277,3 +279,21 @@ def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):
     assert run.returncode == 2
     expected = r"((rank 1: )?error: [^\n]+\n){1,2}error: rank [01] of 2 ended with exit code 2 [^\n]+\n"
     assert re.fullmatch(expected, run.stderr), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "backend:native"),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, None),
+    ],
+)
+def test_gpu_memory_is_allocated_in_expandable_segments_unless_the_user_says_otherwise(monkeypatch, own, expected):
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    _load_torch(load_config("paper", configs=ROOT / "configs"))
+    assert os.environ.get("PYTORCH_CUDA_ALLOC_CONF") == expected

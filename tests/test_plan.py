@@ -431,13 +431,14 @@ def test_resources_cover_the_plan():
     plan = planned("paper", "experiments=[table4]")
     host = max(job.host for job in plan.jobs if job.trains)
     hours = {config.method.name: Job("train", (config,)).hours for config in plan.jobs[1].configs}
-    train = resources(paper("ppo_clip_b"), "train")
+    train = resources(paper("ppo_clip_b", "plan.max_job_hours=100"), "train")
     assert train["gpu"] == 8
     assert train["mem_mb"] * 1e6 >= host >= 8 * HOST_PER_RANK + checkpoint_buffers(paper())
     assert train["runtime"] == pytest.approx(2 * 60 * hours["clip_b"], abs=1)
     for stage in ("pass_rates", "evaluate"):
         assert resources(load_config("paper", MODEL, configs=CONFIGS), stage)["gpu"] == 4
     assert all(isinstance(value, int) and value > 0 for value in train.values())
+    assert resources(paper("ppo_clip_b"), "train") == train | {"runtime": 24 * 60}  # it resumes in the next job
 
 
 def test_the_theory_stage_holds_the_model_in_fp32_on_one_gpu():

@@ -10,7 +10,7 @@ from batches import loss_weights, random_batch
 from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method, method_types
-from reference import parameters
+from reference import graded, parameters
 
 
 def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,3 +188,17 @@ def test_the_trainer_feeds_the_state_and_reports_it(make_trainer, model):
     trainer = make_trainer(model, "adaptive_entropy", params={"target": 50.0, "delta": 0.01}, steps=3)
     assert [row["entropy_coefficient"] for row in trainer.run()] == pytest.approx([0.0, 0.01, 0.02])
     assert trainer.method.state_dict() == {"coefficient": pytest.approx(0.03), "active": 1.0}
+
+
+def test_its_bonus_has_the_gradient_of_the_entropy_bonus(make_trainer, model):
+    norms = []
+    for name, params in (
+        ("adaptive_entropy", {"target": 50.0, "delta": 0.02}),
+        ("entropy_bonus", {"coefficient": 0.02}),
+    ):
+        trainer = make_trainer(copy.deepcopy(model), name, params=params)
+        trainer.grade = lambda rollout: graded(True)  # no advantage anywhere
+        trainer.method.observe({"entropy": 0.0})
+        norms.append(trainer.step(0)["grad_norm"])
+    assert norms[0] == pytest.approx(norms[1])
+    assert norms[0] > 0

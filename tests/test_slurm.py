@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
 
 from project_copy import ROOT, SNAKEMAKE, copy_project
 
@@ -14,6 +16,7 @@ pytest.importorskip("snakemake_executor_plugin_slurm", reason="the extra `slurm`
 
 COMMANDS = ["sbatch", "sacct", "srun", "scancel", "sacctmgr", "sinfo", "scontrol", "squeue"]
 MODEL = "results/tiny/models/qwen2.5-7b-instruct/model.json"
+RUN = Path("results/tiny/runs/qwen2.5-7b-instruct/grpo/seed0")
 TINY = """
 extends: laptop
 scale: tiny
@@ -51,16 +54,14 @@ class Cluster:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
         self.environment = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "FAKE_SLURM": str(self.slurm)}
 
-    def make(self, target: str, *arguments: str) -> subprocess.CompletedProcess:
-        command = [SNAKEMAKE, target, "--workflow-profile", "profiles/slurm", *arguments]
-        quick = ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5"]
-        return subprocess.run(
-            [*command, *quick, "--config", "scale=tiny"],
-            cwd=self.project,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
+    def make(self, target: str, *arguments: str, retries: int = 0) -> subprocess.CompletedProcess:
+        command = ["snakemake", target, "--workflow-profile", "profiles/slurm", *arguments]
+        quick = ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "5", "--retries", str(retries)]
+        return self.run(*command, *quick, "--config", "scale=tiny")
+
+    def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess:
+        command = [SNAKEMAKE.with_name(name), *arguments]
+        return subprocess.run(command, cwd=self.project, env=self.environment, capture_output=True, text=True)
 
     def calls(self, command: str) -> list[dict[str, str]]:
         file = self.slurm / f"{command}.jsonl"
@@ -94,9 +95,16 @@ def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
     assert [call["started"] for call in cluster.calls("srun")] == [1, 1]
 
 
-def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("nodes", "geometry", "said"),
+    [
+        (1, (None, None), " of 2 ended with exit code 2"),
+        pytest.param(2, ("2", "1"), "error: srun ended with exit code 1", marks=pytest.mark.long),
+    ],
+)
+def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, nodes, geometry, said):
     """Both of its ranks end with an error, before they read anything: this machine has no GPUs."""
-    cluster = Cluster(tmp_path, ON_GPUS)
+    cluster = Cluster(tmp_path, ON_GPUS.replace("ranks: 2", f"ranks: 2, nodes: {nodes}"))
     target = "results/tiny/data/pass_rates.parquet"
     problems = [f"results/tiny/data/{name}.parquet" for name in ("train", "aime24", "aime25", "dapo500")]
     for name in (*problems, "results/tiny/data/problems.json", MODEL):
@@ -108,15 +116,33 @@ def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path):
     assert "FAILED" in run.stdout + run.stderr
     [call] = cluster.calls("sbatch")
     assert call["--comment"] == "rule_pass_rates"
-    assert (call["--gpus"], call["--nodes"], call["--cpus-per-gpu"]) == ("2", "1", "8")
-    assert int(call["--mem"]) > 10_000
+    assert (call["--gpus"], call["--nodes"], call["--cpus-per-gpu"]) == ("2", str(nodes), "8")
+    assert (call.get("--ntasks"), call.get("--gpus-per-node")) == geometry
+    assert int(call["--mem"]) > 10_000 / nodes
     assert int(call["-t"]) > 0
     assert "--ntasks-per-gpu" not in call
     [step] = cluster.calls("srun")
-    assert (step["-n"], step["--gpus"], step["started"]) == ("1", "2", 1)
+    assert step["started"] == nodes
+    assert nodes > 1 or (step["-n"], step["--gpus"]) == ("1", "2")
     log = (cluster.project / "results/tiny/logs/pass_rates.log").read_text()
-    assert log.count(" of 2 ended with exit code 2") == 1
+    assert log.count(said) == 1
     assert not (cluster.project / target).exists()
+
+
+@pytest.mark.long
+def test_a_run_that_meets_its_time_limit_resumes_in_the_next_job(tmp_path):
+    """The limit of three minutes leaves no time for another step, so each job takes one of the three steps."""
+    settings = "training: {steps: 3, prompts_per_step: 2}\nplan: {max_job_hours: 0.05}\n"
+    cluster = Cluster(tmp_path, TINY + settings)
+    for stage in (["problems"], ["model", "--model", RUN.parts[3]], ["pass_rates"]):
+        cluster.run("entropy-dynamics", *stage, "--scale", "tiny").check_returncode()
+    retries = yaml.safe_load((cluster.project / "profiles/slurm/config.yaml").read_text())["retries"]
+    run = cluster.make(str(RUN / "metrics.parquet"), retries=retries)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [call["-t"] for call in cluster.calls("sbatch")] == ["3"] * 3
+    assert [int(step) for step in pd.read_parquet(cluster.project / RUN / "metrics.parquet")["step"]] == [0, 1, 2]
+    log = cluster.project / "results/tiny/logs" / RUN.relative_to("results/tiny").with_suffix(".log")
+    assert "resumes from the checkpoint after step 2" in log.read_text()
 
 
 def test_an_invalid_account_is_named(tmp_path):

@@ -141,5 +141,6 @@ print("proved")
 """
 
 
+@pytest.mark.long
 def test_kernels_that_are_wrong_or_do_not_run_on_a_gpu_are_not_used():
     assert "proved" in run("-c", PROVED_FIRST)

@@ -11,10 +11,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import RunConfig, StageConfig, file_schema, load_config, to_yaml
+from entropy_dynamics.config import Config, RunConfig, StageConfig, file_schema, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import end_with_parent, launched, run_on_ranks
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import Unfinished, UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling.engines import find_engine
 
@@ -43,7 +43,12 @@ def _leave(codes: list[int]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage. Returns 0, 1 if `verify` found something, 2 for the user's mistakes, 130 after Ctrl-C."""
+    """Run one stage.
+
+    Returns:
+        0; 1 if `verify` found something; 2 for the user's mistakes; 75 if a run ended at a checkpoint, to be resumed by
+        the same command; 130 after Ctrl-C.
+    """
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
@@ -53,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
         return 2
+    except Unfinished:  # its first rank has said so
+        return Unfinished.EXIT_CODE
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here for its sake
             raise
@@ -141,16 +148,18 @@ def _quieten(threads: int) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def _load_torch(threads: int) -> None:
+def _load_torch(config: Config) -> None:
     """Import torch, and the part of transformers that takes long."""
-    _quieten(threads)
+    _quieten(config.threads)
+    if config.hardware.device == "cuda" and "PYTORCH_ALLOC_CONF" not in os.environ:  # torch's newer name for it
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # less fragmentation
     gc.disable()  # garbage collection is a quarter of the import time
     try:
         import torch
         from transformers.modeling_utils import logging  # from the module that takes long
     finally:
         gc.enable()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(config.threads)
     logging.disable_progress_bar()
 
 
@@ -162,8 +171,8 @@ def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks 
         run_on_ranks(config, options.arguments)
         yield None
         return
-    with nullcontext() if launched() else claim_devices(config.hardware.device, 1):
-        _load_torch(config.threads)
+    with nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu):
+        _load_torch(config)
         from entropy_dynamics.distributed.ranks import Ranks
 
         ranks = Ranks.join(config.hardware)
@@ -193,10 +202,12 @@ def _problems(options: argparse.Namespace) -> None:
 
 def _model(options: argparse.Namespace) -> None:
     config = load_config(options.scale, options.model, overrides=options.set)
-    _load_torch(config.threads)
-    from entropy_dynamics.stages.model import prepare_model
+    device = config.hardware.device if options.model in config.toy_models else "cpu"  # others are only downloaded
+    with claim_devices(device, 1, config.hardware.runs_per_gpu):
+        _load_torch(config)
+        from entropy_dynamics.stages.model import prepare_model
 
-    prepare_model(config, _layout(options))
+        prepare_model(config, _layout(options))
 
 
 def _pass_rates(options: argparse.Namespace) -> None:
@@ -233,8 +244,8 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _theory(options: argparse.Namespace) -> None:
     config = load_config(options.scale, options.model, overrides=options.set)
-    with claim_devices(config.hardware.device, 1):
-        _load_torch(config.threads)
+    with claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu):
+        _load_torch(config)
         from entropy_dynamics.stages.theory import check_logit_steps
 
         print(check_logit_steps(config, _layout(options)))

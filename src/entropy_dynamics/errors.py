@@ -1,4 +1,4 @@
-"""Errors that the user can fix. The command line prints them as one line."""
+"""Errors that the user can fix, which the command line prints as one line; and the early end of a run."""
 
 import difflib
 from collections.abc import Iterable
@@ -20,6 +20,15 @@ class EngineMismatchError(UserError):
 
     All ranks raise it together.
     """
+
+
+class Unfinished(Exception):
+    """A run ended at a checkpoint before its last step, as it was asked to: the same command resumes it.
+
+    All ranks raise it together.
+    """
+
+    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

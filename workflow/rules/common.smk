@@ -99,6 +99,23 @@ def needs(stage, model=None):
     return {resource: of_job(resource) for resource in ("gpu", "mem_mb", "runtime")}
 
 
+def needs_of_ranks(stage, model=None):
+    """The same for a stage on ranks, which on several nodes are started by one task per node.
+
+    `mpi` makes the executor leave srun to the job's command (distributed/launch.py).
+    """
+    needed, nodes = needs(stage, model), SCALE_CONFIG.hardware.nodes
+    if nodes == 1:
+        return needed
+    tasks = {"nodes": nodes, "mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0}
+
+    def on_each(wildcards):
+        gpus = needed["gpu"](wildcards) // nodes
+        return f"--gpus-per-node={gpus}" if gpus else ""
+
+    return needed | tasks | {"slurm_extra": on_each}
+
+
 def inputs_of(name):
     """The inputs of a table or figure: runs, evaluations and configs."""
     experiment = EXPERIMENTS[name]

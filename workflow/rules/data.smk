@@ -61,7 +61,7 @@ rule pass_rates:
         "../../environment.yml"
     threads: THREADS
     resources:
-        **needs("pass_rates", PASS_RATE_MODEL),
+        **needs_of_ranks("pass_rates", PASS_RATE_MODEL),
     params:
         scale=SCALE,
     shell:

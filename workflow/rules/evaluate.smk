@@ -17,7 +17,7 @@ rule evaluate:
         "../../environment.yml"
     threads: THREADS
     resources:
-        **needs("evaluate"),
+        **needs_of_ranks("evaluate"),
     params:
         scale=SCALE,
     shell:

@@ -35,7 +35,7 @@ rule train:
         "../../environment.yml"
     threads: THREADS
     resources:
-        **needs("train"),
+        **needs_of_ranks("train"),
     params:
         scale=SCALE,
     shell:

@@ -157,7 +157,19 @@ class EngineConfig(Section):
 class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
-    """Processes of a stage under torchrun, with FSDP2; null: one plain process."""
+    """Processes of a stage, on all its nodes together, with FSDP2; null: one plain process."""
+    nodes: PositiveInt = 1
+    """Machines of a stage; with several, parameters are sharded within a node and replicated across nodes (HSDP)."""
+    runs_per_gpu: Literal[1, 2, 4, 8] = 1
+    """Jobs that share a GPU, if each has a single process."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.nodes > 1 and (self.ranks is None or self.ranks % self.nodes):
+            raise ValueError(f"ranks is {self.ranks}; it should be a multiple of nodes = {self.nodes}")
+        if self.runs_per_gpu > 1 and (self.ranks or 1) > 1:
+            raise ValueError(f"runs_per_gpu is {self.runs_per_gpu}, but runs with ranks = {self.ranks} need whole GPUs")
+        return self
 
 
 class PassRateConfig(Section):
@@ -335,6 +347,8 @@ class PlanConfig(Section):
     """Sizes of the sets whose size the config does not state."""
     safety: Annotated[float, Field(ge=1)]
     """Time limit of a job over its planned time."""
+    max_job_hours: PositiveFloat
+    """The highest time limit of a job. A longer run ends at a checkpoint and resumes in the next job."""
     measured: dict[str, ThroughputConfig]
     """Measured throughput of a model, instead of the assumed one."""
 

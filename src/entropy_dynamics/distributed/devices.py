@@ -1,6 +1,7 @@
-"""Claims of GPUs by the jobs that share a machine: Snakemake counts GPUs, but does not assign them.
+"""Claims of GPUs, or of slots on them, by the jobs that share a machine: Snakemake counts them, but assigns none.
 
-One lock file per GPU, locked by flock (through filelock), which the kernel releases when the process ends.
+PARTS lock files per GPU, locked by flock (through filelock), which the kernel releases when the process ends. A job
+locks all, or those of its slot, so jobs with different numbers of slots can share a machine.
 """
 
 import os
@@ -10,19 +11,22 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 
 from entropy_dynamics.errors import UserError
 
+PARTS = 8  # of a GPU, divisible by any number of slots
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @contextmanager
 def claim_devices(
-    device: str, count: int, known: Sequence[str] | None = None, pause: float = 2.0
+    device: str, count: int, slots: int = 1, known: Sequence[str] | None = None, pause: float = 2.0
 ) -> Iterator[list[str]]:
     """Hold `count` GPUs while the context lasts, with CUDA_VISIBLE_DEVICES set to them; no-op for the device "cpu".
+
+    With several `slots` per GPU it holds one of them, of a GPU that few others share; `count` is then 1.
 
     Waits, with one message, while other jobs of this user hold too many. Takes all or none, so that waiting jobs cannot
     block each other. Under SLURM the choice is among the job's own GPUs.
@@ -47,12 +51,13 @@ def claim_devices(
         raise UserError(f"GPUs needed: {count}, but {where} {len(known) or 'none'}: {remedy}")
     before = os.environ.get(_VARIABLE)
     with ExitStack() as locks:
-        held = _try_claim(known, count, locks)
+        held = _try_claim(known, count, slots, locks)
         if not held:
-            print(f"waiting for {count} of {len(known)} GPUs; other jobs hold them", file=sys.stderr, flush=True)
+            what = f"{count} of {len(known)} GPUs" if slots == 1 else f"a slot of {len(known)} GPUs"
+            print(f"waiting for {what}; other jobs hold them", file=sys.stderr, flush=True)
         while not held:
             time.sleep(pause * random.uniform(0.5, 1.5))  # so that waiting jobs do not collide repeatedly
-            held = _try_claim(known, count, locks)
+            held = _try_claim(known, count, slots, locks)
         os.environ[_VARIABLE] = ",".join(held)
         try:
             yield held
@@ -74,16 +79,19 @@ def visible_devices() -> list[str]:
     return []
 
 
-def _try_claim(known: Sequence[str], count: int, locks: ExitStack) -> list[str]:
-    """Lock `count` of the devices and move their locks to `locks`, or lock none and return an empty list."""
+def _try_claim(known: Sequence[str], count: int, slots: int, locks: ExitStack) -> list[str]:
+    """Lock `count` devices, or a slot of one, and move the locks to `locks`, or lock none and return an empty list."""
     from filelock import FileLock, Timeout
 
-    folder = _lock_folder()
+    folder, size = _lock_folder(), PARTS // slots
     with ExitStack() as attempt:
-        held = []
-        for name in known:
-            with suppress(Timeout):
-                attempt.enter_context(FileLock(folder / f"gpu-{name.replace('/', '-')}.lock", blocking=False))
+        held: list[str] = []
+        for slot, name in product(range(slots), known):  # the first slot of every GPU before the second of any
+            with suppress(Timeout), ExitStack() as one:
+                for part in range(slot * size, (slot + 1) * size):
+                    lock = folder / f"gpu-{name.replace('/', '-')}-{part}.lock"
+                    one.enter_context(FileLock(lock, blocking=False))
+                attempt.enter_context(one.pop_all())
                 held.append(name)
             if len(held) == count:
                 locks.enter_context(attempt.pop_all())

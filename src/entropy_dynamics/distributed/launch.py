@@ -1,12 +1,14 @@
 """Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
 
-Not torchrun: with any rendezvous its ranks meet through a TCP store that listens on all interfaces; they outlive it if
-it is killed; and it reports a failure as a table, half a minute later if a rank hangs.
+Only ranks on several nodes are started by torchrun: with any rendezvous its ranks meet through a TCP store that listens
+on all interfaces; they outlive it if it is killed; and it reports a failure as a table, half a minute later if a rank
+hangs.
 """
 
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.distributed.devices import claim_devices
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import Unfinished, UserError
 
 if TYPE_CHECKING:
     from entropy_dynamics.config import Config
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 SHOWN_LINES = 40  # of a failed rank's stderr
+FIRST_PORT, PORTS = 20_000, 10_000  # of the rendezvous of several nodes, by job; below those that Linux assigns
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -38,10 +41,14 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
     Raises:
-        UserError: the machine has too few GPUs, or a rank failed.
+        Unfinished: see `start_ranks`.
+        UserError: the machine has too few GPUs, there are no nodes, or a rank failed.
     """
     hardware = config.hardware
-    with claim_devices(hardware.device, hardware.ranks):
+    if hardware.nodes > 1:
+        _run_on_nodes(hardware.nodes, hardware.ranks // hardware.nodes, ["-m", "entropy_dynamics.cli", *arguments])
+        return
+    with claim_devices(hardware.device, hardware.ranks, hardware.runs_per_gpu):
         start_ranks(hardware.ranks, [sys.executable, "-m", "entropy_dynamics.cli", *arguments])
 
 
@@ -49,14 +56,16 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
     """Run `command` on `count` ranks and wait for them. When this returns or raises, all have ended.
 
     Rank 0 writes to this terminal. Of another rank only the end of its stderr is shown, if it is the first to fail.
+    SIGURG is passed on to all ranks.
 
     Raises:
+        Unfinished: a rank did.
         UserError: a rank failed; the message has its number and its exit code or signal.
         KeyboardInterrupt: Ctrl-C.
         SystemExit: SIGTERM.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder, _exit_on_sigterm():
+    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder, _signals_handled(ranks):
         logs = [Path(folder, f"rank{rank}.log") for rank in range(count)]
         try:
             for rank, log in enumerate(logs):
@@ -65,10 +74,31 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
         finally:
             _stop(ranks)
         if failed is not None:
+            if ranks[failed].returncode == Unfinished.EXIT_CODE:
+                raise Unfinished
             if failed > 0:
                 for line in logs[failed].read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]:
                     print(f"rank {failed}: {line}", file=sys.stderr)
             raise UserError(_describe(failed, count, ranks[failed].returncode))
+
+
+def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
+    """Run `python <arguments>` under a torchrun per node of this SLURM job; they meet at a port of this node."""
+    if (job := os.environ.get("SLURM_JOB_ID")) is None:
+        raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
+    srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
+    meeting = f"{socket.gethostname()}:{FIRST_PORT + int(job) % PORTS}"
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={nodes}",
+        f"--nproc-per-node={ranks_per_node}",
+    ]
+    torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={job}"]
+    code = subprocess.run([*srun, "--kill-on-bad-exit=1", *torchrun, *arguments]).returncode
+    if code:
+        raise UserError(f"srun ended with exit code {code} (the messages of the ranks are above)")
 
 
 def end_with_parent() -> None:
@@ -112,16 +142,24 @@ def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
+def _signals_handled(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Exit on SIGTERM, and pass SIGURG on to `ranks`."""
+
     def end(*_: object) -> None:
         print("ended by SIGTERM; the ranks were stopped", file=sys.stderr)
         raise SystemExit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, end)
+    def pass_on(*_: object) -> None:
+        for process in ranks:
+            process.send_signal(signal.SIGURG)
+
+    handlers = {signal.SIGTERM: end, signal.SIGURG: pass_on}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _describe(rank: int, count: int, code: int) -> str:

@@ -32,7 +32,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Ranks:
-    """`mesh` is None without a process group: one plain process with ordinary tensors as parameters."""
+    """`mesh` is None without a process group: one plain process with ordinary tensors as parameters.
+
+    On several nodes it has the shape [node, rank of the node].
+    """
 
     rank: int = 0
     size: int = 1
@@ -54,13 +57,22 @@ class Ranks:
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if size != hardware.ranks:
             raise UserError(f"torchrun started {size} ranks, but hardware.ranks is {hardware.ranks}")
+        per_node = size // hardware.nodes
+        if (found := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
+            raise UserError(
+                f"torchrun started {found} ranks on this node, but hardware.ranks / hardware.nodes is {per_node}"
+            )
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
         rendezvous = f"file://{os.environ[RENDEZVOUS]}" if RENDEZVOUS in os.environ else "env://"  # torchrun's
         torch.distributed.init_process_group(backend, rendezvous, rank=rank, world_size=size, timeout=TIMEOUT)
-        return cls(rank, size, device, torch.distributed.init_device_mesh(device.type, (size,)))
+        shape, names = (size,), ("shard",)
+        if hardware.nodes > 1:
+            shape, names = (hardware.nodes, per_node), ("replicate", "shard")  # torchrun numbers ranks node by node
+        mesh = torch.distributed.init_device_mesh(device.type, shape, mesh_dim_names=names)
+        return cls(rank, size, device, mesh)
 
     @property
     def is_main(self) -> bool:

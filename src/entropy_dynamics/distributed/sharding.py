@@ -1,5 +1,6 @@
 """FSDP2: parameters, gradients and optimizer states sharded over the ranks, gathered block by block for computation.
 
+On several nodes this holds within each: the nodes have the same shards and average their gradients (HSDP).
 A module is built on the meta device, sharded, and then filled from safetensors, so that no rank ever holds the whole
 model. Master weights and reductions are fp32 in any precision of the forward and backward passes.
 """

@@ -35,7 +35,7 @@ def warm_start(
     max_new_tokens: int,
     progress: Callable[[int, float], None] | None = None,
 ) -> list[float]:
-    """Train `model` in place by cross-entropy on the response tokens of solutions, each used once.
+    """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
     AdamW, linear warm-up, cosine decay. The same seed gives the same weights on the same machine and number of threads.
 
@@ -63,6 +63,7 @@ def warm_start(
     model.train()
     for step in range(config.steps):
         tokens, labels, response_tokens = next(batches)
+        tokens, labels = tokens.to(model.device), labels.to(model.device)
         # Padding is on the right, where causal attention never looks, so no attention mask is needed.
         logits = model(tokens[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")

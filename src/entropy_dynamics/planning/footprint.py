@@ -69,6 +69,11 @@ def ranks_of(config: Config) -> int:
     return config.hardware.ranks or 1
 
 
+def shards_of(config: Config) -> int:
+    """GPUs that parameters are sharded over: those of a node."""
+    return max(1, ranks_of(config) // config.hardware.nodes)
+
+
 def longest(config: Config) -> int:
     """Tokens of the longest sequence."""
     return config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
@@ -84,12 +89,12 @@ def shard_bytes(config: StageConfig, per_parameter: int) -> float:
     count = parameters(config.model.shape)
     if config.training.advantage == "gae":
         count += critic_parameters(config.model.shape)
-    return per_parameter * count / ranks_of(config)
+    return per_parameter * count / shards_of(config)
 
 
 def checkpoint_bytes(config: StageConfig) -> float:
     """Bytes of a checkpoint."""
-    return shard_bytes(config, STATES) * ranks_of(config)
+    return shard_bytes(config, STATES) * shards_of(config)
 
 
 def checkpoint_buffers(config: StageConfig) -> int:
@@ -142,7 +147,7 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     if training.reduce_every_micro_batch:
         in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced together
     else:  # FSDP2 holds an unsharded fp32 gradient
-        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks_of(config))
+        in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
     rollouts = training.prompts_per_step * training.group_size
     return {
         "shards": shard_bytes(config, STATES + GRADIENT),
@@ -158,7 +163,8 @@ def training_memory(config: StageConfig) -> dict[str, float]:
 
 def misfit(config: StageConfig, stage: str) -> str | None:
     """The first requirement that exceeds a GPU, or None."""
-    available, phases = config.plan.hardware.memory_gib, memory(config, stage)
+    available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
+    phases = memory(config, stage)
     for phase, parts in phases.items():
         needed = sum(parts.values()) / GIB
         if needed > available:

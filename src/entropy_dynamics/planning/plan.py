@@ -190,7 +190,7 @@ def check_fits(plan: Plan) -> None:
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, int]:
-    """The resources that a rule requests: `gpu`, `mem_mb` of the host, and `runtime`, the time limit in minutes.
+    """The resources that a rule requests: `gpu`, `mem_mb` of each host, and `runtime`, the time limit in minutes.
 
     Args:
         config: of the job: with its model, and its method for `train` and `evaluate`.
@@ -198,12 +198,16 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
     """
     find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
     if config.hardware.device == "cpu" or stage == "model":  # of a toy model; pretrained ones are downloaded locally
-        gpus, host, minutes = 0, ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
+        gpus = int(config.hardware.device == "cuda" and config.model.name in config.toy_models)
+        host, minutes = ranks_of(config) * HOST_PER_CPU_RANK, float(CPU_MINUTES)
     else:
         theory = stage == "theory"  # an evaluation of a few problems in one process, which loads the model in fp32
         job = Job("evaluate", (config,)).on(1) if theory else Job(stage, (config,))
-        host = job.host + (BYTES["float32"] * parameters(config.model.shape) if theory else 0)
+        host = (
+            job.host + BYTES["float32"] * parameters(config.model.shape) if theory else job.host / config.hardware.nodes
+        )
         gpus, minutes = job.gpus, config.plan.safety * 60 * job.hours
+    minutes = min(minutes, 60 * config.plan.max_job_hours)
     return {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from entropy_dynamics.config import BASE, TRAIN, VALIDATION_SET, RunConfig, identity, read_yaml, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
-from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
 from entropy_dynamics.models.loading import (
     check_model_directory,
     load_model,
@@ -30,6 +30,7 @@ from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.loading import load_critic, load_trained_policy
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
+from entropy_dynamics.training.time_limit import TimeLimit
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import Trainer
 
@@ -40,6 +41,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     An interrupted run resumes from its last checkpoint, if there is one with the same config and inputs.
 
     Raises:
+        Unfinished: the time limit is near, or SIGURG was received; the run's checkpoint is of its latest step.
         UserError: a mistake in the config, a loss that is not finite, or an engine that disagrees with the trainer.
     """
     ranks = ranks or Ranks()
@@ -160,7 +162,7 @@ def _run(
         _note(f"resumes from the checkpoint after step {start}{others}", ranks)
     elif checkpoints.others():
         _note(f"{checkpoints.root} has checkpoints of another config or other inputs", ranks)
-    name, warned = f"{config.model.name} {method_name} seed {seed}", False
+    name, warned, limit = f"{config.model.name} {method_name} seed {seed}", False, TimeLimit(ranks)
     with Progress(name, steps, done=start, shown=ranks.is_main) as progress:
         try:
             for row in trainer.run(start):
@@ -174,8 +176,15 @@ def _run(
                         f"more than engine.warn_above ({config.engine.warn_above:g}); the run continues",
                         ranks,
                     )
-                if every and len(rows) % every == 0 and len(rows) < steps:
+                if len(rows) == steps:
+                    break
+                ends = limit.reached()
+                if ends or (every and len(rows) % every == 0):
                     checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
+                if ends:
+                    _note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it", ranks)
+                    ranks.barrier()  # the first rank to exit ends the others
+                    raise Unfinished
         except NotFiniteError as error:
             if every and not trainer.updates.stepped:
                 checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())

@@ -1,0 +1,106 @@
+"""Shared by the stages of `gpu_check.py`: their record, time budget and processes."""
+
+import json
+import multiprocessing
+import os
+import pkgutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from entropy_dynamics import methods
+from entropy_dynamics.distributed.launch import RENDEZVOUS, end_with_parent
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.provenance import provenance
+
+MODEL = "qwen2.5-7b-instruct"
+IMPORTED = [
+    "transformers.modeling_utils",
+    "pyarrow.dataset",
+    "entropy_dynamics.stages.train",
+    "entropy_dynamics.stages.evaluate",
+]
+IMPORTED += [f"entropy_dynamics.methods.{module.name}" for module in pkgutil.iter_modules(methods.__path__)]
+RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+Case = dict[str, Any]
+
+
+class Check:
+    """The record of one stage and its time budget."""
+
+    def __init__(self, stage: str, out: Path, work: Path, minutes: float, processes: int, tiny: bool):
+        self.file, self.work, self.processes, self.tiny = out / f"{stage}.json", work, processes, tiny
+        self.start_time, self.seconds = time.monotonic(), 60 * minutes
+        work.mkdir(parents=True, exist_ok=True)
+        # A process that has used a GPU must not fork; a rehearsal saves its processes the imports.
+        self.context = multiprocessing.get_context("fork" if tiny else "spawn")
+        for module in IMPORTED if tiny else ():
+            import_module(module)
+        self.found: dict[str, Any] = {"stage": stage, "complete": False, "tiny": tiny}
+        self.write(**provenance([]))
+
+    def left(self) -> float:
+        """Seconds of the time budget that are left."""
+        return max(0.0, self.start_time + self.seconds - time.monotonic())
+
+    def write(self, **found: Any) -> None:
+        """Add `found` to the record and write it."""
+        self.found |= found | {"stage_seconds": round(time.monotonic() - self.start_time, 1)}
+        write_json(self.file, self.found)
+
+    def start(self, target: Callable[..., object], *arguments: Any, log: Path) -> BaseProcess:
+        """Run `target(*arguments)` in a new process as the only rank of a launch, which claims no GPU for itself."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("")
+        process = self.context.Process(target=_as_a_rank, args=(target, arguments, log), daemon=True)
+        process.start()
+        return process
+
+    def measure(self, target: Callable[[Case], Case], cases: Iterable[Case]) -> None:
+        """Add `target(case)` of every case to the record's `cases`, each measured in a process of its own."""
+        self.found["cases"], left_out = [], []
+        for number, case in enumerate(cases):
+            if self.left() == 0:
+                left_out.append(case)
+                continue
+            log, result = (self.work / f"{self.found['stage']}{number}.{suffix}" for suffix in ("log", "json"))
+            result.unlink(missing_ok=True)
+            process = self.start(_measure, target, case, result, log=log)
+            process.join(self.left())
+            process.kill()
+            found = json.loads(result.read_text()) if result.is_file() else {"error": end_of(log)}
+            self.found["cases"].append(case | found)
+            self.write()
+        failed = any("error" in case for case in self.found["cases"])
+        self.write(complete=not left_out and not failed, left_out=left_out)
+
+
+def _as_a_rank(target: Callable[..., object], arguments: tuple[Any, ...], log: Path) -> None:
+    end_with_parent()
+    with log.open("ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        os.environ |= RANK | {RENDEZVOUS: f"{folder}/rendezvous"}
+        try:
+            code = target(*arguments)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)  # as the command does
+
+
+def _measure(target: Callable[[Case], Case], case: Case, result: Path) -> None:
+    write_json(result, target(case))
+
+
+def end_of(log: Path, lines: int = 30) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

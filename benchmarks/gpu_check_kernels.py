@@ -1,0 +1,120 @@
+"""Stage `kernels`: token statistics forward and backward, against the matrix product, log_softmax and TRL's fused head.
+
+Sides take turns within a shape. From hidden states, ratios are to the bare matrix products (one forward, three with
+backward); from given logits, to a copy of them.
+"""
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.core.token_stats import token_stats
+from gpu_check_common import Case, Check
+
+TRL_CHUNK = 32_768  # of the vocabulary, as TRL's trainers set it
+Sides = dict[str, Callable[[], object]]
+
+
+def kernels(check: Check) -> None:
+    sizes = {"device": "cuda", "rows": 8192, "repeats": 10}
+    shapes = [{"vocabulary": v, "depth": d} for v in (151_936, 128_256) for d in (1536, 3584, 4096)]
+    if check.tiny:
+        sizes, shapes = {"device": "cpu", "rows": 16, "repeats": 1}, [{"vocabulary": 4999, "depth": 32}]
+    check.measure(measure_shape, [shape | sizes for shape in shapes])
+
+
+def measure_shape(case: Case) -> Case:
+    """Milliseconds, ratios and peak GiB of each side, for one vocabulary and one width."""
+    device, rows, vocabulary, depth = (case[key] for key in ("device", "rows", "vocabulary", "depth"))
+    kind = {"device": device, "dtype": torch.bfloat16 if device == "cuda" else torch.float32}
+    generator = torch.Generator(device).manual_seed(0)
+    hidden = torch.empty(rows, depth, **kind).normal_(generator=generator).requires_grad_()
+    weight = torch.empty(vocabulary, depth, **kind).normal_(0, 3 / depth**0.5, generator=generator).requires_grad_()
+    tokens = torch.randint(vocabulary, (rows,), device=device, generator=generator)
+    logits = (hidden @ weight.T).detach().requires_grad_()
+
+    heads: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: token_stats(hidden, tokens, weight=weight).logp,
+        "log_softmax": lambda: _log_softmax((hidden @ weight.T).float(), tokens),
+    }
+    note = {}
+    try:
+        import_module("trl.trainer.utils")  # the backward pass of TRL's head imports it
+        from trl.kernels import ChunkedLogProbFunction
+    except (ImportError, RuntimeError) as error:
+        note = {"trl": f"not measured: {error}"}
+    else:
+        settings = (1.0, TRL_CHUNK, None, 1.0, ("log_probs", "entropy"))  # neither S* nor E[S]
+        heads["trl"] = lambda: ChunkedLogProbFunction.apply(hidden, weight, None, tokens, *settings)[0]
+    forward: Sides = {"product": lambda: torch.mm(hidden, weight.T), **heads}
+    backward: Sides = {
+        "product": lambda: (torch.mm(hidden, weight.T), torch.mm(logits, weight), torch.mm(logits.T, hidden)),
+        **{name: _with_backward(head, hidden, weight) for name, head in heads.items()},
+    }
+    on_logits: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: token_stats(logits, tokens).logp,
+        "log_softmax": lambda: _log_softmax(logits.float(), tokens),
+    }
+    from_logits: Sides = {
+        "copy": lambda: torch.empty_like(logits).copy_(logits.detach()),
+        **on_logits,
+        **{f"{name} with backward": _with_backward(side, logits) for name, side in on_logits.items()},
+    }
+    found = {
+        "dtype": str(kind["dtype"]).removeprefix("torch."),
+        "forward": _measured(forward, case["repeats"]),
+        "forward_and_backward": _measured(backward, case["repeats"]),
+        "from_logits": _measured(from_logits, case["repeats"]),
+    }
+    for form, products in (("forward", 1), ("forward_and_backward", 3)):
+        for side in found[form].values():
+            side["tflops"] = products * 2 * rows * vocabulary * depth / side["milliseconds"] / 1e9
+    # Passes over the logits: a copy reads and writes them, so does the backward pass; the forward pass reads them.
+    for name, passes in (("copy", 2), ("ours", 1), ("ours with backward", 3)):
+        side = found["from_logits"][name]
+        side["gb_per_second"] = passes * logits.nbytes / side["milliseconds"] / 1e6
+    with torch.no_grad():
+        exact = _log_softmax(hidden[:64].double() @ weight.double().T, tokens[:64])
+        errors = {f"{name}_logp_error_nats": (head()[:64] - exact).abs().max().item() for name, head in heads.items()}
+    return found | errors | note
+
+
+def _log_softmax(logits: Tensor, tokens: Tensor) -> Tensor:
+    return logits.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def _with_backward(head: Callable[[], Tensor], *inputs: Tensor) -> Callable[[], object]:
+    return lambda: torch.autograd.grad(head().sum(), inputs)
+
+
+def _measured(sides: Sides, repeats: int) -> dict[str, dict[str, float | None]]:
+    """Medians over turns, those of each turn's ratio to the first side, and peak memory beyond the inputs."""
+    turns = [{name: _cost(side) for name, side in sides.items()} for _ in range(repeats + 1)][1:]  # without a warm-up
+    first = next(iter(sides))
+    return {
+        name: {
+            "milliseconds": median(turn[name][0] for turn in turns),
+            f"over_{first}": median(turn[name][0] / turn[first][0] for turn in turns),
+            "peak_gib": turns[0][name][1],
+        }
+        for name in sides
+    }
+
+
+def _cost(side: Callable[[], object]) -> tuple[float, float | None]:
+    """Milliseconds, and the GiB of GPU memory that a side allocates, its result included; None without a GPU."""
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        side()
+        return 1e3 * (time.perf_counter() - start), None
+    torch.cuda.reset_peak_memory_stats()
+    before, start, end = torch.cuda.memory_allocated(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    side()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end), (torch.cuda.max_memory_allocated() - before) / 2**30

@@ -1,0 +1,220 @@
+"""Stages `end_to_end` and `seeds`: runs at the scale gpu-toy, by the commands of the package, several on one GPU."""
+
+import json
+import shutil
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from signal import SIGKILL
+
+import numpy as np
+import pandas as pd
+from safetensors.torch import load_file
+
+from entropy_dynamics import cli
+from entropy_dynamics.config import load_config
+from entropy_dynamics.evaluation import avg_at_k
+from entropy_dynamics.results.layout import Layout
+from gpu_check_common import MODEL, Case, Check, end_of
+
+SCALE = "gpu-toy"
+METHODS = ("grpo", "clip_b", "clip_v")
+PAUSE = 0.05  # seconds between two looks at running commands
+KILLED = (MODEL, "grpo", 0)
+TINY = [
+    *("hardware.device=cpu", "data.train.size=24", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+    *("data.evaluation.dapo500.size=4", "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}"),
+    *("pass_rates.samples=2", "pass_rates.low=null", "pass_rates.high=null", "sampling.max_new_tokens=12"),
+    *("training.steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=1"),
+    *("training.validation_problems=2", "training.validation_samples=1"),
+]
+TINY_MODEL = [
+    *("hidden_size=32", "layers=1", "head_size=32", "heads=1", "kv_heads=1", "intermediate_size=48"),
+    *("warm_start.steps=2", "warm_start.batch_size=2"),
+]
+Arguments = Sequence[str]
+
+
+@dataclass
+class Command:
+    """`entropy-dynamics <arguments>` in a process of its own."""
+
+    arguments: Arguments
+    process: BaseProcess
+    log: Path
+    started: float
+    seconds: float | None = None
+
+    def record(self) -> Case:
+        code, failed = self.process.exitcode, {"log": end_of(self.log)} if self.process.exitcode else {}
+        return {"command": " ".join(self.arguments), "seconds": self.seconds, "exit_code": code} | failed
+
+
+class Commands:
+    """The commands of the scale in one results folder."""
+
+    def __init__(self, check: Check, results: Path):
+        self.check, self.results, self.layout = check, results, Layout.of(SCALE, results)
+        self.models = load_config(SCALE).models
+        own = [f"toy_models[{model}].{entry}" for model in self.models for entry in TINY_MODEL]
+        self.settings = [f"--set={entry}" for entry in [*TINY, *own]] if check.tiny else []
+        self.longest: dict[str, float] = defaultdict(float)  # seconds, by stage
+
+    def start(self, arguments: Arguments) -> Command:
+        command = [*arguments, "--scale", SCALE, "--results", str(self.results), *self.settings]
+        log = self.results / "logs" / f"{'-'.join(arguments)}-{time.monotonic_ns()}.log"
+        return Command(arguments, self.check.start(cli.main, command, log=log), log, time.monotonic())
+
+    def ended(self, waiting: deque[Arguments]) -> Iterator[Command]:
+        """Run commands, at most `processes` at a time and while there is time for another; yield each that has ended.
+
+        When the time is over, those that still run are killed.
+        """
+        running: list[Command] = []
+        while True:
+            while waiting and len(running) < self.check.processes and self._has_time_for(waiting[0][0]):
+                running.append(self.start(waiting.popleft()))
+            if not running:
+                return
+            time.sleep(PAUSE)
+            for command in list(running):
+                if self.check.left() == 0:
+                    command.process.kill()
+                    command.process.join()
+                if command.process.exitcode is not None:
+                    running.remove(command)
+                    command.seconds = time.monotonic() - command.started
+                    stage = command.arguments[0]
+                    self.longest[stage] = max(self.longest[stage], command.seconds)
+                    yield command
+
+    def _has_time_for(self, stage: str) -> bool:
+        return sum(self.longest[one] for one in {stage, "evaluate"}) < self.check.left()  # a run is evaluated, too
+
+    def run(self, *commands: Arguments) -> bool:
+        """Run commands side by side and record them. False if one failed or time ran out."""
+        ended = list(self.ended(deque(commands)))
+        self.check.write(commands=[*self.check.found.get("commands", []), *(one.record() for one in ended)])
+        return len(ended) == len(commands) and not any(one.process.exitcode for one in ended)
+
+    def prepare(self, models: Sequence[str]) -> bool:
+        """Problems, base models and pass rates, unless they are there."""
+        missing = [["model", "--model", model] for model in models if not self.layout.facts(model).is_file()]
+        return (
+            (self.layout.problems_report.is_file() or self.run(["problems"]))
+            and self.run(*missing)
+            and (self.layout.pass_rates.is_file() or self.run(["pass_rates"]))
+        )
+
+
+def of_run(stage: str, model: str, method: str, seed: int) -> list[str]:
+    return [stage, "--model", model, "--method", method, "--seed", str(seed)]
+
+
+def end_to_end(check: Check) -> None:
+    """From problems to Table 1; one run is killed and resumed, and repeated undisturbed in another folder."""
+    shutil.rmtree(check.work / "runs", ignore_errors=True)
+    commands = Commands(check, check.work / "runs")
+    runs = [(model, method, 0) for model in commands.models for method in METHODS]
+    policies = [*runs, *((model, "base", 0) for model in commands.models)]
+    complete = (
+        commands.prepare(commands.models)
+        and kill_and_resume(commands)
+        and commands.run(*(of_run("train", *run) for run in runs if run != KILLED))
+        and commands.run(*(of_run("evaluate", *run) for run in policies))
+        and commands.run(["report", "table1"])
+    )
+    trained = [run for run in runs if commands.layout.metrics(*run).is_file()]
+    check.write(complete=complete, runs=[summary(commands.layout, *run) for run in trained])
+    if (table := commands.layout.table("table1", "csv")).is_file():
+        check.write(table1=json.loads(pd.read_csv(table).to_json(orient="records")))
+
+
+def kill_and_resume(commands: Commands) -> bool:
+    """Kill a run by SIGKILL after its first checkpoint, resume it, and compare it with an undisturbed one."""
+    check, command = commands.check, of_run("train", *KILLED)
+    other = Commands(check, commands.results / "undisturbed")
+    other.layout.root.mkdir(parents=True)
+    for folder in ("data", "models"):
+        (other.layout.root / folder).symlink_to((commands.layout.root / folder).resolve())
+    killed, undisturbed = commands.start(command), other.start(command)
+    checkpoints = commands.layout.checkpoints(*KILLED)
+    while not any(checkpoints.glob("*/step*")) and killed.process.exitcode is None and check.left() > 0:
+        time.sleep(PAUSE)
+    killed.process.kill()
+    killed.process.join()
+    resumed = commands.run(command)
+    undisturbed.process.join(check.left())
+    undisturbed.process.kill()
+    check.write(killed=killed.record(), undisturbed=undisturbed.record())
+    if resumed and undisturbed.process.exitcode == 0:
+        check.write(resumed_against_undisturbed=difference(commands.layout, other.layout))
+    return resumed and killed.process.exitcode == -SIGKILL
+
+
+def difference(resumed: Layout, undisturbed: Layout) -> Case:
+    """Largest differences between two runs that should be equal: of a weight, and of a step's entropy in nats."""
+    one, other = (load_file(layout.policy(*KILLED) / "model.safetensors") for layout in (resumed, undisturbed))
+    entropy = [pd.read_parquet(layout.metrics(*KILLED))["entropy"] for layout in (resumed, undisturbed)]
+    return {
+        "steps": len(entropy[0]),
+        "weights": max((one[name] - other[name]).abs().max().item() for name in one),
+        "entropy_nats": float((entropy[0] - entropy[1]).abs().max()),
+    }
+
+
+def summary(layout: Layout, model: str, method: str, seed: int) -> Case:
+    """Entropy, accuracy and speed of a run, and its Avg@K where it is evaluated."""
+    rows = pd.read_parquet(layout.metrics(model, method, seed))
+    phases = [name for name in rows if name.startswith("seconds_")]
+    files = sorted(layout.evaluation(model, method, seed).glob("*.parquet"))
+    correct = {path.stem: pd.read_parquet(path).pivot(index="problem_id", columns="sample") for path in files}
+    return {
+        "model": model,
+        "method": method,
+        "seed": seed,
+        "entropy_nats": rows["entropy"].round(4).tolist(),
+        "accuracy": rows["accuracy"].round(4).tolist(),
+        "avg_at_k": {name: avg_at_k(table["correct"].to_numpy(dtype=bool)) for name, table in correct.items()},
+        "engine_logp_difference_nats": float(rows["engine_logp_difference"].max()),
+        "median_seconds_per_step": {name.removeprefix("seconds_"): float(rows[name].median()) for name in phases},
+        "response_tokens_per_second": float((rows["tokens"] / rows[phases].sum(axis=1)).median()),
+    }
+
+
+def seeds(check: Check) -> None:
+    """Seeds of GRPO, Clip_B and Clip_V until the time is over, each result recorded at once.
+
+    Runs that `end_to_end` left in the same folder count.
+    """
+    commands = Commands(check, check.work / "runs")
+    runs = [(MODEL, method, seed) for seed in range(2 if check.tiny else 1000) for method in METHODS]
+    there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
+    found = [summary(commands.layout, *run) for run in there]
+    waiting: deque[Arguments] = deque(of_run("train", *run) for run in runs if run not in there)
+    if not commands.prepare([MODEL]):
+        return
+    for command in commands.ended(waiting):
+        stage, _, model, _, method, _, seed = command.arguments
+        if command.process.exitcode:
+            waiting.clear()
+            if check.left() > 0:
+                check.write(failed=command.record())
+        elif stage == "train":
+            waiting.appendleft(of_run("evaluate", model, method, int(seed)))
+        else:
+            found.append(summary(commands.layout, model, method, int(seed)))
+            check.write(runs=found, final_entropy_nats=by_method(found))
+    check.write(complete="failed" not in check.found and bool(found))
+
+
+def by_method(found: list[Case]) -> Case:
+    """Mean and standard deviation over seeds of the entropy in the last tenth of the steps."""
+    final = pd.DataFrame(
+        {"method": run["method"], "entropy": np.mean(run["entropy_nats"][-(len(run["entropy_nats"]) // 10 + 1) :])}
+        for run in found
+    )
+    return json.loads(final.groupby("method")["entropy"].agg(["mean", "std", "count"]).to_json(orient="index"))

@@ -1,0 +1,197 @@
+"""Stage `training`: steps of a 7B-wide model of 4 and 7 layers, extrapolated to 28, beside what `plan` estimates.
+
+python benchmarks/gpu_check_training.py CASE RESULT      # one case, JSON in and a file out, as a launched rank
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from entropy_dynamics.config import RunConfig, load_config
+from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
+from entropy_dynamics.planning.plan import training_seconds
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.provenance import hardware
+from entropy_dynamics.sampling import Prompt
+from entropy_dynamics.training.loading import load_trained_policy
+from entropy_dynamics.training.trainer import Trainer
+from gpu_check_common import MODEL, Case, Check
+from random_model import RandomResponses, alternating, write_random_model
+
+FULL = 28  # layers of Qwen2.5-7B
+KERNELS = 15  # of the profile, the most expensive ones
+VARIANTS = [  # method, activation checkpointing, compilation of the blocks
+    ("grpo", "full", "false"),
+    ("clip_b", "full", "false"),
+    ("grpo", "selective", "false"),
+    ("grpo", "selective", "true"),
+    ("grpo", "none", "false"),
+]
+SETTINGS = [  # of the paper's scale, on one GPU: 128 responses of 1,500 tokens on average
+    *("hardware.ranks=1", "engine.name=native", "training.prompts_per_step=8", "sampling.max_new_tokens=2667"),
+    *("training.validation_every=0", "training.entropy_change_every=0"),
+]
+TINY = [
+    *("hardware.device=cpu", "training.prompts_per_step=2", "training.group_size=2", "sampling.max_new_tokens=16"),
+    *("training.tokens_per_micro_batch=400", "model.shape.hidden_size=32", "model.shape.intermediate_size=48"),
+    *("model.shape.heads=2", "model.shape.kv_heads=1", "model.shape.head_size=16", "model.shape.vocabulary=500"),
+]
+
+
+def training(check: Check) -> None:
+    settings, repeats, depths, variants = [*SETTINGS, f"plan.gpu={_row() or 'A100'}"], 4, (4, 7), VARIANTS
+    if check.tiny:
+        settings, repeats, depths, variants = [*settings, *TINY], 1, (1, 2), VARIANTS[1:2]
+    cases = [
+        {"scale": "paper", "method": method, "layers": layers, "repeats": repeats}
+        | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
+        for method, recomputed, compiled in variants
+        for layers in depths
+    ]
+    check.measure(measure_steps, cases)
+    pairs = zip(check.found["cases"][::2], check.found["cases"][1::2], strict=False)
+    check.write(extrapolated=[extrapolated(*pair) for pair in pairs if not any("error" in one for one in pair)])
+
+
+def measure_steps(case: Case) -> Case:
+    """Seconds, tokens per second, MFU, peak memory and the most expensive kernels of a training step."""
+    config = _config(case, case.get("layers"))
+    ranks, settings, shape = Ranks.join(config.hardware), config.training, config.model.shape
+    sampler, prompt = RandomResponses(shape.vocabulary), [1] * config.plan.prompt_tokens
+    with tempfile.TemporaryDirectory() as folder:
+        write_random_model(shape, Path(folder))
+        start = time.perf_counter()
+        policy = load_trained_policy(Path(folder), settings, ranks)
+        loading = time.perf_counter() - start
+    trainer = Trainer(
+        settings,
+        policy=policy,
+        method=config.method.build(),
+        sampler=sampler,
+        grade=alternating,
+        prompts=[Prompt(str(number), prompt) for number in range(settings.prompts_per_step)],
+        temperature=1.0,
+        max_new_tokens=config.sampling.max_new_tokens,
+        pad_token=0,
+        seed=0,
+        ranks=ranks,
+    )
+    on_gpu = ranks.device.type == "cuda"
+    trainer.step(0)  # Adam's moments exist from the second step on
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    rows = [_timed(trainer) for _ in range(case.get("repeats", 1))]
+    peak = torch.cuda.max_memory_allocated() / GIB if on_gpu else None
+    kernels = _profiled(trainer, on_gpu)
+    ranks.close()
+    responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
+    lengths, seconds = [len(prompt) + length for length in responses], median(row["train"] for row in rows)
+    rate = 3 * _forward_flops(shape, lengths) / seconds / 1e12
+    return {
+        "parameters": parameters(shape),
+        "tokens": sum(lengths),
+        "loading_seconds": loading,
+        "seconds": {name: median(row[name] for row in rows) for name in rows[0]},
+        "tokens_per_second": sum(lengths) / seconds,
+        "tflops": rate,
+        "mfu": rate / config.plan.hardware.tflops if _row() else None,
+        "peak_gib": peak,
+        "planned": _planned(config),
+        "kernels": kernels,
+    }
+
+
+def extrapolated(shallow: Case, deep: Case) -> Case:
+    """A step of the whole model from those of two depths: time, work and memory are linear in the layers."""
+
+    def at_full(value: Callable[[Case], float]) -> float:
+        per_layer = (value(deep) - value(shallow)) / (deep["layers"] - shallow["layers"])
+        return value(shallow) + per_layer * (FULL - shallow["layers"])
+
+    config = _config(shallow, FULL)
+    seconds = at_full(lambda case: case["seconds"]["train"])
+    rate = at_full(lambda case: case["tflops"] * case["seconds"]["train"]) / seconds
+    return {
+        "method": shallow["method"],
+        "activation_checkpointing": config.training.activation_checkpointing,
+        "compile": config.training.compile,
+        "layers": FULL,
+        "train_seconds": seconds,
+        "tokens_per_second": shallow["tokens"] / seconds,
+        "mfu": rate / config.plan.hardware.tflops if _row() else None,
+        "peak_gib_on_one_gpu": None if shallow["peak_gib"] is None else at_full(lambda case: case["peak_gib"]),
+        "planned": _planned(config),
+    }
+
+
+def _config(case: Case, layers: int | None) -> RunConfig:
+    depth = [] if layers is None else [f"model.shape.layers={layers}"]
+    return load_config(case["scale"], MODEL, case["method"], [*case["overrides"], *depth])
+
+
+def _planned(config: RunConfig) -> Case:
+    """Peak memory of the trainer and seconds of a step, as `plan` estimates them."""
+    parts = {part: size for part, size in training_memory(config).items() if part not in ("engine", "process")}
+    return {
+        "gpu": config.plan.gpu,
+        "peak_gib": sum(parts.values()) / GIB,
+        "train_seconds": training_seconds(config),
+        "gib": {part: size / GIB for part, size in parts.items()},
+    }
+
+
+def _row() -> str | None:
+    """The row of `plan.gpus` for this machine's GPU."""
+    names = hardware()["gpus"]
+    return next((row for row in load_config("paper").plan.gpus if names and row in names[0]), None)
+
+
+def _timed(trainer: Trainer) -> dict[str, float]:
+    """Seconds of a step's phases; `train` is all but sampling and the push, until the GPU is done."""
+    start = time.perf_counter()
+    row = trainer.step(1)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    others = row["seconds_sample"] + row["seconds_push"]
+    seconds = {phase: row[f"seconds_{phase}"] for phase in ("push", "score", "update")}
+    return seconds | {"train": time.perf_counter() - start - others}
+
+
+def _profiled(trainer: Trainer, on_gpu: bool) -> list[Case]:
+    """The most expensive kernels (operators, without a GPU) of one step."""
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+        _timed(trainer)
+    kind, name = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
+    microseconds = attrgetter(name)
+    events = sorted((one for one in profiler.key_averages() if one.device_type == kind), key=microseconds, reverse=True)
+    total = sum(map(microseconds, events))
+    return [
+        {
+            "name": one.key[:80],
+            "milliseconds": microseconds(one) / 1e3,
+            "share": microseconds(one) / total,
+            "calls": one.count,
+        }
+        for one in events[:KERNELS]
+    ]
+
+
+def _forward_flops(shape: ShapeConfig, lengths: list[int]) -> float:
+    """Matrix products and causal attention of a forward pass; recomputation is not the model's work."""
+    attention = 2 * shape.layers * shape.heads * shape.head_size * sum(length**2 for length in lengths)
+    return 2 * multiplied(shape) * sum(lengths) + attention
+
+
+if __name__ == "__main__":
+    write_json(Path(sys.argv[2]), measure_steps(json.loads(sys.argv[1])))

@@ -1,0 +1,91 @@
+"""A run on two nodes: through srun and torchrun, with a fake of srun that starts all tasks on this machine."""
+
+import re
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.errors import UserError
+
+SRUN = f"""#!{sys.executable}
+import subprocess, sys
+start = sys.argv.index(sys.executable)
+options, command = sys.argv[1:start], sys.argv[start:]
+print("srun", *options, file=sys.stderr, flush=True)
+[tasks] = [int(word.removeprefix("--ntasks=")) for word in options if word.startswith("--ntasks=")]
+tasks = [subprocess.Popen(command) for _ in range(tasks)]
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+@pytest.fixture
+def srun(tmp_path, monkeypatch):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "srun").write_text(SRUN)
+    (tools / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "4242")
+
+
+def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, monkeypatch, capfd):
+    """Up to rounding: the norm of a gradient is summed over other parts of it."""
+    monkeypatch.chdir(ROOT)
+    run = [*small_results.train("clip_b"), "--set", "training.steps=3", "--set", "hardware.ranks=2"]
+    assert main(run) == 0
+    out = small_results.run("clip_b")
+    one_node = out.rename(small_results.folder / "one-node")
+    run += ["--set", "hardware.nodes=2"]
+    capfd.readouterr()
+
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "0")
+    assert main(run) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ")
+    assert "ends early, at a checkpoint after step 1; the same command resumes it" in said
+    assert said.endswith("error: srun ended with exit code 1 (the messages of the ranks are above)\n")
+
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert main(run) == 0
+    assert "resumes from the checkpoint after step 1\n" in capfd.readouterr().err
+    policy, expected = (load_file(run / "policy" / "model.safetensors") for run in (out, one_node))
+    for name, values in expected.items():
+        torch.testing.assert_close(policy[name], values, rtol=1e-5, atol=1e-6)
+    metrics, wanted = (pd.read_parquet(run / "metrics.parquet").filter(regex="^(?!seconds)") for run in (out, one_node))
+    pd.testing.assert_frame_equal(metrics, wanted, rtol=1e-5, atol=1e-6)
+    assert metrics["grad_norm"].max() > 1
+
+
+def test_several_nodes_need_a_slurm_job(small_results, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert main([*small_results.train("clip_b"), "--set", "hardware={ranks: 2, nodes: 2}"]) == 2
+    assert "error: hardware.nodes is 2, but this is no SLURM job" in capfd.readouterr().err
+
+
+def test_ranks_that_torchrun_divides_in_another_way_are_refused(monkeypatch):
+    """Shards would cross nodes."""
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"4 ranks on this node, but hardware\.ranks / hardware\.nodes is 2"):
+        Ranks.join(HardwareConfig(device="cpu", ranks=4, nodes=2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("{ranks: 3, nodes: 2}", "ranks is 3; it should be a multiple of nodes = 2"),
+        ("{ranks: null, nodes: 2}", "ranks is None; it should be a multiple of nodes = 2"),
+        ("{ranks: 2, runs_per_gpu: 4}", "runs_per_gpu is 4, but runs with ranks = 2 need whole GPUs"),
+    ],
+)
+def test_hardware_that_does_not_divide_is_one_line(settings, said, capsys):
+    assert main(["config", "--set", f"hardware={settings}"]) == 2
+    assert re.search(rf"hardware: {re.escape(said)}$", capsys.readouterr().err)
