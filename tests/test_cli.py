@@ -108,7 +108,8 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     metrics = pd.read_parquet(out / "metrics.parquet")
     assert metrics["step"].tolist() == [0, 1]
     assert metrics["validation_accuracy"].notna().all()
-    assert np.isfinite(metrics.drop(columns="validation_accuracy").to_numpy(dtype=float)).all()
+    assert (metrics["validation_pass"] >= metrics["validation_accuracy"]).all()
+    assert np.isfinite(metrics.drop(columns=["validation_accuracy", "validation_pass"]).to_numpy(dtype=float)).all()
     before, after = (load_policy(one)[0] for one in (layout.model(MODEL), out / "policy"))
     facts |= {"method": "clip_b@mu=0.5", "seed": 3}
     del facts["outputs"]  # the hashes of the run's own files are in its record

@@ -12,7 +12,7 @@ from reference import SINGLE_FORWARD, graded, parameters
 
 CONFIGS = ROOT / "configs"
 # PPO's share of explained variance needs returns that vary; an accuracy that was not measured is NaN.
-MAY_BE_NAN = {"validation_accuracy", "value_explained_variance"}
+MAY_BE_NAN = {"validation_accuracy", "validation_pass", "value_explained_variance"}
 DECAY = 1e-3 * 0.01  # learning rate times weight decay of `training_config`
 
 METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]

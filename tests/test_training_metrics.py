@@ -30,7 +30,15 @@ COLUMNS = {
 
 
 def test_the_columns_of_the_metrics(model, make_trainer):
-    rows = list(make_trainer(model, steps=3, validation_every=2, entropy_change_every=3, validate=lambda: 0.25).run())
+    rows = list(
+        make_trainer(
+            model,
+            steps=3,
+            validation_every=2,
+            entropy_change_every=3,
+            validate=lambda: {"validation_accuracy": 0.25, "validation_pass": 0.5},
+        ).run()
+    )
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(set(row) >= COLUMNS for row in rows)
     assert all(isinstance(value, float | int) for row in rows for value in row.values())

@@ -7,8 +7,8 @@ from pathlib import Path
 from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.config import (
+    BASE,
     TRAIN,
-    VALIDATION_SET,
     load_config,
     scale_files,
     select_scale,
@@ -25,6 +25,7 @@ SEEDS = dict(SCALE_CONFIG.seeds)
 SET_SEEDS = f"--set seeds.tables={SEEDS['tables']} --set seeds.extras={SEEDS['extras']}"
 LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
+UNTRAINED = ("{model}", BASE, 0)
 # CPU threads of a job that runs on ranks, so that concurrent jobs leave each other their cores
 THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
@@ -46,7 +47,7 @@ shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
 
 wildcard_constraints:
     model="[a-z0-9.-]+",
-    method=r"\w+(@[\w.=+,-]+)?",
+    method=rf"(?!{BASE}\b)\w+(@[\w.=+,-]+)?",
     seed=r"\d+",
 
 
@@ -63,10 +64,6 @@ def model_config(wildcards):
 def method_config(wildcards):
     """configs/method/clip_b.yaml, for clip_b@mu=1.2 too."""
     return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
-
-
-def policy_facts(wildcards):
-    return LAYOUT.facts(wildcards.model, wildcards.method, wildcards.seed)
 
 
 def problem_files(wildcards):

@@ -1,18 +1,18 @@
-# One job evaluates one policy on all sets, so that the engine starts once.
+# Of the untrained models; a training run evaluates its own policy.
 
 
 rule evaluate:
     input:
         configs(),
         model_config,
-        policy_facts,
+        LAYOUT.facts("{model}"),
         [LAYOUT.problems(name) for name in EVALUATION_SETS],
     output:
-        [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
+        [LAYOUT.samples(*UNTRAINED, name) for name in EVALUATION_SETS],
     log:
-        LAYOUT.log("evaluations", *RUN),
+        LAYOUT.log("evaluations", *UNTRAINED),
     benchmark:
-        LAYOUT.benchmark("evaluations", *RUN)
+        LAYOUT.benchmark("evaluations", *UNTRAINED)
     conda:
         "../../environment.yml"
     threads: THREADS
@@ -20,6 +20,7 @@ rule evaluate:
         **needs_of_ranks("evaluate"),
     params:
         scale=SCALE,
+        method=BASE,
     shell:
-        "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "
-        "--seed {wildcards.seed} > {log} 2>&1"
+        "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {params.method} "
+        "--seed 0 > {log} 2>&1"

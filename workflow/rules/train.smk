@@ -1,4 +1,4 @@
-# One job per run: a model, a method, a seed.
+# One job per run, a model, a method and a seed: trains, and evaluates the policy with the engine that is open already.
 
 
 rule train:
@@ -7,8 +7,7 @@ rule train:
         model_config,
         method_config,
         LAYOUT.facts("{model}"),
-        LAYOUT.problems(TRAIN),
-        LAYOUT.problems(VALIDATION_SET),
+        [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
         LAYOUT.pass_rates,
     output:
         LAYOUT.metrics(*RUN),
@@ -27,6 +26,7 @@ rule train:
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "provenance"},
         ),
+        [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("runs", *RUN),
     benchmark:

@@ -30,7 +30,8 @@ class Column:
 COLUMNS = {
     "entropy": Column("token entropy", "nats", same_axis=True),
     "accuracy": Column("accuracy", "%", 100, same_axis=True),
-    "validation_accuracy": Column("accuracy", "%", 100),
+    "validation_accuracy": Column("Avg@k, validation", "%", 100, same_axis=True),
+    "validation_pass": Column("Pass@k, validation", "%", 100, same_axis=True),
     "clip_fraction": Column("clipped tokens", "%", 100),
     "s_star_mean": Column("batch mean", "nats", legend="$S_*$"),
     "s_centered_mean": Column("batch mean", "nats", legend="$S_* - \\mathrm{E}[S]$"),

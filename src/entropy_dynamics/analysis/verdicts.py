@@ -28,7 +28,7 @@ from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # fewer make no correlation
-SPARSE = {"entropy_change", "validation_accuracy"}  # NaN by design on the steps between measurements
+SPARSE = {"entropy_change", "validation_accuracy", "validation_pass"}  # NaN by design on the steps between measurements
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """Evaluation: K samples of every problem, one row per sample; Avg@K and Pass@K follow from these rows alone."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,20 @@ from entropy_dynamics.tasks.files import load_problems
 
 
 def evaluate(
-    config: RunConfig, layout: Layout, method: str, seed: int, datasets: Sequence[str], ranks: Ranks | None = None
+    config: RunConfig,
+    layout: Layout,
+    method: str,
+    seed: int,
+    datasets: Sequence[str],
+    ranks: Ranks | None = None,
+    sampler: Sampler | None = None,
 ) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet file for each.
 
     Each has its provenance beside it. An interrupted call resumes with the shards that it had written.
+
+    Args:
+        sampler: an engine that holds the policy already, such as that of the training run; by default one is opened.
 
     Raises:
         UserError: a data set without a number of samples in the config, or a missing file.
@@ -60,8 +70,8 @@ def evaluate(
         shards = Shards(root, ranks, record | {"dataset": dataset})
         return shards.rows(prompts[dataset], rows), {"evaluation": settings, **record}, shards
 
-    with open_sampler(config, policy, tokenizer, ranks) as sampler:
-        tables = [sampled(dataset, sampler) for dataset in datasets]
+    with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:
+        tables = [sampled(dataset, engine) for dataset in datasets]
     files = [layout.samples(model, method, seed, dataset) for dataset in datasets]
     if ranks.is_main:
         for file, (frame, record, _) in zip(files, tables, strict=True):

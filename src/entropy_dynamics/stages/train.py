@@ -1,9 +1,10 @@
-"""A training run: base model and kept problems in; policy, metrics and provenance out."""
+"""A training run: base model and kept problems in; policy, metrics, provenance and evaluation samples out."""
 
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from entropy_dynamics.config import BASE, TRAIN, VALIDATION_SET, RunConfig, identity, read_yaml, to_yaml
@@ -24,6 +25,7 @@ from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, 
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler, pad_token
 from entropy_dynamics.stages.common import make_grader, make_prompts
+from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
@@ -32,11 +34,13 @@ from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.time_limit import TimeLimit
 from entropy_dynamics.training.trackers import Trackers
-from entropy_dynamics.training.trainer import Trainer
+from entropy_dynamics.training.trainer import VALIDATION, Trainer
 
 
 def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks: Ranks | None = None) -> Path:
-    """Train one model with one method and one seed; the run's directory is written whole or not at all.
+    """Train one model with one method and one seed, and evaluate the policy with the engine that is open already.
+
+    The run's directory is written whole or not at all.
 
     An interrupted run resumes from its last checkpoint, if there is one with the same config and inputs.
 
@@ -81,7 +85,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = Policy(model) if model is not None else load_trained_policy(base, config.training, ranks)
 
-        def validate() -> float:
+        def validate() -> dict[str, float]:
             rollouts = sampler.sample(
                 validation_prompts,
                 samples=config.training.validation_samples,
@@ -89,7 +93,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 max_new_tokens=config.sampling.max_new_tokens,
                 stream="validation",  # the same random numbers at every step: only the policy changes
             )
-            return sum(ranks.map(lambda rollout: grade_held_out(rollout).correct, rollouts)) / len(rollouts)
+            correct = np.array(ranks.map(lambda rollout: grade_held_out(rollout).correct, rollouts))
+            correct = correct.reshape(len(held_out), -1)  # ordered by problem, then sample
+            return dict(zip(VALIDATION, (float(correct.mean()), float(correct.any(axis=1).mean())), strict=True))
 
         trainer = Trainer(
             config.training,
@@ -137,6 +143,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass
+        ranks.barrier()
+        trainer.push()
+        evaluate(config, layout, method_name, seed, list(config.data.evaluation), ranks, sampler)
     if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
         checkpoints.delete()
     return out
@@ -176,10 +185,9 @@ def _run(
                         f"more than engine.warn_above ({config.engine.warn_above:g}); the run continues",
                         ranks,
                     )
-                if len(rows) == steps:
-                    break
-                ends = limit.reached()
-                if ends or (every and len(rows) % every == 0):
+                finished = len(rows) == steps
+                ends = limit.reached() and not finished
+                if ends or (every and (finished or len(rows) % every == 0)):
                     checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
                 if ends:
                     _note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it", ranks)

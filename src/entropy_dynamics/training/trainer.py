@@ -27,6 +27,7 @@ from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.rewards import REWARDS
 from entropy_dynamics.training.update import PolicyUpdate, Scores
 
+VALIDATION = ("validation_accuracy", "validation_pass")  # metrics, NaN on the steps between validations
 PHASES = ("validate", "sample", "grade", "score", "update", "measure", "push")
 
 
@@ -47,7 +48,7 @@ class Trainer:
         pad_token: int,
         seed: int,
         estimator: AdvantageEstimator | None = None,
-        validate: Callable[[], float] | None = None,
+        validate: Callable[[], dict[str, float]] | None = None,
         engine_dtype: torch.dtype | None = None,
         engine_tolerance: float = 1e-4,
         ranks: Ranks | None = None,
@@ -58,7 +59,7 @@ class Trainer:
             temperature: of the rollouts, and of the policy that is trained.
             seed: of the order of the prompts and of the rollouts.
             estimator: of the advantages; the method's own by default.
-            validate: accuracy of the current policy on held-out problems, called every `validation_every` steps.
+            validate: the metrics `VALIDATION` of the current policy, called every `validation_every` steps.
             engine_dtype: weights are pushed in it; the policy's own by default.
             engine_tolerance: see `engine_agreement`.
         """
@@ -119,9 +120,9 @@ class Trainer:
         with clock("push"):
             self.push()
         with clock("validate"):
-            validation_accuracy = math.nan
+            validation = dict.fromkeys(VALIDATION, math.nan)
             if self.validate is not None and self._due(step, self.config.validation_every):
-                validation_accuracy = self.validate()
+                validation = self.validate()
         with clock("sample"):
             prompts, rollouts = self.sample(step)
         with clock("grade"):
@@ -151,7 +152,7 @@ class Trainer:
                 entropy_change = after - scores.stats.entropy[batch.mask].double().mean().item()
         metrics = {
             "step": step,
-            "validation_accuracy": validation_accuracy,
+            **validation,
             "entropy_change": entropy_change,
             **entropy_metrics(scores.stats, advantages, weights, batch.mask, self.config.optimizer.learning_rate),
             **agreement,
