@@ -237,7 +237,7 @@ def test_a_broken_run_resumes_from_the_last_good_step(run, layout, monkeypatch, 
         assert run(*TRAIN, settings=settings)[0] == 2
     code, _, err = run(*TRAIN, settings=settings)
     assert code == 0, err
-    assert ("resumes from the checkpoint after step 1" in err) == (broken_step == 1)
+    assert ("resumes from the checkpoint after step 2" in err) == (broken_step == 1)
     assert not layout.checkpoints(MODEL, "grpo", 0).exists()
 
 
@@ -256,7 +256,7 @@ def test_checkpoints_are_there_until_the_job_is_done(run, layout, monkeypatch):
     shutil.rmtree(layout.run(MODEL, "grpo", 0))
     code, _, err = run(*TRAIN, settings=settings)
     assert code == 0
-    assert "resumes from the checkpoint after step 1" in err
+    assert "resumes from the checkpoint after step 2" in err
 
 
 # ---------------------------------------------------------------- mistakes; more in test_user_errors.py
