@@ -125,11 +125,14 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
         assert record["inputs"][file.as_posix()] == sha256(file)
 
     evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")
-    assert run(*evaluate)[0] == 0
-    rows = layout.evaluation(MODEL, "clip_b@mu=0.5", 3)
-    assert files_of(rows) == [
+    samples = layout.evaluation(MODEL, "clip_b@mu=0.5", 3)
+    by_training = {path.name: path.read_bytes() for path in samples.iterdir()}
+    assert sorted(by_training) == [
         f"{name}.{end}" for name in ("aime24", "aime25", "dapo500") for end in ("parquet", "provenance.json")
     ]
+    shutil.rmtree(samples)
+    assert run(*evaluate)[0] == 0
+    assert {path.name: path.read_bytes() for path in samples.iterdir()} == by_training
     assert_one_line(run(*evaluate, "--datasets", "train"), "evaluation.samples has no 'train'")
     assert not list(tmp_path.rglob("*.partial"))
 
@@ -237,7 +240,7 @@ def test_a_broken_run_resumes_from_the_last_good_step(run, layout, monkeypatch, 
         assert run(*TRAIN, settings=settings)[0] == 2
     code, _, err = run(*TRAIN, settings=settings)
     assert code == 0, err
-    assert ("resumes from the checkpoint after step 2" in err) == (broken_step == 1)
+    assert ("resumes from the checkpoint after step 1" in err) == (broken_step == 1)
     assert not layout.checkpoints(MODEL, "grpo", 0).exists()
 
 

@@ -22,7 +22,7 @@ selection = select_scale(config)
 SCALE = selection.scale
 SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
-SET_SEEDS = f"--set seeds.tables={SEEDS['tables']} --set seeds.extras={SEEDS['extras']}"
+SET_SEEDS = " ".join(f"--set seeds.{group}={count}" for group, count in SEEDS.items())
 LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
 UNTRAINED = ("{model}", BASE, 0)
@@ -38,8 +38,11 @@ EXPERIMENTS = {
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 THEORY_MODEL = EXPERIMENTS["theory_check"].models[0]
+EXTRAS = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.extra]
 # what `all` builds; each name is a target at every scale
-WANTED = SCALE_CONFIG.experiments or list(EXPERIMENTS)
+WANTED = SCALE_CONFIG.experiments or [
+    name for name in EXPERIMENTS if name not in EXTRAS
+]
 
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
 shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")

@@ -41,6 +41,12 @@ rule tables:
         [LAYOUT.table(name, "csv") for name in TABLES if name in WANTED],
 
 
+rule extras:
+    input:
+        [LAYOUT.table(name, "csv") for name in TABLES if name in EXTRAS],
+        [LAYOUT.figure(name, "png") for name in FIGURES if name in EXTRAS],
+
+
 rule figures:
     input:
         [LAYOUT.figure(name, "png") for name in FIGURES if name in WANTED],

@@ -21,6 +21,7 @@ from entropy_dynamics.validation import OneOf, Section, parse
 
 EXPERIMENTS = Path("experiments")
 NOT_EXPERIMENTS = {"paper_values", "claims"}
+FIRST_PILOT_SEED = 100
 METRICS = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
 
 
@@ -39,7 +40,7 @@ def _no_step(columns: list[str]) -> list[str]:
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 Columns = Annotated[Names, AfterValidator(_no_step)]
 """Columns of metrics.parquet, or s_centered_ratio = |s_centered_mean| / s_star_mean."""
-SeedGroup = Literal["tables", "extras"]
+SeedGroup = Literal["tables", "extras", "pilot"]
 """A key of the scale's `seeds`."""
 Seeds = Mapping[str, int]
 """The `seeds` section of the scale's config: group -> number."""
@@ -117,6 +118,8 @@ class Spec(Section):
     title: str
     shows: str
     """Its caption in the report, with what to look for."""
+    extra: bool = False
+    """Built by the target `extras`, not by default."""
 
 
 class DataFilter(Spec):
@@ -285,16 +288,22 @@ def load_experiment(
 
 
 def _runs(spec: RunsSpec, scale: str, seeds: Seeds) -> tuple[Run, ...]:
-    counts: dict[tuple[str, str], int] = {}
+    groups: dict[tuple[str, str], SeedGroup] = {}
     for group in spec.runs:
-        counts |= dict.fromkeys(product(group.models, group.methods), seeds[group.seeds or spec.seeds])
+        groups |= dict.fromkeys(product(group.models, group.methods), group.seeds or spec.seeds)
     for sweep in spec.sweeps:
-        counts |= dict.fromkeys(product(sweep.models, sweep.methods(scale)), seeds[spec.seeds])
+        groups |= dict.fromkeys(product(sweep.models, sweep.methods(scale)), spec.seeds)
     return tuple(
         Run(model, method, seed)
-        for (model, method), count in counts.items()
-        for seed in range(1 if method == BASE else count)  # the untrained model has no seeds
+        for (model, method), group in groups.items()
+        for seed in ([0] if method == BASE else numbers(group, seeds))  # the untrained model has no seeds
     )
+
+
+def numbers(group: SeedGroup, seeds: Seeds) -> range:
+    """The seeds of a group."""
+    first = FIRST_PILOT_SEED if group == "pilot" else 0
+    return range(first, first + seeds[group])
 
 
 def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:

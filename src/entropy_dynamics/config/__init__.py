@@ -12,13 +12,12 @@ from entropy_dynamics.config.loading import (
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.schema import BASE, TRAIN, VALIDATION_SET, Config, RunConfig, StageConfig, file_schema
+from entropy_dynamics.config.schema import BASE, TRAIN, Config, RunConfig, StageConfig, file_schema
 
 __all__ = [
     "BASE",
     "CONFIGS",
     "TRAIN",
-    "VALIDATION_SET",
     "Config",
     "RunConfig",
     "StageConfig",

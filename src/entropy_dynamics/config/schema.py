@@ -27,7 +27,6 @@ from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_t
 from entropy_dynamics.validation import OneOf, Section
 
 TRAIN = "train"
-VALIDATION_SET = "dapo500"  # the paper's, an evaluation set that training runs are validated on
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
@@ -242,7 +241,10 @@ class TrainingConfig(Section):
     """Steps between measurements of the entropy change; 0: never."""
     validation_every: NonNegativeInt
     """Steps between validations; 0: never."""
+    validation_set: str
+    """An evaluation set."""
     validation_problems: PositiveInt
+    """At most so many of its problems."""
     validation_samples: PositiveInt
     optimizer: OptimizerConfig
     critic: CriticConfig
@@ -297,8 +299,14 @@ def method_sections() -> dict[str, type[Section]]:
 
 
 class SeedsConfig(Section):
+    """Seeds per method, counted from 0."""
+
     tables: Count
+    """Of experiments with `seeds: tables`."""
     extras: Count
+    """Of ablations and sweeps."""
+    pilot: Count
+    """Of experiments that choose a parameter; counted from 100, so that no reported run takes part in a choice."""
 
 
 class ThroughputConfig(Section):
@@ -391,6 +399,11 @@ class Config(Section):
         ranks, training = self.hardware.ranks, self.training
         if unsampled := set(self.data.evaluation) - set(self.evaluation.samples):
             raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
+        if training.validation_set not in self.data.evaluation:
+            raise ValueError(
+                f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
+                f"{', '.join(self.data.evaluation)}"
+            )
         if training.importance_truncation is not None and self.engine.name == "native" and ranks is None:
             raise ValueError(
                 "training.importance_truncation needs hardware.ranks or engine.name=vllm: without them the engine "

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.config import BASE, TRAIN, VALIDATION_SET, RunConfig, identity, read_yaml, to_yaml
+from entropy_dynamics.config import BASE, TRAIN, RunConfig, identity, read_yaml, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
@@ -61,7 +61,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         raise UserError(f"no file {layout.pass_rates}: measure the pass rates first (entropy-dynamics pass_rates)")
     kept = set(read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
-    held_out = load_problems(layout.problems(VALIDATION_SET))[: config.training.validation_problems]
+    validation_set = layout.problems(config.training.validation_set)
+    held_out = load_problems(validation_set)[: config.training.validation_problems]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     if len(prompts) < len(problems):
         _note(
@@ -72,7 +73,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
     record = provenance(
-        [layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), layout.problems(VALIDATION_SET)]
+        [layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), validation_set]
     )
 
     with ExitStack() as stack:
