@@ -165,6 +165,17 @@ class OneModelSpec(RunsSpec):
         return self
 
 
+class StrengthSpec(RunsSpec):
+    """Clipped tokens, entropy and scores over the parameter of each sweep."""
+
+    kind: Literal["strength"]
+    sweeps: Annotated[list[Sweep], Field(min_length=1)]
+    evaluations: Names | None = None
+    """null: the scale's validation set."""
+    baseline: str = "grpo"
+    """The method drawn as a horizontal line."""
+
+
 class DistributionSpec(OneModelSpec):
     """Histogram of the problems of one data set by their number of correct samples, per method."""
 
@@ -193,6 +204,7 @@ class LensSpec(OneModelSpec):
 KINDS: dict[str, type[Spec]] = {
     "scores": ScoresSpec,
     "curves": CurvesSpec,
+    "strength": StrengthSpec,
     "pass_rate_distribution": DistributionSpec,
     "data_filter": DataFilter,
     "theory": TheorySpec,
@@ -227,7 +239,7 @@ class Experiment(Generic[S]):
 
     @property
     def evaluations(self) -> list[str]:
-        return self.spec.evaluations if isinstance(self.spec, ScoresSpec | DistributionSpec) else []
+        return getattr(self.spec, "evaluations", None) or []
 
     def methods(self, model: str, patterns: Iterable[str] = ("*",)) -> list[str]:
         """The methods that run on this model and match a pattern, in the order of the file."""
@@ -253,7 +265,8 @@ class Experiment(Generic[S]):
         """The files in results/<scale> that it reads."""
         layout = Layout(results)
         evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
-        files = evaluations or [run.metrics_file(results) for run in self.runs]
+        both = isinstance(self.spec, StrengthSpec)
+        files = evaluations + [run.metrics_file(results) for run in self.runs if both or not evaluations]
         files += [layout.facts(model) for model in self.models]
         match self.spec:
             case DataFilter():
@@ -280,6 +293,8 @@ def load_experiment(
     if name not in known_experiments(experiments):
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
     spec = parse(_File, read_yaml(path), str(path)).root
+    if isinstance(spec, StrengthSpec) and spec.evaluations is None:
+        spec = spec.model_copy(update={"evaluations": [load_config(scale, configs=configs).training.validation_set]})
     experiment = Experiment(name, spec, _runs(spec, scale, seeds) if isinstance(spec, RunsSpec) else ())
     _check_names(experiment, str(path), scale, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):

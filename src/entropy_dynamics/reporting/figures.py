@@ -14,12 +14,14 @@ from entropy_dynamics.analysis.experiments import (
     Experiment,
     LensSpec,
     Spec,
+    StrengthSpec,
     TheorySpec,
 )
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
+from entropy_dynamics.reporting.strength import draw_strength
 from entropy_dynamics.reporting.style import RC, save
 from entropy_dynamics.reporting.theory import draw_theory
 from entropy_dynamics.results.files import write_text
@@ -30,6 +32,7 @@ DRAW: dict[type[Spec], Callable[..., tuple[Figure, pd.DataFrame]]] = {
     DataFilter: draw_data_filter,
     TheorySpec: draw_theory,
     LensSpec: draw_lens,
+    StrengthSpec: draw_strength,
 }
 
 

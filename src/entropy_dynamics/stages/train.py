@@ -72,9 +72,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         )
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
-    record = provenance(
-        [layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), validation_set]
-    )
+    record = provenance([layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), validation_set])
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))

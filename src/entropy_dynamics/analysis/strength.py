@@ -1,0 +1,54 @@
+"""What each strength of a method buys: clipped tokens, entropy and scores over a parameter, and the value to choose."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import Experiment, Run, StrengthSpec
+from entropy_dynamics.analysis.problem_scores import Metric, problem_scores, with_seeds
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import Interval, score_interval, seed_interval
+from entropy_dynamics.config import split_method
+
+SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
+
+
+def strength_frame(experiment: Experiment[StrengthSpec], results: Results) -> pd.DataFrame:
+    """One row per model, method and value of its parameter, NaN for methods without one.
+
+    Columns `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass`
+    and `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`. `chosen` marks the value
+    of each swept parameter with the highest `pass_area`, the mean of Pass@k over log k.
+    """
+    rows = []
+    for model in experiment.models:
+        for method in experiment.methods(model):
+            name, parameters = split_method(method)
+            parameter, _, value = parameters[0].partition("=") if parameters else ("", "", "nan")
+            runs = experiment.of(model, method)
+            row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
+            row |= {"run": method, "method": name, "parameter": parameter, "value": float(value), "seeds": len(runs)}
+            frames = [results.metrics(run, ("clip_fraction", "entropy")) for run in runs]
+            ends = np.array([frame["entropy"].iloc[-max(1, len(frame) // 10) :].mean() for frame in frames])
+            row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
+            row |= _columns("entropy", seed_interval([ends]))
+            for metric in SCORES:
+                row |= _columns(metric, _score(metric, method, runs, experiment.evaluations, results))
+            rows.append(row)
+    frame = pd.DataFrame(rows)
+    swept = frame[frame["value"].notna()]
+    best = swept.groupby(["model", "method", "parameter"])["pass_area"].idxmax()
+    return frame.assign(chosen=frame.index.isin(best))
+
+
+def _score(metric: Metric, method: str, runs: list[Run], datasets: list[str], results: Results) -> Interval:
+    groups = []
+    for dataset in datasets:
+        seeds = [problem_scores(metric, results.samples(run, dataset)) for run in runs]
+        groups.append(100 / len(datasets) * with_seeds(method, seeds))
+    return score_interval([groups])
+
+
+def _columns(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

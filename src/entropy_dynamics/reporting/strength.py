@@ -1,0 +1,53 @@
+"""Figures of what each strength of a method buys: entropy and scores over its parameter."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from entropy_dynamics.analysis.experiments import Experiment, StrengthSpec
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.analysis.strength import strength_frame
+from entropy_dynamics.reporting.style import CYCLE, LINE_LEGEND, WIDTH, Look, add_footer, pretty, what_ran
+
+PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
+
+
+def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """One row of panels per swept method, a line per model; ringed: the chosen value, horizontal: the baseline."""
+    frame = strength_frame(experiment, results)
+    swept = list(frame.loc[frame["value"].notna(), "method"].unique())
+    figure = Figure(figsize=(WIDTH, 0.75 + 1.05 * len(swept)), layout="constrained")
+    axes = figure.subplots(len(swept), len(PANELS), squeeze=False)
+    looks = dict(zip(experiment.models, CYCLE, strict=False))
+    for row, method in zip(axes, swept, strict=True):
+        own = frame[frame["method"] == method]
+        for ax, (column, title) in zip(row, PANELS.items(), strict=True):
+            for model, look in looks.items():
+                baseline = frame[(frame["model"] == model) & (frame["run"] == experiment.spec.baseline)]
+                _draw_line(ax, own[own["model"] == model].sort_values("value"), baseline, column, look)
+            if ax in axes[0]:
+                ax.set_title(title)
+        row[0].set_ylabel(pretty(results.method_label(method)))
+        row[1].set_xlabel(pretty(own["parameter"].iloc[0].replace("_", " ")))
+    models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in looks.items()]
+    figure.legend(handles=models, loc="outside upper center", ncols=min(2, len(models)), **LINE_LEGEND)
+    chosen = "ring: highest Pass@k averaged over log k; dashed line: " + pretty(
+        results.method_label(experiment.spec.baseline)
+    )
+    whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals"
+    sets = f"scores on {', '.join(experiment.evaluations)}{whiskers}"
+    add_footer(figure, [*what_ran(experiment, results), sets, chosen])
+    return figure, frame
+
+
+def _draw_line(ax: Axes, own: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look) -> None:
+    if own.empty:
+        return
+    ends = [own[column] - own[f"{column}_low"], own[f"{column}_high"] - own[column]]
+    ax.errorbar(own["value"], own[column], ends, elinewidth=0.6, **look)
+    best = own[own["chosen"]]
+    ax.plot(best["value"], best[column], "o", markersize=7, markerfacecolor="none", color=look["color"])
+    for value in baseline[column]:
+        ax.axhline(value, color=look["color"], linewidth=0.7, linestyle="--", zorder=0.5)
