@@ -57,6 +57,7 @@ def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> Non
         + 0.01 * rng.standard_normal(steps),
         "accuracy": accuracy.clip(0),
         "validation_accuracy": np.where(np.arange(steps) % 10 == 0, accuracy + 0.1, np.nan),
+        "validation_pass": np.where(np.arange(steps) % 10 == 0, 0.6 + 0.3 * accuracy, np.nan),
         "clip_fraction": 0.0 if run.method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
         "s_star_mean": 0.09 - 0.03 * t + 0.003 * rng.standard_normal(steps),
         "s_centered_mean": 2e-4 * rng.standard_normal(steps),

@@ -41,6 +41,7 @@ COLUMNS = {
     "neg_cov_negative": Column("$\\Delta H / \\eta$", "nats", legend="its negative portion"),
     "grad_norm": Column("gradient norm", "1"),
 }
+SPARSE = {"entropy_change", "validation_accuracy", "validation_pass"}  # NaN by design on the steps between measurements
 
 
 def column(name: str) -> Column:
@@ -55,6 +56,7 @@ class Line:
     method: str
     column: str
     curve: pd.DataFrame
+    """With the column x, the position on the x axis."""
     points: pd.DataFrame | None
     """A second column of the same runs."""
     lengths: tuple[int, ...]
@@ -66,14 +68,16 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
     lines = []
     model = experiment.model_of(panel)
     for method in experiment.methods(model, panel.methods):
-        stored = [*panel.columns, *([panel.points] if panel.points else [])]
+        stored = [name for name in (*panel.columns, panel.points, panel.x) if name and name != "step"]
         frames = [results.metrics(run, stored).set_index("step") for run in experiment.of(model, method)]
         curves = {
             name: curve_over_seeds([column(name).factor * frame[name].astype(float) for frame in frames])
             for name in stored
         }
         points, lengths = curves.get(panel.points or ""), tuple(map(len, frames))
-        lines += [Line(method, name, curves[name], points, lengths) for name in panel.columns]
+        for name in panel.columns:
+            x = curves[name].index.to_series() if panel.x == "step" else curves[panel.x]["value"]
+            lines.append(Line(method, name, curves[name].join(x.rename("x"), how="inner"), points, lengths))
     return lines
 
 
@@ -99,5 +103,7 @@ def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: li
                 if curve is not None:
                     shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.index}
                     numbers = {"value": curve["value"], "low": curve["low"], "high": curve["high"]}
+                    if panel.x != "step":
+                        shown |= {"x_column": panel.x, "x_unit": column(panel.x).unit, "x": curve["x"]}
                     frames.append(pd.DataFrame(about | shown | numbers | {"seeds": len(line.lengths)}))
     return pd.concat(frames, ignore_index=True)

@@ -22,7 +22,7 @@ from entropy_dynamics.validation import OneOf, Section, parse
 EXPERIMENTS = Path("experiments")
 NOT_EXPERIMENTS = {"paper_values", "claims"}
 FIRST_PILOT_SEED = 100
-METRICS = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
+METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -94,6 +94,9 @@ class Panel(Section):
     """One axes of a figure, with a line per method and column."""
 
     columns: Columns
+    x: str = "step"
+    """The column on the x axis. Another than step gives trajectories over training: the mean over seeds of both columns
+    at each step where both are finite, without a band, from a marker at the first step on."""
     model: str | None = None
     """One of the models of the runs; optional if there is only one."""
     methods: Names = Field(default_factory=lambda: ["*"])
@@ -105,9 +108,13 @@ class Panel(Section):
     log: bool = False
 
     @model_validator(mode="after")
-    def _points_differ(self) -> Self:
+    def _axes_differ(self) -> Self:
+        if self.x in self.columns:
+            raise ValueError(f"x is {self.x!r}; it should be none of columns")
         if self.points in ("step", *self.columns):
             raise ValueError(f"points is {self.points!r}; it should be none of columns, nor step")
+        if self.points and self.x != "step":
+            raise ValueError(f"points are drawn over steps; x is {self.x!r}")
         return self
 
 
@@ -142,6 +149,29 @@ class ScoresSpec(RunsSpec):
     metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
     baseline: str = "grpo"
     """The method that others are compared with."""
+
+
+class PassSpec(RunsSpec):
+    """Pass@k over k: a row of panels per model, a panel per data set, a line per method."""
+
+    kind: Literal["pass_at_k"]
+    evaluations: Names
+    baseline: str = "grpo"
+    """The method with the black line."""
+
+
+class DifficultySpec(RunsSpec):
+    """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
+
+    kind: Literal["difficulty"]
+    evaluations: Names
+    baseline: str = "grpo"
+
+    @model_validator(mode="after")
+    def _one_group(self) -> Self:
+        if len(self.runs) > 1 or self.sweeps or BASE not in self.runs[0].methods:
+            raise ValueError(f"kind {self.kind!r} averages over models, so it takes one group of runs, with {BASE!r}")
+        return self
 
 
 class CurvesSpec(RunsSpec):
@@ -203,6 +233,8 @@ class LensSpec(OneModelSpec):
 
 KINDS: dict[str, type[Spec]] = {
     "scores": ScoresSpec,
+    "pass_at_k": PassSpec,
+    "difficulty": DifficultySpec,
     "curves": CurvesSpec,
     "strength": StrengthSpec,
     "pass_rate_distribution": DistributionSpec,

@@ -1,6 +1,8 @@
 """Scores per problem, from the counts of its correct samples: what tables and claims average over problems."""
 
-from typing import Literal
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -11,7 +13,10 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.evaluation import problem_pass_at_k
 
 Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "extremes"]
-Selection = Literal["hard", "easy", "hard_minus_easy"]
+Third = Literal["hard", "middle", "easy"]
+Selection = Literal["all", "hard_minus_easy"] | Third
+Evaluated = Mapping[tuple[str, str], list[dict[str, Samples]]]
+"""(model, method) -> for each seed {data set: counts}; all on the same problems."""
 
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
@@ -51,13 +56,44 @@ def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " poi
     return mean
 
 
-def thirds(selection: Selection, rates: Float[np.ndarray, " problem"]) -> list[tuple[float, Int[np.ndarray, " some"]]]:
-    """(weight, numbers of problems) of thirds of the problems by difficulty, ties in the order of the problems.
+def thirds(selection: Selection, rates: Float[np.ndarray, " problem"]) -> list[tuple[float, Any]]:
+    """(weight, indices of problems) of thirds of the problems by difficulty, ties in the order of the problems.
 
     Args:
         rates: the untrained model's pass rates. It takes no part in the difference between two trained methods, so
             thirds by its samples bring no regression to the mean into it.
     """
-    hard, _, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
-    weights = {"hard": [(1.0, hard)], "easy": [(1.0, easy)], "hard_minus_easy": [(1.0, hard), (-1.0, easy)]}
-    return weights[selection]
+    hard, middle, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
+    weights = {"hard": [(1.0, hard)], "middle": [(1.0, middle)], "easy": [(1.0, easy)]}
+    return (weights | {"hard_minus_easy": [(1.0, hard), (-1.0, easy)]})[selection]
+
+
+def score_groups(
+    samples: Evaluated, weights: Mapping[str, float], metric: Metric, problems: Selection = "all"
+) -> list[list[Scores]]:
+    """The groups of `score_interval` for a weighted sum of methods, in points: the mean over data sets and models.
+
+    Args:
+        samples: with the untrained model, if only some problems are selected. Their difficulty is its pass rate,
+            averaged over the models, so that all models have the same thirds.
+        weights: of each method in the sum.
+    """
+    models = list(dict.fromkeys(model for model, _ in samples))
+    datasets = list(next(iter(samples.values()))[0])
+    strata = [(dataset, *one) for dataset in datasets for one in _strata(samples, models, dataset, problems)]
+    share = 100 / len(models) / len(datasets)
+    groups = []
+    for model, (method, weight) in product(models, weights.items()):
+        scores = {
+            dataset: with_seeds(method, [problem_scores(metric, seed[dataset]) for seed in samples[model, method]])
+            for dataset in datasets
+        }
+        groups.append([share * weight * factor * scores[dataset][..., chosen] for dataset, factor, chosen in strata])
+    return groups
+
+
+def _strata(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> list[tuple[float, Any]]:
+    """(weight, indices of problems) of one data set."""
+    if problems == "all":
+        return [(1.0, slice(None))]
+    return thirds(problems, np.mean([samples[model, BASE][0][dataset].pass_rates for model in models], axis=0))

@@ -1,7 +1,7 @@
 """Results of one scale as data frames, with one-line errors for missing and damaged files."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -166,19 +166,18 @@ class Results:
 
     def paired_samples(self, experiment: Experiment[Spec], model: str, dataset: str) -> dict[str, list[Samples]]:
         """Each method's evaluations on one data set, one per seed; all on the same problems with the same K."""
-        by_method = {
-            method: [self.samples(run, dataset) for run in experiment.of(model, method)]
-            for method in experiment.methods(model)
-        }
-        first = next(iter(by_method.values()))[0]
-        for method, seeds in by_method.items():
-            for seed, samples in enumerate(seeds):
-                if (samples.ids, samples.k) != (first.ids, first.k):
-                    path = Run(model, method, seed).evaluation_file(self.root, dataset)
-                    raise UserError(
-                        f"{path}: other problems or another K than the other methods'; rerun the evaluations"
-                    )
-        return by_method
+        of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset)
+        return {method: [of_run[run] for run in experiment.of(model, method)] for method in experiment.methods(model)}
+
+    def same_problems(self, runs: Sequence[Run], dataset: str) -> dict[Run, Samples]:
+        """The runs' counts on one data set. Raises UserError if their problems or K differ."""
+        of_run = {run: self.samples(run, dataset) for run in runs}
+        first = of_run[runs[0]]
+        for run, samples in of_run.items():
+            if (samples.ids, samples.k) != (first.ids, first.k):
+                path = run.evaluation_file(self.root, dataset)
+                raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
+        return of_run
 
     def pass_rates(self) -> pd.DataFrame:
         """One row per training problem: correct out of samples, rate, and whether it was kept or why not."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -12,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.claims import Claim, CurveClaim, LogitSteps, ScoreDifference
+from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import problem_scores, thirds, with_seeds
+from entropy_dynamics.analysis.problem_scores import score_groups
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
@@ -28,7 +28,6 @@ from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # fewer make no correlation
-SPARSE = {"entropy_change", "validation_accuracy", "validation_pass"}  # NaN by design on the steps between measurements
 
 T = TypeVar("T")
 
@@ -215,27 +214,9 @@ def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, fou
     found.seeds = {method: min(len(samples[model, method]) for model in spec.models) for method in claim.seeds}
     if not all(samples.values()):
         return
-    strata = [(dataset, *one) for dataset in spec.evaluations for one in _chosen(spec, samples, dataset)]
-    share = 100 / len(spec.models) / len(spec.evaluations)
-    groups = []
-    for model, (method, weight) in product(spec.models, claim.weights.items()):
-        scores = {
-            dataset: with_seeds(method, [problem_scores(spec.metric, seed[dataset]) for seed in samples[model, method]])
-            for dataset in spec.evaluations
-        }
-        groups.append([share * weight * factor * scores[dataset][..., chosen] for dataset, factor, chosen in strata])
+    groups = score_groups(samples, claim.weights, spec.metric, spec.problems)
     found.interval_at = lambda seeds: score_interval(groups, seeds=seeds)
     found.interval = score_interval(groups)
-
-
-def _chosen(
-    spec: ScoreDifference, samples: dict[tuple[str, str], list[dict[str, Samples]]], dataset: str
-) -> list[tuple[float, Any]]:
-    """(weight, indices of problems) of one data set."""
-    if spec.problems == "all":
-        return [(1.0, slice(None))]
-    rates = np.mean([samples[model, BASE][0][dataset].pass_rates for model in spec.models], axis=0)
-    return thirds(spec.problems, rates)
 
 
 def _samples(

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from entropy_dynamics.analysis.curves import Line, column, curves_frame, panel_lines
+from entropy_dynamics.analysis.curves import SPARSE, Line, column, curves_frame, panel_lines
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
@@ -48,7 +48,8 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
             _set_axes(ax, panels[i], lines[i], list(levels.values()))
             look = {"color": "0.3", "linewidth": 0.9, "linestyle": (0, (1, 1))}
             handles += [ax.axhline(level, label=f"paper: about {level:g}", **look) for level in levels.values()]
-        axes.flat[below[-1]].set_xlabel("step")
+            if i == below[-1] or panels[i].x != panels[i + columns].x:
+                ax.set_xlabel(column(panels[i].x).axis)
         legends.append(list({handle.get_label(): handle for handle in handles}.values()))
     _share_axes(axes, panels)
     if len({tuple(handle.get_label() for handle in handles) for handles in legends}) == 1:
@@ -75,12 +76,17 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
 
 def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -> None:
     for i, (line, style) in enumerate(zip(lines, styles, strict=True)):
-        curve = line.curve
+        curve, trajectory = line.curve, panel.x != "step"
         apart = max(1, len(curve) // MARKERS)
-        # Lines have their markers at different steps; a line with points has none.
-        marks = {"marker": ""} if panel.points else {"markevery": (i * apart // len(lines), apart)}
-        ax.plot(curve.index, curve["value"], **(style | marks))
-        if len(line.lengths) > 1:
+        marks: Look = {"markevery": (i * apart // len(lines), apart)}  # lines have their markers at different steps
+        if panel.points:
+            marks = {"marker": ""}
+        elif trajectory:  # where it starts
+            marks = {"marker": style["marker"] or "D", "markevery": slice(1)}
+        elif line.column in SPARSE:  # at each measurement
+            marks = {"marker": style["marker"] or "D"}
+        ax.plot(curve["x"], curve["value"], **(style | marks))
+        if len(line.lengths) > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
         if line.points is not None:  # with whiskers; those of different lines a little apart
             shift = 0.012 * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
@@ -93,7 +99,7 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
     """Labels, scales and limits, with the paper's `levels` in view."""
     ax.set_ylabel(column(panel.columns[0]).axis)
-    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=panel.x == "step"))
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_minor_formatter(NullFormatter())
@@ -140,11 +146,16 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
     notes = []
     if any(panel.points for panel in experiment.spec.panels):
         notes.append("lines: training samples; points: validation problems")
-    for line in (line for of_panel in lines for line in of_panel):
+    if any(panel.x != "step" for panel in experiment.spec.panels):
+        notes.append("trajectories over training; markers: the first step")
+    for panel, line in (
+        (panel, line) for panel, own in zip(experiment.spec.panels, lines, strict=True) for line in own
+    ):
         label = pretty(_label(experiment, results, line.method))
         if len(set(line.lengths)) > 1:
             ends = ", ".join(map(str, line.lengths))
             notes.append(f"{label}: seeds end after {ends} steps; the mean is over those they share")
-        if missing := min(line.lengths) - len(line.curve):
+        missing = min(line.lengths) - len(line.curve)
+        if missing and not SPARSE & {line.column, panel.x}:
             notes.append(f"{label}: {line.column} is not finite, or not shared by all seeds, at {missing} steps")
     return list(dict.fromkeys(notes))

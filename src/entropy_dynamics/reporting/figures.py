@@ -10,17 +10,21 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.experiments import (
     CurvesSpec,
     DataFilter,
+    DifficultySpec,
     DistributionSpec,
     Experiment,
     LensSpec,
+    PassSpec,
     Spec,
     StrengthSpec,
     TheorySpec,
 )
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.reporting.difficulty import draw_difficulty
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
+from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
 from entropy_dynamics.reporting.strength import draw_strength
 from entropy_dynamics.reporting.style import RC, save
 from entropy_dynamics.reporting.theory import draw_theory
@@ -28,6 +32,8 @@ from entropy_dynamics.results.files import write_text
 
 DRAW: dict[type[Spec], Callable[..., tuple[Figure, pd.DataFrame]]] = {
     CurvesSpec: draw_curves,
+    PassSpec: draw_pass_curves,
+    DifficultySpec: draw_difficulty,
     DistributionSpec: draw_distribution,
     DataFilter: draw_data_filter,
     TheorySpec: draw_theory,

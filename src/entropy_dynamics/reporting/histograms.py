@@ -6,8 +6,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.distributions import filter_frame, solved_frame
 from entropy_dynamics.analysis.experiments import DataFilter, DistributionSpec, Experiment
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import LEVEL
-from entropy_dynamics.reporting.style import BARS, WIDTH, add_footer, pretty, what_ran
+from entropy_dynamics.reporting.style import BARS, WIDTH, add_footer, intervals, pretty, what_ran
 
 
 def draw_distribution(experiment: Experiment[DistributionSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -30,7 +29,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     ax.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=len(methods))
     kind = "toy problems" if results.toy_problems(dataset) else "problems"
-    note = f"{problems} {kind}; whiskers: {LEVEL:.0%} intervals over {experiment.seeds} and over problems"
+    note = f"{problems} {kind}; whiskers: {intervals(experiment)}"
     add_footer(figure, [*what_ran(experiment, results), note])
     return figure, frame
 

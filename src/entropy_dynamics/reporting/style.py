@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Spec
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
@@ -44,6 +45,7 @@ LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing":
 FOOTER_CHARACTERS = 88
 
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
+GREY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
 # Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in grey.
 CYCLE: list[Look] = [
     {"color": "#0072B2", "linestyle": (0, (5, 1.5)), "marker": "o"},
@@ -75,9 +77,17 @@ def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
     if experiment.seeds == "one seed":
         drawn = "one seed: the spread between seeds is unknown"
     else:
-        shading = ", shading: lowest to highest seed" if isinstance(experiment.spec, CurvesSpec) else ""
+        bands = isinstance(experiment.spec, CurvesSpec) and any(one.x == "step" for one in experiment.spec.panels)
+        shading = ", shading: lowest to highest seed" if bands else ""
         drawn = f"mean of {experiment.seeds}{shading}"
     return [f"{results.scale} scale: {models}", drawn]
+
+
+def intervals(experiment: Experiment[Spec]) -> str:
+    """What the intervals of scores cover, for the footer."""
+    if experiment.seeds == "one seed":
+        return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method"
+    return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
 
 
 def add_footer(figure: Figure, notes: list[str]) -> None:

@@ -1,0 +1,40 @@
+"""Gains over the baseline by the difficulty of the problems."""
+
+from itertools import product
+from typing import get_args
+
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment
+from entropy_dynamics.analysis.problem_scores import Third, score_groups
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import score_interval
+from entropy_dynamics.config import BASE
+
+THIRDS = get_args(Third)
+
+
+def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -> pd.DataFrame:
+    """One row per metric, method and third of the problems: the gain in points with its interval."""
+    spec, models = experiment.spec, experiment.models
+    counts = {dataset: results.same_problems(experiment.runs, dataset) for dataset in spec.evaluations}
+    samples = {
+        (model, method): [
+            {dataset: own[run] for dataset, own in counts.items()} for run in experiment.of(model, method)
+        ]
+        for model in models
+        for method in experiment.methods(model)
+    }
+    compared = [method for method in experiment.methods(models[0]) if method not in (BASE, spec.baseline)]
+    ran = {
+        "models": "; ".join(models),
+        "models_that_ran": "; ".join(results.model(one).ran_with_size for one in models),
+    }
+    rows = []
+    for metric, method, third in product(METRICS, compared, THIRDS):
+        groups = score_groups(samples, {method: 1, spec.baseline: -1}, metric, third)
+        gain, problems = score_interval(groups), sum(scores.shape[-1] for scores in groups[0])
+        row = {"metric": metric, "method": method, "baseline": spec.baseline, "third": third, "problems": problems}
+        ends = {"gain": gain.value, "low": gain.low, "high": gain.high}
+        rows.append(ran | row | ends | {"seeds": len(samples[models[0], method])})
+    return pd.DataFrame(rows)

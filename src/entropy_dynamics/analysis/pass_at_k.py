@@ -1,0 +1,24 @@
+"""Pass@k over k: how many problems a policy solves with one sample, and how many with all of them."""
+
+import pandas as pd
+
+from entropy_dynamics.analysis.experiments import Experiment, PassSpec
+from entropy_dynamics.analysis.problem_scores import pass_curve, with_seeds
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import share_interval
+
+
+def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFrame:
+    """One row per model, data set, method and k = 1, 2, 4, ... K and K: Pass@k in per cent, with its interval."""
+    frames = []
+    for model in experiment.models:
+        rows = []
+        for dataset in experiment.evaluations:
+            for method, seeds in results.paired_samples(experiment, model, dataset).items():
+                curves, samples = [pass_curve(seed.correct, seed.k) for seed in seeds], seeds[0].k
+                for k in sorted({2**i for i in range(samples.bit_length())} | {samples}):
+                    share = share_interval(with_seeds(method, [curve[k - 1] for curve in curves])).times(100)
+                    ends = {"value": share.value, "low": share.low, "high": share.high}
+                    rows.append({"dataset": dataset, "method": method, "k": k} | ends | {"seeds": len(seeds)})
+        frames.append(results.identified(pd.DataFrame(rows), model))
+    return pd.concat(frames, ignore_index=True)

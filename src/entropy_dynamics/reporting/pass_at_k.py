@@ -1,0 +1,59 @@
+"""Pass@k over k: a row of panels per model, a panel per data set."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from entropy_dynamics.analysis.experiments import Experiment, PassSpec
+from entropy_dynamics.analysis.pass_at_k import pass_frame
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.config import BASE
+from entropy_dynamics.reporting.style import (
+    GREY,
+    LINE_LEGEND,
+    WIDTH,
+    Look,
+    add_footer,
+    intervals,
+    line_styles,
+    pretty,
+    what_ran,
+)
+
+
+def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """A line per method with its band, and the numbers in the figure."""
+    frame = pass_frame(experiment, results)
+    methods = list(frame["method"].unique())
+    styles = line_styles([method for method in methods if method != BASE], experiment.spec.baseline)
+    styles = {method: styles.get(method, GREY) for method in methods}
+    figure = Figure(figsize=(WIDTH, 0.8 + 1.35 * len(experiment.models)), layout="constrained")
+    rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
+    for row, model in zip(rows, experiment.models, strict=True):
+        row.suptitle(pretty(results.model(model).ran), fontsize=7)
+        axes = row.subplots(1, len(experiment.evaluations), squeeze=False)[0]
+        axes[0].set_ylabel("Pass@k (%)")
+        for ax, dataset in zip(axes, experiment.evaluations, strict=True):
+            _draw_panel(ax, frame[(frame["model"] == model) & (frame["dataset"] == dataset)], styles)
+            ax.set_title(dataset.upper(), fontsize=6.5, pad=3)
+            if row is rows[-1]:
+                ax.set_xlabel("k", labelpad=1)
+    handles = [Line2D([], [], label=pretty(results.method_label(method)), **styles[method]) for method in methods]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
+    kind = "toy problems" if all(map(results.toy_problems, experiment.evaluations)) else "problems"
+    note = f"{kind}; unbiased Pass@k from K samples of each; shading: {intervals(experiment)}"
+    add_footer(figure, [*what_ran(experiment, results), note])
+    return figure, frame
+
+
+def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, Look]) -> None:
+    for method, own in panel.groupby("method", sort=False):
+        style = styles[str(method)]
+        ax.plot(own["k"], own["value"], **style)
+        ax.fill_between(own["k"], own["low"], own["high"], color=style["color"], alpha=0.18, linewidth=0)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
+    ax.minorticks_off()
+    ax.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))

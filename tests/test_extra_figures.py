@@ -1,0 +1,205 @@
+"""Figures beyond the paper: Pass@k over k, gains by difficulty, trajectories and sparse curves."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from entropy_dynamics.analysis.experiments import Run, load_experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import score_interval, share_interval
+from entropy_dynamics.cli import main
+from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.reporting.difficulty import draw_difficulty
+from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
+from synthetic_results import MODEL, ROOT, SCALE, write_evaluation, write_metrics, write_models
+
+OTHER = "qwen3-4b-base"
+SETS = ("aime24", "aime25", "dapo500")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(ROOT)
+    write_models(tmp_path / SCALE)
+    return tmp_path / SCALE
+
+
+def report(name: str, folder: Path, seeds: int = 2) -> pd.DataFrame:
+    """The CSV that `report` writes."""
+    command = ["report", name, "--scale", SCALE, "--results", str(folder.parent)]
+    assert main([*command, "--set", f"seeds.tables={seeds}"]) == 0
+    return pd.read_csv(next(folder.glob(f"*/{name}.csv")))
+
+
+def drawn(draw, name: str, folder: Path, seeds: int = 2):
+    """The figure and its footer."""
+    experiment = load_experiment(name, SCALE, {"tables": seeds, "extras": 1}, ROOT / "experiments")
+    figure, _ = draw(experiment, Results(folder, SCALE, ROOT / "configs", ROOT / "experiments"))
+    return figure, " ".join(figure.get_supxlabel().split())
+
+
+def write_counts(folder: Path, run: Run, dataset: str, counts: list[int], k: int) -> None:
+    write_evaluation(folder, run, dataset, np.arange(k) < np.array(counts)[:, None])
+
+
+def runs_of_table1(seeds: int = 2) -> list[Run]:
+    methods = {"base": 1, "grpo": seeds, "clip_b": seeds, "clip_v": seeds}
+    return [Run(model, one, seed) for model in (MODEL, OTHER) for one, own in methods.items() for seed in range(own)]
+
+
+# Pass@k
+
+
+@pytest.fixture
+def solved(folder) -> Path:
+    """Four problems, six samples each: the untrained model has one correct, the others six, three, one and none."""
+    for run in runs_of_table1():
+        for dataset in SETS:
+            write_counts(folder, run, dataset, [1, 1, 1, 1] if run.method == "base" else [6, 3, 1, 0], 6)
+    write_counts(folder, Run(MODEL, "clip_b", 1), "aime24", [6, 3, 3, 0], 6)
+    return folder
+
+
+def test_pass_at_k_by_hand(solved):
+    frame = report("pass_at_k", solved).set_index(["model", "dataset", "method", "k"]).sort_index()
+    assert len(frame) == 2 * 3 * 4 * 4
+    base, grpo = (frame.loc[MODEL, "aime24", method] for method in ("base", "grpo"))
+    assert list(grpo.index) == [1, 2, 4, 6]  # powers of two, and K
+    # Half of six: 1 - C(3, 2) / C(6, 2) = 0.8 at k = 2; one of six: k / 6.
+    assert grpo["value"].tolist() == pytest.approx(
+        [100 * sum(of_k) / 4 for of_k in ([1, 1 / 2, 1 / 6], [1, 0.8, 1 / 3], [1, 1, 2 / 3], [1, 1, 1])], abs=1e-3
+    )
+    assert base["value"].tolist() == pytest.approx([100 * k / 6 for k in (1, 2, 4, 6)], abs=1e-3)  # the curves cross
+    assert base["low"][6] == pytest.approx(100 * 0.025**0.25, abs=1e-3)  # four of four problems: Clopper-Pearson
+    interval = share_interval(np.array([[1, 0.8, 1 / 3, 0], [1, 0.8, 0.8, 0]]))
+    row = frame.loc[MODEL, "aime24", "clip_b", 2]
+    assert [row["value"], row["low"], row["high"]] == pytest.approx(
+        [100 * one for one in (interval.value, interval.low, interval.high)], abs=1e-3
+    )
+    assert (row["seeds"], frame.loc[MODEL, "aime24", "base", 2]["seeds"]) == (2, 1)
+
+
+def test_pass_at_k_ends_at_the_scores_of_table1(solved):
+    frame, table = report("pass_at_k", solved), report("table1", solved).set_index(["model", "method"])
+    for k, metric in ((1, "avg"), (6, "pass")):
+        for row in frame[frame["k"] == k].itertuples():
+            names = [f"{row.dataset}_{metric}{end}" for end in ("", "_low", "_high")]
+            scores = table.loc[(row.model, row.method), names].astype(float)
+            np.testing.assert_allclose([row.value, row.low, row.high], scores, atol=1e-3)
+
+
+def test_a_panel_of_pass_at_k_has_a_line_per_method_over_log_k(solved):
+    figure, footer = drawn(draw_pass_curves, "pass_at_k", solved)
+    assert len(figure.subfigs) == 2
+    for row in figure.subfigs:
+        assert [ax.get_title() for ax in row.axes] == ["AIME24", "AIME25", "DAPO500"]
+        assert {(ax.get_xscale(), len(ax.lines), len(ax.collections)) for ax in row.axes} == {("log", 4, 4)}
+    assert "shading: 95% intervals over 2 seeds and over problems" in footer
+
+
+# Difficulty
+
+
+@pytest.fixture
+def graded(folder) -> Path:
+    """By both untrained models together, problems 0 and 1 of six are hard, 4 and 5 easy; by either alone others are.
+
+    On AIME24 and the first model Clip_B solves the hard problems and GRPO the easy ones, but no middle one; all that is
+    left is solved once in four samples.
+    """
+    base = {MODEL: [0, 2, 3, 0, 1, 4], OTHER: [1, 0, 0, 4, 4, 1]}
+    special = {("clip_b", 0): [4, 4, 1, 1, 1, 1], ("clip_b", 1): [3, 4, 1, 1, 1, 1]}
+    special |= {("grpo", seed): [1, 1, 0, 0, 4, 4] for seed in range(2)}
+    for run in runs_of_table1():
+        for dataset in SETS:
+            counts = base[run.model] if run.method == "base" else [1] * 6
+            if (run.model, dataset) == (MODEL, "aime24"):
+                counts = special.get((run.method, run.seed), counts)
+            write_counts(folder, run, dataset, counts, 4)
+    return folder
+
+
+def test_gains_by_difficulty_by_hand(graded):
+    frame = report("difficulty", graded).set_index(["metric", "method", "third"])
+    assert list(frame.loc["avg", "clip_b"].index) == ["hard", "middle", "easy"]
+    share = 100 / 3 / 2  # of a data set and model, in points
+    expected = {("avg", "hard"): (7 / 8 + 1) / 2 - 1 / 4, ("avg", "middle"): 1 / 4, ("avg", "easy"): 1 / 4 - 1}
+    expected |= {("pass", "hard"): 0, ("pass", "middle"): 1, ("pass", "easy"): 0}
+    for (metric, third), gain in expected.items():
+        assert frame.loc[metric, "clip_b", third]["gain"] == pytest.approx(share * gain, abs=1e-3)
+    assert set(frame["problems"]) == {3 * 2}
+    rest, clip = np.full((2, 2), 1 / 4), np.array([[1, 1], [3 / 4, 1]])
+    groups = [[clip, rest, rest], [-rest] * 3, [rest] * 3, [-rest] * 3]
+    interval = score_interval([[share * scores for scores in group] for group in groups])
+    row = frame.loc["avg", "clip_b", "hard"]
+    assert [row["low"], row["high"]] == pytest.approx([interval.low, interval.high], abs=1e-3)
+    assert row["models_that_ran"].count("toy Qwen2 for") == 2
+
+
+def test_gains_by_difficulty_on_other_problems_are_not_averaged(graded, capsys):
+    run = Run(OTHER, "clip_v", 1)
+    write_counts(graded, run, "dapo500", [1] * 5, 4)
+    command = ["report", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=2"]
+    assert main(command) == 2
+    said = f"{run.evaluation_file(graded, 'dapo500')}: other problems or another K than the other runs'"
+    assert said in capsys.readouterr().err
+
+
+def test_one_seed_has_no_interval(graded):
+    difficulty, curves = report("difficulty", graded, seeds=1), report("pass_at_k", graded, seeds=1)
+    trained = curves["method"] != "base"
+    assert difficulty[["low", "high"]].isna().all(axis=None)
+    assert curves.loc[trained, ["low", "high"]].isna().all(axis=None)
+    assert curves.loc[~trained & (curves["model"] == MODEL) & (curves["k"] == 1), "low"].notna().all()
+    for draw, name in ((draw_difficulty, "difficulty"), (draw_pass_curves, "pass_at_k")):
+        assert "none for one seed of a trained method" in drawn(draw, name, graded, seeds=1)[1]
+
+
+# Trajectories, and columns that are measured at some steps only
+
+
+@pytest.fixture
+def measured(folder) -> Path:
+    """Forty steps, validated at every tenth; the second seed of GRPO's entropy is unknown at step 20."""
+    step = np.arange(40)
+    for model in (MODEL, OTHER):
+        for method, slope in (("grpo", -0.01), ("clip_b", 0.0), ("clip_v", 0.01)):
+            for seed in range(2):
+                entropy = 0.5 + slope * step + 0.1 * seed
+                if (method, seed) == ("grpo", 1):
+                    entropy[20] = np.nan
+                rising = np.where(step % 10 == 0, 0.2 + 0.01 * step + 0.02 * seed, np.nan)
+                columns = {"validation_accuracy": rising, "validation_pass": rising + 0.3}
+                write_metrics(folder, Run(model, method, seed), entropy=entropy, **columns)
+    return folder
+
+
+def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured):
+    frame = report("entropy_accuracy", measured)
+    grpo = frame[(frame["model"] == OTHER) & (frame["method"] == "grpo")]
+    assert grpo["step"].tolist() == [0, 10, 30]
+    np.testing.assert_allclose(grpo["x"], [0.55, 0.45, 0.25], rtol=1e-5)
+    np.testing.assert_allclose(grpo["value"], [21, 31, 51], rtol=1e-5)
+    assert set(zip(frame["x_column"], frame["x_unit"], strict=True)) == {("entropy", "nats")}
+    figure, footer = drawn(draw_curves, "entropy_accuracy", measured)
+    for ax in figure.axes:
+        assert (ax.get_xlabel(), ax.get_ylabel()) in {
+            ("token entropy (nats)", y) for y in ("Avg@k, validation (%)", "")
+        }
+        np.testing.assert_allclose(ax.lines[0].get_xydata(), grpo[["x", "value"]], rtol=1e-5)
+        assert not ax.collections  # no band
+        assert all(line.get_marker() and line.get_markevery() == slice(1) for line in ax.lines)
+    assert footer.endswith("mean of 2 seeds trajectories over training; markers: the first step")
+
+
+def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measured):
+    figure, footer = drawn(draw_curves, "learning", measured)
+    for ax, lowest in zip(figure.axes, (21, 21, 51, 51), strict=True):
+        for line in ax.lines:
+            np.testing.assert_allclose(line.get_xydata(), [(at, lowest + at) for at in (0, 10, 20, 30)])
+            assert line.get_marker()
+            assert line.get_markevery() is None  # at each measurement
+        assert len(ax.collections) == 3
+    assert footer.endswith("shading: lowest to highest seed")  # nothing is missing
