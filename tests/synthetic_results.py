@@ -11,7 +11,7 @@ from entropy_dynamics.results.layout import Layout
 
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"
-SEEDS = {"tables": 3, "extras": 1}
+SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
 MODEL = "qwen2.5-7b-instruct"
 STEPS = 40
 LABELS = {

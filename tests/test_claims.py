@@ -220,7 +220,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("statistic: drop", "statistic: drops", "claims[0].statistic is 'drops'; it should be 'mean', 'ratio'"),
         ("above: 0", "above: 0, below: 1", "give one of above, below and within, not above and below"),
         (", above: 0", "", "give one of above, below and within, not none"),
-        ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables' or 'extras'"),
+        ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables', 'extras' or 'pilot'"),
         ("grpo: tables", "clip_b@mu=largest: tables", "claim a: clip_b@mu=largest needs the key `sweep`"),
         ("[entropy]", "[entropy, loss]", "the statistic 'drop' is of 1 columns"),
         ("[entropy]", "[step]", "step is the x axis"),

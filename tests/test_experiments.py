@@ -12,7 +12,7 @@ from entropy_dynamics.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"
-SEEDS = {"tables": 3, "extras": 1}
+SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
 
 
 @pytest.mark.parametrize("name", known_experiments(ROOT / "experiments"))
@@ -43,7 +43,7 @@ def test_a_sweep_takes_the_values_of_its_scale():
 
 def test_more_seeds_only_add_runs():
     few, many = (
-        load_experiment("figure6", SCALE, {"tables": n, "extras": 1}, ROOT / "experiments").runs for n in (2, 5)
+        load_experiment("figure6", SCALE, {"tables": n, "extras": 1, "pilot": 1}, ROOT / "experiments").runs for n in (2, 5)
     )
     assert set(few) < set(many)
 

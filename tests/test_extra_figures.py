@@ -35,7 +35,7 @@ def report(name: str, folder: Path, seeds: int = 2) -> pd.DataFrame:
 
 def drawn(draw, name: str, folder: Path, seeds: int = 2):
     """The figure and its footer."""
-    experiment = load_experiment(name, SCALE, {"tables": seeds, "extras": 1}, ROOT / "experiments")
+    experiment = load_experiment(name, SCALE, {"tables": seeds, "extras": 1, "pilot": 1}, ROOT / "experiments")
     figure, _ = draw(experiment, Results(folder, SCALE, ROOT / "configs", ROOT / "experiments"))
     return figure, " ".join(figure.get_supxlabel().split())
 

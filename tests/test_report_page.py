@@ -14,7 +14,7 @@ from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
 from synthetic_results import MODEL, ROOT, write_all
 
-SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1}
+SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1, "pilot": 1}
 NAMES = ["table1", "figure5", "theory_check"]
 NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "environment.yml"]
 

@@ -69,12 +69,12 @@ def test_table_numbers_by_hand(tmp_path):
     write_models(folder)
     rng = np.random.default_rng(3)
     by_run = {}
-    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1}, ROOT / "experiments").runs:
+    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1, "pilot": 1}, ROOT / "experiments").runs:
         for dataset in ("aime24", "aime25", "dapo500"):
             p = {"base": 0.1, "grpo": 0.3, "clip_b": 0.8, "clip_v": 0.3}[run.method]
             by_run[run, dataset] = rng.random((20, 4)) < p
             write_evaluation(folder, run, dataset, by_run[run, dataset])
-    csv, md, tex, _ = draw("table1", folder, {"tables": 2, "extras": 1})
+    csv, md, tex, _ = draw("table1", folder, {"tables": 2, "extras": 1, "pilot": 1})
     table = pd.read_csv(csv).set_index(["model", "method"])
     assert list(table.loc[MODEL].index) == ["base", "grpo", "clip_b", "clip_v"]
 
@@ -197,7 +197,7 @@ def test_a_pretrained_model_goes_under_its_own_name(small, facts, shown):
 
 
 def test_captions_name_a_single_seed(results, tmp_path):
-    one = {"tables": 1, "extras": 1}
+    one = {"tables": 1, "extras": 1, "pilot": 1}
     shutil.copytree(results, tmp_path / SCALE)
     caption = draw("table1", tmp_path / SCALE, one)[1].read_text()
     assert "one seed" in caption
@@ -209,7 +209,7 @@ def test_captions_name_a_single_seed(results, tmp_path):
 
 
 def test_methods_with_fewer_seeds_are_said(tmp_path):
-    seeds = {"tables": 3, "extras": 1}
+    seeds = {"tables": 3, "extras": 1, "pilot": 1}
     folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     file = folder / "figure5.yaml"
     group = f"  - {{models: [{MODEL}], methods: [clip_b], seeds: extras}}\npanels:"
@@ -270,7 +270,7 @@ def test_shares_of_figure4_by_hand(tmp_path):
     for seed in range(2):
         write_evaluation(results, Run(MODEL, "grpo", seed), "dapo500", np.array([[1, 1]] * 3 + [[0, 0]], dtype=bool))
         write_evaluation(results, Run(MODEL, "clip_b", seed), "dapo500", np.array([[1, 0]] * 4, dtype=bool))
-    frame = pd.read_csv(draw("figure4", results, {"tables": 2, "extras": 1})[2])
+    frame = pd.read_csv(draw("figure4", results, {"tables": 2, "extras": 1, "pilot": 1})[2])
     shares = frame.pivot(index="method", columns="correct", values="share")
     assert shares.loc["grpo"].tolist() == [25, 0, 75]
     assert shares.loc["clip_b"].tolist() == [0, 100, 0]

@@ -227,7 +227,7 @@ def test_metrics_of_scores_by_hand(tmp_path):
 def test_all_k_and_thirds_of_difficulty(tmp_path):
     """A claim with other keys: Clip_B solves the hard third, GRPO the easy one, as often per sample elsewhere."""
     text = (ROOT / "experiments" / "claims.yaml").read_text()
-    entry = text[text.index("  - id: figure4_middle") : text.index("  # Appendix E: baselines")]
+    entry = text[text.index("  - id: figure4_middle") : text.index("  # On the way")]
     base = np.repeat([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], 2, axis=0).astype(bool)
     mixed = np.array([[1, 0, 0, 0]] * 6, bool)
     hard, easy = mixed.copy(), mixed.copy()
