@@ -42,9 +42,7 @@ def test_a_sweep_takes_the_values_of_its_scale():
 
 
 def test_more_seeds_only_add_runs():
-    few, many = (
-        load_experiment("figure6", SCALE, {"tables": n, "extras": 1, "pilot": 1}, ROOT / "experiments").runs for n in (2, 5)
-    )
+    few, many = (load_experiment("figure6", SCALE, SEEDS | {"tables": n}, ROOT / "experiments").runs for n in (2, 5))
     assert set(few) < set(many)
 
 

@@ -9,11 +9,12 @@ import pytest
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
+from entropy_dynamics.analysis.strength import strength_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.difficulty import draw_difficulty
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
-from synthetic_results import MODEL, ROOT, SCALE, write_evaluation, write_metrics, write_models
+from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"
 SETS = ("aime24", "aime25", "dapo500")
@@ -203,3 +204,29 @@ def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measur
             assert line.get_markevery() is None  # at each measurement
         assert len(ax.collections) == 3
     assert footer.endswith("shading: lowest to highest seed")  # nothing is missing
+
+
+# Strength
+
+
+def test_the_chosen_strength_has_the_highest_pass_at_k_over_log_k(folder):
+    """mu 1.5 solves each problem half of the time, 2.0 one of the two always: equal Avg@K, unlike Pass@k."""
+    experiment = load_experiment("selection", SCALE, {"tables": 1, "extras": 1, "pilot": 2}, ROOT / "experiments")
+    assert {run.seed for run in experiment.runs} == {100, 101}
+    for run in experiment.runs:
+        counts = {"clip_b@mu=1.5": [2, 2], "clip_b@mu=2.0": [4, 0]}.get(run.method, [1, 0])
+        write_counts(folder, run, "validation", counts, 4)
+        write_metrics(folder, run)
+    frame = strength_frame(experiment, Results(folder, SCALE, ROOT / "configs", ROOT / "experiments"))
+    rows = frame[frame["model"] == MODEL].set_index("run")
+    assert rows.loc[["clip_b@mu=1.5", "clip_b@mu=2.0"], "avg"].tolist() == [50, 50]
+    assert rows.loc[["clip_b@mu=1.5", "clip_b@mu=2.0"], "pass"].tolist() == [100, 50]
+    assert frame.groupby(["model", "method", "parameter"])["chosen"].sum().to_dict() == {
+        (run.model, *run.method.partition("=")[0].split("@")): 1 for run in experiment.runs if "@" in run.method
+    } | {(model, "grpo", ""): 0 for model in experiment.models}
+    assert rows.loc["clip_b@mu=1.5", "chosen"]
+    ends = [
+        pd.read_parquet(run.metrics_file(folder))["entropy"].tail(STEPS // 10).mean()
+        for run in experiment.of(MODEL, "grpo")
+    ]
+    assert rows.loc["grpo", "entropy"] == pytest.approx(np.mean(ends))
