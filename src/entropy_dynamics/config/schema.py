@@ -440,7 +440,7 @@ def file_schema() -> Mapping[str, object]:
     entry = {"type": "object", "properties": {"for": condition, **schema["properties"]}}
     schema["properties"] |= {
         "extends": {"type": "string", "description": "another scale, whose file is merged before this one"},
-        "overrides": {"type": "array", "items": entry, "description": "merged where `for` fits the run"},
+        "overrides": {"type": "array", "items": entry, "description": "merged where `for` matches the run"},
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
