@@ -158,9 +158,9 @@ class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
     """Processes of a stage, on all its nodes together, with FSDP2; null: one plain process."""
-    nodes: PositiveInt = 1
+    nodes: PositiveInt
     """Machines of a stage; with several, parameters are sharded within a node and replicated across nodes (HSDP)."""
-    runs_per_gpu: Literal[1, 2, 4, 8] = 1
+    runs_per_gpu: Literal[1, 2, 4, 8]
     """Jobs that share a GPU, if each has a single process."""
 
     @model_validator(mode="after")
