@@ -153,7 +153,8 @@ def test_the_engine_gets_its_share_of_the_gpu():
 
 @pytest.mark.parametrize(("method", "tied"), [("grpo", True), ("grpo", False), ("ppo", False)])
 def test_a_checkpoint_on_disk_is_as_large_as_planned(tmp_path, monkeypatch, method, tied):
-    monkeypatch.setattr("entropy_dynamics.training.checkpoints.FILE_BYTES", 2**20)
+    for module in ("training.checkpoints", "planning.footprint"):
+        monkeypatch.setattr(f"entropy_dynamics.{module}.CHECKPOINT_FILE_BYTES", 2**20)
     sizes = {"layers": 2, "hidden_size": 192, "intermediate_size": 512, "heads": 4, "kv_heads": 2, "head_size": 48}
     shape = ShapeConfig(architecture="qwen2", vocabulary=2000, tied_embeddings=tied, **sizes)
     config = paper(method)

@@ -9,6 +9,7 @@ import math
 
 from entropy_dynamics.config import Config, StageConfig
 from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -103,10 +104,8 @@ def checkpoint_buffers(config: StageConfig) -> int:
     Each rank holds its share of the file three times: the tensors, what safetensors makes of them, and its copy as
     Python's bytes. A file is filled until a tensor exceeds its size; the embedding is the largest.
     """
-    from entropy_dynamics.training.checkpoints import FILE_BYTES
-
     shape = config.model.shape
-    return 3 * (FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
+    return 3 * (CHECKPOINT_FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
 
 
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
