@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.planning.duration import training_seconds
 from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
-from entropy_dynamics.planning.plan import training_seconds
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling import Prompt

@@ -142,7 +142,8 @@ def main() -> None:
     torch.set_num_threads(1)
     size = int(os.environ["WORLD_SIZE"])
     nodes = int(os.environ.get("NODES", 1))
-    ranks = Ranks.join(HardwareConfig(device=os.environ.get("DEVICE", "cpu"), ranks=size, nodes=nodes))
+    device = os.environ.get("DEVICE", "cpu")
+    ranks = Ranks.join(HardwareConfig(device=device, ranks=size, nodes=nodes, runs_per_gpu=1))
     for model, case in (argument.split("/") for argument in sys.argv[2:]):
         part = case.removeprefix("checkpoint-")
         result = checkpoint(part, root / model, ranks) if part != case else train(case, root / model, ranks)

@@ -44,7 +44,7 @@ def names(one: Checkpoints) -> list[str]:
 
 @pytest.mark.parametrize("file_bytes", [2**30, 20_000])
 def test_resumed_training_is_bitwise_the_same(tmp_path, make_model, monkeypatch, file_bytes):
-    monkeypatch.setattr("entropy_dynamics.training.checkpoints.FILE_BYTES", file_bytes)
+    monkeypatch.setattr("entropy_dynamics.training.checkpoints.CHECKPOINT_FILE_BYTES", file_bytes)
     metrics = [{"step": 0, "validation_accuracy": math.nan, "entropy": 0.1 + 0.2}]
     before = trained(make_model, steps=3)
     checkpoints(tmp_path).save(before, metrics, {"coefficient": 0.7})

@@ -89,29 +89,28 @@ def test_another_source_replaces_a_problem_set(configs):
     assert data.evaluation["aime24"].repository == "HuggingFaceH4/aime_2024"
 
 
-def test_overrides_apply_where_their_condition_fits(configs):
+def test_overrides_apply_where_their_condition_matches(configs):
     (configs / "method" / "grpo.yaml").write_text(
         """
 method: {name: grpo, label: GRPO, params: {}}
 overrides:
-  - {for: {scale: [mine, smoke]}, training: {steps: 101}}
-  - {for: {scale: laptop}, training: {steps: 102}}
-  - {for: {model: qwen3-4b-base, scale: laptop}, training: {steps: 103, prompts_per_step: 7}}
-  - {for: {method: clip_b}, training: {steps: 104}}
+  - {for: {scale: laptop}, training: {steps: 101, prompts_per_step: 5}}
+  - {for: {scale: [gpu, mine]}, training: {steps: 102}}
+  - {for: {model: qwen3-4b-base, scale: laptop}, training: {prompts_per_step: 7}}
+  - {for: {method: clip_b}, training: {steps: 103}}
 """
     )
-    steps = {
-        (scale, model): load_config(scale, model, "grpo", configs=configs).training.steps
-        for scale in ("mine", "laptop")
-        for model in (MODEL, "qwen3-4b-base")
-    }
-    assert steps == {
-        ("mine", MODEL): 101,
-        ("mine", "qwen3-4b-base"): 101,
-        ("laptop", MODEL): 102,
-        ("laptop", "qwen3-4b-base"): 103,
-    }
-    assert load_config("laptop", "qwen3-4b-base", "grpo", ["training.steps=5"], configs).training.steps == 5
+
+    def settings(scale: str, model: str, *entries: str) -> tuple[int, int]:
+        training = load_config(scale, model, "grpo", entries, configs).training
+        return training.steps, training.prompts_per_step
+
+    assert settings("laptop", MODEL) == (101, 5)
+    assert settings("laptop", "qwen3-4b-base") == (101, 7)
+    assert settings("mine", MODEL) == (102, 5)  # it extends laptop
+    assert settings("mine", "qwen3-4b-base") == (102, 7)
+    assert settings("paper", MODEL) == (300, 64)
+    assert settings("mine", "qwen3-4b-base", "training.steps=5") == (5, 7)
 
 
 def test_method_parameters_in_its_name():
@@ -153,6 +152,8 @@ def test_machine_file(configs):
     )
     after = load_config("laptop", MODEL, "grpo", configs=configs)
     assert (after.threads, after.training.tokens_per_micro_batch, after.plan.safety) == (3, 77, 5)
+    extending = load_config("mine", MODEL, "grpo", configs=configs)  # its own values come before this file
+    assert (extending.threads, extending.training.tokens_per_micro_batch) == (3, before.training.tokens_per_micro_batch)
     assert identity(after) == identity(before)
     assert identity(yaml.safe_load(to_yaml(after))) == identity(before)
     other = load_config("laptop", MODEL, "grpo", ["training.steps=7", "threads=4"], configs=configs)

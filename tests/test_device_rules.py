@@ -126,7 +126,8 @@ SMALL = [
 def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
     config, layout, ranks = load_config("smoke", MODEL, method, SMALL), Layout(tmp_path), Ranks(device=DEVICE)
     build_problem_sets(config.data, layout.data)
-    prepare_model(config, layout, DEVICE)
+    monkeypatch.setattr("entropy_dynamics.stages.model.device_of", lambda hardware: DEVICE)
+    prepare_model(config, layout)
     rates = measure_pass_rates(config, layout, ranks)
     assert (rates["samples"] == 2).all()
 

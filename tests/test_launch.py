@@ -76,7 +76,7 @@ JOINS = """
 import torch
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
-ranks = Ranks.join(HardwareConfig(device="cpu", ranks=2))
+ranks = Ranks.join(HardwareConfig(device="cpu", ranks=2, nodes=1, runs_per_gpu=1))
 """
 LOOPBACK = ("0100007F", "00000000000000000000000001000000")  # 127.0.0.1 and ::1 as /proc writes them
 

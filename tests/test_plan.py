@@ -13,6 +13,9 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.models.toy import build_toy_model
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
+from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
 from entropy_dynamics.planning.footprint import (
     GIB,
     block_activation_bytes,
@@ -24,18 +27,12 @@ from entropy_dynamics.planning.footprint import (
     misfit,
     parameters,
     sampling_memory,
+    shape_of,
     shard_bytes,
     training_memory,
 )
-from entropy_dynamics.planning.plan import (
-    HOST_PER_RANK,
-    Job,
-    make_plan,
-    resources,
-    sampling_seconds,
-    training_seconds,
-    write_plan,
-)
+from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, resources
+from entropy_dynamics.planning.tables import format_plan
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.critic import Critic
 
@@ -91,6 +88,16 @@ def test_parameters_are_those_of_the_real_architecture(scale, model):
     assert parameters(config.shape) == real.num_parameters()
     assert critic_parameters(config.shape) == real.model.num_parameters() + config.shape.hidden_size + 1
     assert parameters(config.shape) == PUBLISHED.get(config.pretrained, real.num_parameters())
+
+
+@pytest.mark.parametrize("scale", ["laptop", "rehearsal", "gpu-toy"])
+def test_the_shape_of_a_toy_model_is_its_own(scale):
+    for model in load_config(scale, configs=CONFIGS).models:
+        config = load_config(scale, model, configs=CONFIGS)
+        spec = config.toy_models[model]
+        with torch.device("meta"):
+            toy = build_toy_model(spec, build_tokenizer(spec.tokenizer))
+        assert parameters(shape_of(config)) == toy.num_parameters()
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
@@ -153,7 +160,8 @@ def test_the_engine_gets_its_share_of_the_gpu():
 
 @pytest.mark.parametrize(("method", "tied"), [("grpo", True), ("grpo", False), ("ppo", False)])
 def test_a_checkpoint_on_disk_is_as_large_as_planned(tmp_path, monkeypatch, method, tied):
-    monkeypatch.setattr("entropy_dynamics.training.checkpoints.FILE_BYTES", 2**20)
+    for module in ("training.checkpoints", "planning.footprint"):
+        monkeypatch.setattr(f"entropy_dynamics.{module}.CHECKPOINT_FILE_BYTES", 2**20)
     sizes = {"layers": 2, "hidden_size": 192, "intermediate_size": 512, "heads": 4, "kv_heads": 2, "head_size": 48}
     shape = ShapeConfig(architecture="qwen2", vocabulary=2000, tied_embeddings=tied, **sizes)
     config = paper(method)
@@ -353,6 +361,13 @@ def test_the_gpu_scale_fits_into_about_a_day(in_repository, capsys):
     assert float(re.search(r"In total (\d+) GPU-hours", text)[1]) < 26
 
 
+def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
+    assert main(["plan", "--scale", "gpu-toy"]) == 0
+    assert f"{MODEL} (toy model)" in capsys.readouterr().out
+    jobs = planned("gpu-toy").jobs
+    assert all(sum(phase.values()) < 79 / 8 * GIB for job in jobs for phase in job.memory.values())
+
+
 @pytest.mark.parametrize(
     "setting",
     [
@@ -391,7 +406,7 @@ def test_a_cpu_needs_no_plan(in_repository, capsys):
 
 def test_markdown_has_the_cells_of_the_text():
     plan = planned("gpu", "experiments=[table1]")
-    text, markdown = write_plan(plan), write_plan(plan, markdown=True)
+    text, markdown = format_plan(plan), format_plan(plan, markdown=True)
     rows = [line for line in markdown.splitlines() if line.startswith("| ") and "---" not in line]
     cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in rows]
     for row in cells:
@@ -447,9 +462,12 @@ def test_the_theory_stage_holds_the_model_in_fp32_on_one_gpu():
     assert theory["mem_mb"] * 1e6 > HOST_PER_RANK + 4 * 7_615_616_512
 
 
-def test_resources_of_toy_models():
-    for stage in ("model", "pass_rates", "train", "evaluate"):
-        assert resources(paper(scale="laptop"), stage)["gpu"] == 0
+@pytest.mark.parametrize(("scale", "gpus"), [("laptop", 0), ("gpu-toy", 1)])
+def test_resources_of_toy_models(scale, gpus):
+    for stage in ("model", "pass_rates", "train", "evaluate", "theory"):
+        needed = resources(paper(scale=scale), stage)
+        assert needed["gpu"] == gpus
+        assert needed["mem_mb"] < 16_000
 
 
 def test_a_plan_without_gpus_imports_nothing_heavy():

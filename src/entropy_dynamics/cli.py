@@ -304,10 +304,11 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from entropy_dynamics.planning.plan import check_fits, make_plan, write_plan
+    from entropy_dynamics.planning.plan import check_fits, make_plan
+    from entropy_dynamics.planning.tables import format_plan
 
     plan = make_plan(options.scale, options.set)
-    print(write_plan(plan, options.markdown))
+    print(format_plan(plan, options.markdown))
     check_fits(plan)
 
 

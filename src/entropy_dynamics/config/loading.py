@@ -3,13 +3,14 @@
     base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
 A scale may extend another one, whose file then comes before its own. A file may end with `overrides`, a list of
-`{for: {scale|model|method: ...}, ...}` entries; those whose `for` fits the run are merged over the rest of the file. A
-method may be given with parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values.
+`{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of the file.
+A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what they set
+themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values.
 """
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache, lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Key, Section, parse
 
 CONFIGS = Path("configs")
+Choice = dict[str, Sequence[str | None]]  # scale, model and method to the names that match it in `for`
 ALTERNATIVES = ("source", "task")  # a section with another value of one of these replaces the one below
 
 
@@ -48,22 +50,22 @@ def load_config(
         UserError: a missing file, broken YAML, an unknown key or name, a value of the wrong type or out of bounds.
     """
     name, params = split_method(method) if method is not None else (None, [])
-    chosen = {"scale": scale, "model": model, "method": name}
-    files = [configs / "base.yaml", *scale_files(scale, configs)]
-    files += [_named(configs, kind, chosen[kind]) for kind in ("model", "method") if chosen[kind] is not None]
-    if (machine := configs / "machine.yaml").is_file():
-        files.append(machine)
+    scales, named = scale_files(scale, configs), {"model": model, "method": name}
+    files = [configs / "base.yaml", *scales]
+    files += [_named(configs, kind, one) for kind, one in named.items() if one is not None]
+    chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
     for file in files:
-        layer = _layer(file, chosen)
-        if file == machine:
-            _check_machine(machine, layer)
-        _merge(merged, layer, str(file), origins)
+        _merge(merged, _layer(file, chosen), str(file), origins)
+    if (machine := configs / "machine.yaml").is_file():
+        layer = _layer(machine, chosen | {"scale": [scale]})
+        _check_machine(machine, layer)
+        _merge(merged, layer, str(machine), origins)
     for entry in [*(f"method.params.{param}" for param in params), *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
-    for section in ("model", "method"):  # base.yaml and a scale set keys for all models and methods
-        if chosen[section] is None:
+    for section, one in named.items():
+        if one is None:  # base.yaml and a scale set keys for all models and methods
             merged.pop(section, None)
     try:
         merged = _container(OmegaConf.create(merged), resolve=True)
@@ -73,7 +75,7 @@ def load_config(
     kind = Config if model is None else StageConfig if method is None else RunConfig
     config: Config = parse(kind, merged, lambda key: _origin(key, origins))
     if config.scale != scale:  # results are stored under this name
-        raise UserError(f"{files[1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+        raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
@@ -173,7 +175,7 @@ def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
     return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
 
 
-def _named(configs: Path, kind: str, name: str | None) -> Path:
+def _named(configs: Path, kind: str, name: str) -> Path:
     known = known_names(kind, configs)
     if name not in known:
         if not known:
@@ -208,8 +210,8 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
-    """One file with those of its `overrides` merged in that are for the chosen scale, model and method."""
+def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
+    """One file with those of its `overrides` merged in whose `for` matches `chosen` in each of its keys."""
     layer = _read(path)
     layer.pop("extends", None)
     entries = layer.pop("overrides", None) or []
@@ -217,7 +219,8 @@ def _layer(path: Path, chosen: Mapping[str, str | None]) -> dict[str, Any]:
         condition = entry.pop("for", {}) if isinstance(entry, dict) else None
         if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
-        if all(chosen[key] in (value if isinstance(value, list) else [value]) for key, value in condition.items()):
+        names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
+        if all(any(one in names[key] for one in chosen[key]) for key in names):
             _merge(layer, entry, str(path), {})
     return layer
 

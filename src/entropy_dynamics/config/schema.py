@@ -157,9 +157,9 @@ class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
     """Processes of a stage, on all its nodes together, with FSDP2; null: one plain process."""
-    nodes: PositiveInt = 1
+    nodes: PositiveInt
     """Machines of a stage; with several, parameters are sharded within a node and replicated across nodes (HSDP)."""
-    runs_per_gpu: Literal[1, 2, 4, 8] = 1
+    runs_per_gpu: Literal[1, 2, 4, 8]
     """Jobs that share a GPU, if each has a single process."""
 
     @model_validator(mode="after")
@@ -453,7 +453,7 @@ def file_schema() -> Mapping[str, object]:
     entry = {"type": "object", "properties": {"for": condition, **schema["properties"]}}
     schema["properties"] |= {
         "extends": {"type": "string", "description": "another scale, whose file is merged before this one"},
-        "overrides": {"type": "array", "items": entry, "description": "merged where `for` fits the run"},
+        "overrides": {"type": "array", "items": entry, "description": "merged where `for` matches the run"},
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 

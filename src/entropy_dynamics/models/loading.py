@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FILE_BYTES = 4 * 2**30  # of a safetensors file, and so of memory while a policy is written
+WEIGHTS_FILE_BYTES = 4 * 2**30  # of a policy's safetensors file, which is held in memory until it is written
 
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
@@ -101,7 +101,7 @@ def save_policy(
 
 
 def save_weights(
-    weights: Iterable[tuple[str, "Tensor"]], directory: Path, file_bytes: int = FILE_BYTES
+    weights: Iterable[tuple[str, "Tensor"]], directory: Path, file_bytes: int = WEIGHTS_FILE_BYTES
 ) -> "torch.dtype":
     """Write weights as safetensors, with the file names and the index of transformers; return their dtype.
 

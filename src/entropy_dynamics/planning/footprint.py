@@ -9,6 +9,8 @@ import math
 
 from entropy_dynamics.config import Config, StageConfig
 from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.models.toy_tokenizer import VOCABULARY
+from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -16,6 +18,14 @@ STATES = 12  # bytes per parameter: fp32 master weight and Adam's two moments
 GRADIENT = 4  # reductions are fp32
 BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: a block of 2**26 logits in bf16, and three fp32 tensors of that size
 BATCH_TENSORS = 14  # fp32 [batch, token]: statistics, advantages, masks and weights, with a critic's
+
+
+def shape_of(config: StageConfig) -> ShapeConfig:
+    """The shape of the model that runs: a toy model's where the scale has one under that name."""
+    toy = config.toy_models.get(config.model.name)
+    if toy is None:
+        return config.model.shape
+    return ShapeConfig(vocabulary=VOCABULARY[toy.tokenizer], **toy.model_dump(include=set(ShapeConfig.model_fields)))
 
 
 def parameters(shape: ShapeConfig) -> int:
@@ -81,14 +91,15 @@ def longest(config: Config) -> int:
 
 def engine_weights(config: StageConfig) -> int:
     """Bytes of the weights in the engine's precision."""
-    return parameters(config.model.shape) * BYTES[config.engine.dtype]
+    return parameters(shape_of(config)) * BYTES[config.engine.dtype]
 
 
 def shard_bytes(config: StageConfig, per_parameter: int) -> float:
     """Bytes per GPU of the trainer's shards, a critic's included, at `per_parameter` bytes each."""
-    count = parameters(config.model.shape)
+    shape = shape_of(config)
+    count = parameters(shape)
     if config.training.advantage == "gae":
-        count += critic_parameters(config.model.shape)
+        count += critic_parameters(shape)
     return per_parameter * count / shards_of(config)
 
 
@@ -103,10 +114,8 @@ def checkpoint_buffers(config: StageConfig) -> int:
     Each rank holds its share of the file three times: the tensors, what safetensors makes of them, and its copy as
     Python's bytes. A file is filled until a tensor exceeds its size; the embedding is the largest.
     """
-    from entropy_dynamics.training.checkpoints import FILE_BYTES
-
-    shape = config.model.shape
-    return 3 * (FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
+    shape = shape_of(config)
+    return 3 * (CHECKPOINT_FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
 
 
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
@@ -121,7 +130,7 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     plan, engine = config.plan, config.engine
     weights, own = engine_weights(config), plan.engine_gib * GIB
     if engine.name == "native":
-        cache = config.sampling.batch_size * longest(config) * kv_bytes(config.model.shape, engine.dtype)
+        cache = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
     elif engine.kv_cache_gib is not None:
         cache = engine.kv_cache_gib * GIB
     else:
@@ -132,7 +141,7 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
 
 def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes per GPU at the peak of an update, with the engine asleep, by part."""
-    shape, training = config.model.shape, config.training
+    shape, training = shape_of(config), config.training
     tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch alone
     compute = BYTES[training.precision]
     block, count = block_parameters(shape), parameters(shape)
@@ -170,7 +179,7 @@ def misfit(config: StageConfig, stage: str) -> str | None:
         if needed > available:
             return f"needs {math.ceil(needed)} GiB of {available:g} while {phase}"
     cache = phases["sampling"]["KV cache"]
-    sequence = longest(config) * kv_bytes(config.model.shape, config.engine.dtype)
+    sequence = longest(config) * kv_bytes(shape_of(config), config.engine.dtype)
     if cache < sequence:
         return f"has {cache / GIB:.1f} GiB for the KV cache, and one sequence of full length needs {sequence / GIB:.1f}"
     return None

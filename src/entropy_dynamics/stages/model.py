@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import torch
-
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import save_policy, write_facts
@@ -17,13 +15,10 @@ from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.progress import Progress
 
 
-def prepare_model(config: StageConfig, layout: Layout, device: torch.device | None = None) -> Path:
+def prepare_model(config: StageConfig, layout: Layout) -> Path:
     """Write the base model `config.model.name` and its `model.json` into `layout.model(...)`.
 
     A model that the scale lists in `toy_models` is built; any other is pretrained (see `prepare_pretrained`).
-
-    Args:
-        device: of the warm start; default: the configured one.
     """
     name = config.model.name
     out = layout.model(name)
@@ -33,7 +28,7 @@ def prepare_model(config: StageConfig, layout: Layout, device: torch.device | No
         return out
     spec = config.toy_models[name]
     tokenizer = build_tokenizer(spec.tokenizer)
-    model = build_toy_model(spec, tokenizer).to(device or device_of(config.hardware))
+    model = build_toy_model(spec, tokenizer).to(device_of(config.hardware))
     with Progress(f"warm start {name}", spec.warm_start.steps) as progress:
         losses = warm_start(
             model,

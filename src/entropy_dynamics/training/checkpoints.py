@@ -25,10 +25,10 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.provenance import fingerprint
+from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.training.critic import Trained
 
 RECORD = "checkpoint.json"
-FILE_BYTES = 2**30  # of a file's tensors over all ranks; a rank holds its share three times in host memory to write it
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -190,7 +190,7 @@ def _one_line_faults(path: Path) -> Iterator[None]:
 def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
     """The file of each tensor, counted from 1: files are filled in order."""
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    return {name: 1 + (end - 1) // FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
+    return {name: 1 + (end - 1) // CHECKPOINT_FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
 
 
 def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:

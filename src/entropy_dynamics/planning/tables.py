@@ -1,0 +1,87 @@
+"""The text of a plan: its jobs, GPU-hours by number of GPUs, and memory by part, as tables."""
+
+from collections.abc import Sequence
+
+from entropy_dynamics.planning.duration import response_tokens
+from entropy_dynamics.planning.footprint import GIB, misfit, ranks_of
+from entropy_dynamics.planning.plan import Job, Plan
+
+RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs of a run to compare: parts of a machine of 8, all of it, two machines
+
+
+def format_plan(plan: Plan, markdown: bool = False) -> str:
+    """Tables for a terminal, or in Markdown."""
+    config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
+    if not plan.jobs:
+        return (
+            f"Scale {config.scale} runs on a CPU: {plan.trained} training runs and {plan.evaluated} evaluations of toy "
+            "models, which need no plan."
+        )
+    overview = [
+        {
+            "model": job.label,
+            "job": job.name,
+            "how many": job.count,
+            "GPUs": job.gpus,
+            "GiB sampling": f"{sum(job.memory['sampling'].values()) / GIB:.0f}",
+            "GiB training": f"{sum(job.memory['training'].values()) / GIB:.0f}" if job.trains else "",
+            "host GiB": f"{job.host / GIB:.0f}",
+            "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
+            "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
+            "hours each": f"{job.hours:.1f}",
+            "GPU-hours in all": f"{job.count * job.gpu_hours:,.0f}",
+        }
+        for job in plan.jobs
+    ]
+    sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
+    training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
+    sizes = [_size_row(job) for job in plan.jobs if job.trains]
+    machine = ranks_of(config)
+    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
+    measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
+    return f"""\
+Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
+
+{_table(overview, markdown)}
+
+In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
+{plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
+
+GPU-hours of one run by its number of GPUs (-: does not fit):
+
+{_table(sizes, markdown)}
+
+Runs are independent, so the size with the fewest GPU-hours also finishes all of them first, while enough are left to \
+keep every GPU busy: runs side by side instead of one on the whole machine, one run on each of two machines instead of \
+one on both. Communication is not counted; between machines it would add to the last column.
+
+Memory per GPU while the engine samples, in GiB:
+
+{_table(sampling, markdown)}
+
+Memory per GPU at the peak of an update, with the engine asleep, in GiB:
+
+{_table(training, markdown)}
+
+Estimated for {gpu.tflops:g} TFLOPS and {gpu.bandwidth_gb_s:g} GB/s (published), of which training reaches \
+{gpu.training_mfu:.0%} and decoding {gpu.decoding_mbu:.0%} (assumed), {stated.decode_step_ms:g} ms per decoding step \
+besides (assumed), and responses of {response_tokens(config):g} tokens (assumed) where a model's config has no other \
+number{measured}."""
+
+
+def _memory_row(job: Job, phase: str) -> dict[str, str]:
+    sizes = {"total": sum(job.memory[phase].values()), **job.memory[phase]}
+    return {"model": job.label, "job": job.name} | {name: f"{size / GIB:.1f}" for name, size in sizes.items()}
+
+
+def _size_row(job: Job) -> dict[str, str]:
+    resized = {gpus: job.on(gpus) for gpus in RUN_SIZES}
+    hours = {gpus: "-" if misfit(one.config, one.stage) else f"{one.gpu_hours:,.1f}" for gpus, one in resized.items()}
+    return {"model": job.label, "job": job.name} | {str(gpus): text for gpus, text in hours.items()}
+
+
+def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:
+    from tabulate import tabulate
+
+    style = "pipe" if markdown else "plain"
+    return tabulate(rows, "keys", style, disable_numparse=True, stralign="right", colalign=("left", "left"))
