@@ -41,7 +41,7 @@ CPU_HOURS = 4.0  # time limit of a job with a toy model [ours]: a laptop run tak
 class Job:
     """Similar jobs of one stage on one model; its numbers are those of one job."""
 
-    stage: str  # pass_rates | train | evaluate
+    stage: str  # pass_rates | train (with the evaluation of the policy) | evaluate (untrained models)
     configs: tuple[StageConfig, ...]  # of each job; they differ in what their methods compute
 
     @property
@@ -119,13 +119,15 @@ class Job:
         config, training = self.config, self.config.training
         if self.stage == "pass_rates":
             return [(1, _problems(config, TRAIN) * config.pass_rates.samples)]
+        evaluation = [(1, _problems(config, one) * config.evaluation.samples[one]) for one in config.data.evaluation]
         if self.stage == "evaluate":
-            return [(1, _problems(config, one) * config.evaluation.samples[one]) for one in config.data.evaluation]
+            return evaluation
         every = training.validation_every
         validations = math.ceil(training.steps / every) if every else 0
         return [
             (training.steps, training.prompts_per_step * training.group_size),
             (validations, training.validation_problems * training.validation_samples),
+            *evaluation,
         ]
 
 
@@ -133,7 +135,7 @@ class Job:
 class Plan:
     config: Config
     trained: int  # number of runs
-    evaluated: int
+    evaluated: int  # of untrained models
     jobs: tuple[Job, ...] = ()  # none at a scale without GPUs
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
 
@@ -211,7 +213,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
 
 
 def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
-    """The distinct runs to train and to evaluate, in a fixed order."""
+    """The distinct runs to train, and the untrained models to evaluate, in a fixed order; without extras."""
     seeds, names = dict(config.seeds), config.experiments or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     unknown = [run.model for one in needed for run in one.runs if run.model not in config.models]
@@ -221,6 +223,7 @@ def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
             "list in `experiments` only those that do not"
         )
     if config.experiments is None:
+        needed = [one for one in needed if not one.spec.extra]
         needed += load_claims(config.scale, seeds, experiments)
     trained, evaluated = {}, {}
     for one in needed:
@@ -228,7 +231,7 @@ def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
         runs = dict.fromkeys(run for run in runs if run.model in config.models)
         trained |= runs
         evaluated |= runs if one.evaluations else {}
-    return [run for run in trained if run.method != BASE], list(evaluated)
+    return [run for run in trained if run.method != BASE], [run for run in evaluated if run.method == BASE]
 
 
 def _family(config: RunConfig) -> str:

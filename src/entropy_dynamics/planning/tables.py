@@ -14,8 +14,8 @@ def format_plan(plan: Plan, markdown: bool = False) -> str:
     config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
     if not plan.jobs:
         return (
-            f"Scale {config.scale} runs on a CPU: {plan.trained} training runs and {plan.evaluated} evaluations of toy "
-            "models, which need no plan."
+            f"Scale {config.scale} runs on a CPU: {plan.trained} training runs of toy models and "
+            f"{plan.evaluated} evaluations of untrained ones, which need no plan."
         )
     overview = [
         {
