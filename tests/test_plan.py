@@ -342,7 +342,9 @@ def test_the_paper_scale_fits_and_the_readme_shows_its_plan(in_repository, capsy
         return [row for row in rows if "---" not in row[0]]
 
     planned_rows = first_table(output)
-    assert {row[0] for row in planned_rows[1:]} == set(load_config("paper").models) - {"qwen2.5-14b-instruct"}  # of an extra
+    assert {row[0] for row in planned_rows[1:]} == set(load_config("paper").models) - {
+        "qwen2.5-14b-instruct"
+    }  # of an extra
     assert first_table(readme[readme.index("**Cost**") :]) == planned_rows
     for gpu in ("A100", "H100", "H200"):
         assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in readme

@@ -113,6 +113,10 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", _report, "Write tables and figures.")
     report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
+    compare = stages.add_parser("compare", help=(about := "Compare the effects and verdicts of two complete runs."))
+    compare.description = about
+    compare.set_defaults(run=_compare)
+    compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
 
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
@@ -268,6 +272,12 @@ def _claims(options: argparse.Namespace) -> None:
         raise UserError(f"no folder {root}; make it with: snakemake --config scale={options.scale}")
     for path in write_claims(root, options.scale, dict(config.seeds)):
         print(path)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.comparison import write_comparison
+
+    print(write_comparison(*options.runs), end="")
 
 
 def _prompt(options: argparse.Namespace) -> None:

@@ -173,6 +173,7 @@ class Claim:
     spec: ClaimSpec
     runs: dict[str, int]
     against: dict[str, int]
+    first_seed: int = 0
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -201,7 +202,7 @@ class Claim:
         """Of the methods that it compares, and of the untrained model if that says which problems are hard."""
         difficulty = {BASE: 1} if getattr(self.spec, "problems", "all") != "all" else {}
         return [
-            Run(model, method, seed)
+            Run(model, method, seed if method == BASE else self.first_seed + seed)
             for model in self.models
             for method, count in (self.seeds | difficulty).items()
             for seed in range(count)
@@ -239,8 +240,9 @@ def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> li
             for method, group in groups.items()
         }
 
+    first = seeds.get("first", 0)
     return [
-        Claim(spec, *(counts(spec, side) for side in ("runs", "against"))) for spec in read_claims(experiments).claims
+        Claim(spec, counts(spec, "runs"), counts(spec, "against"), first) for spec in read_claims(experiments).claims
     ]
 
 

@@ -43,7 +43,7 @@ Columns = Annotated[Names, AfterValidator(_no_step)]
 SeedGroup = Literal["tables", "extras", "pilot"]
 """A key of the scale's `seeds`."""
 Seeds = Mapping[str, int]
-"""The `seeds` section of the scale's config: group -> number."""
+"""The `seeds` section of the scale's config: group -> number, and the `first` seed."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def _runs(spec: RunsSpec, scale: str, seeds: Seeds) -> tuple[Run, ...]:
 
 def numbers(group: SeedGroup, seeds: Seeds) -> range:
     """The seeds of a group."""
-    first = FIRST_PILOT_SEED if group == "pilot" else 0
+    first = FIRST_PILOT_SEED if group == "pilot" else seeds.get("first", 0)
     return range(first, first + seeds[group])
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast, overload
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, PositiveInt
+from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, keys_of_the_machine
 from entropy_dynamics.errors import UserError, nearest
@@ -134,10 +134,12 @@ class Selection(Section):
     """Seeds of the tables; null: the scale's own number."""
     extra_seeds: PositiveInt | None = None
     """Seeds of ablations, sweeps and extras; null: the scale's own number."""
+    first_seed: NonNegativeInt | None = None
+    """null: the scale's own."""
 
     @property
     def overrides(self) -> list[str]:
-        chosen = {"seeds.tables": self.seeds, "seeds.extras": self.extra_seeds}
+        chosen = {"seeds.tables": self.seeds, "seeds.extras": self.extra_seeds, "seeds.first": self.first_seed}
         return [f"{key}={value}" for key, value in chosen.items() if value is not None]
 
 

@@ -299,14 +299,16 @@ def method_sections() -> dict[str, type[Section]]:
 
 
 class SeedsConfig(Section):
-    """Seeds per method, counted from 0."""
+    """Seeds per method, counted from `first`."""
 
+    first: NonNegativeInt
+    """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
     tables: Count
     """Of experiments with `seeds: tables`."""
     extras: Count
     """Of ablations and sweeps."""
     pilot: Count
-    """Of experiments that choose a parameter; counted from 100, so that no reported run takes part in a choice."""
+    """Of experiments that choose a parameter; always from 100 on, so that no reported run takes part in a choice."""
 
 
 class ThroughputConfig(Section):

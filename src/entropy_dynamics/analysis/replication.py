@@ -1,0 +1,77 @@
+"""Two complete runs side by side: do their effects agree, and did verdicts change?"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.errors import UserError
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """One claim in two runs."""
+
+    id: str
+    verdicts: tuple[str, str]
+    effects: tuple[Interval, Interval]
+
+    @property
+    def difference(self) -> Interval:
+        """Second minus first, with the interval that follows from both (MOVER: Zou and Donner 2008)."""
+        first, second = self.effects
+        value = second.value - first.value
+        below = math.hypot(second.value - second.low, first.high - first.value)
+        above = math.hypot(second.high - second.value, first.value - first.low)
+        return Interval(value, value - below, value + above)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Zero is in the interval of the difference; None if one of the runs has no interval."""
+        ends = self.difference
+        return None if math.isnan(ends.low + ends.high) else bool(ends.low <= 0 <= ends.high)
+
+    @property
+    def changed(self) -> bool:
+        return len(set(self.verdicts)) > 1
+
+    @property
+    def reversed(self) -> bool:
+        return set(self.verdicts) == {"holds", "does not hold"}
+
+
+def replicates(first: Path, second: Path) -> list[Replicate]:
+    """The claims that both runs judged, in the order of the first.
+
+    Args:
+        first, second: claims.json, or the folder that contains it.
+
+    Raises:
+        UserError: a missing or damaged file, or no claim in both.
+    """
+    one, other = _entries(first), _entries(second)
+    if not one.keys() & other.keys():
+        raise UserError(f"{first} and {second} have no claim in common")
+    return [
+        Replicate(id, (one[id]["verdict"], other[id]["verdict"]), (_interval(one[id]), _interval(other[id])))
+        for id in one
+        if id in other
+    ]
+
+
+def _entries(path: Path) -> dict[str, dict[str, Any]]:
+    file = path / "claims.json" if path.is_dir() else path
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {entry["id"]: entry for entry in entries if entry["subject"] == "this run"}
+    except FileNotFoundError:
+        raise UserError(f"no file {file}; make it with: entropy-dynamics claims") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{file} is not a list of verdicts ({' '.join(str(error).split())})") from None
+
+
+def _interval(entry: dict[str, Any]) -> Interval:
+    value, low, high = (math.nan if entry[key] is None else entry[key] for key in ("effect", "low", "high"))
+    return Interval(value, low, high)

@@ -1,0 +1,63 @@
+"""Comparing two complete runs."""
+
+import json
+
+import pytest
+
+from entropy_dynamics.cli import main
+
+
+def claim(id: str, verdict: str, effect: float | None, low: float | None = None, high: float | None = None) -> dict:
+    return {"id": id, "subject": "this run", "verdict": verdict, "effect": effect, "low": low, "high": high}
+
+
+@pytest.fixture
+def compare(tmp_path, capsys):
+    def call(first: list[dict], second: list[dict]) -> tuple[int, str, dict[str, list[str]]]:
+        (tmp_path / "run").mkdir()
+        files = tmp_path / "run" / "claims.json", tmp_path / "second.json"
+        for file, entries in zip(files, (first, second), strict=True):
+            file.write_text(json.dumps(entries))
+        code = main(["compare", str(tmp_path / "run"), str(files[1])])
+        out, err = capsys.readouterr()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line[:1] == "|"]
+        return code, out.partition("\n")[0] + err, {row[0]: row[1:] for row in rows[2:]}
+
+    return call
+
+
+def test_differences_and_their_intervals_by_hand(compare):
+    """3-4-5: half-widths of 3 and 4 make one of 5; ends that are not symmetric combine crosswise."""
+    first = [claim("same", "holds", 10, 7, 13), claim("apart", "holds", 10, 7, 13), claim("skewed", "holds", 1, 0, 4)]
+    second = [
+        claim("same", "inconclusive", 14, 10, 18),
+        claim("apart", "does not hold", 15.5, 11.5, 19.5),
+        claim("skewed", "holds", 2, -2, 14),
+    ]
+    code, summary, rows = compare(first, second)
+    assert code == 0
+    assert rows["same"] == ["**holds**", "**inconclusive**", "10 [7, 13]", "14 [10, 18]", "4 [-1, 9]", "yes"]
+    assert rows["apart"][-2:] == ["5.5 [0.5, 10.5]", "**no**"]
+    assert rows["skewed"][-2:] == ["1 [-4, 13]", "yes"]
+    assert summary.startswith("2 of 3 effects (67%) agree")
+    assert "Of 3 verdicts 2 changed, 1 of them from holds to does not hold" in summary
+
+
+def test_claims_without_an_interval_or_of_the_paper_alone_are_not_counted(compare):
+    gain = claim("gain", "holds", 1, 0, 2) | {"subject": "paper"}
+    first = [claim("one_seed", "inconclusive", 1), claim("missing", "inconclusive", None), gain]
+    code, summary, rows = compare(first, [*first, claim("new", "holds", 1, 0, 2)])
+    assert (code, list(rows)) == (0, ["one_seed", "missing"])
+    assert [row[-1] for row in rows.values()] == ["–", "–"]
+    assert "0 of 0 effects agree" in summary
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [([{"id": 1}], "is not a list of verdicts ('subject')"), ([], "have no claim in common")],
+)
+def test_mistakes_get_one_line(compare, first, message):
+    code, summary, _ = compare(first, [claim("a", "holds", 1, 0, 2)])
+    assert code == 2
+    assert message in summary
+    assert summary.strip().count("\n") == 0
