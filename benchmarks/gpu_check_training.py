@@ -23,11 +23,10 @@ from entropy_dynamics.planning.duration import training_seconds
 from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import hardware
-from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 from gpu_check_common import MODEL, Case, Check
-from random_model import RandomResponses, alternating, write_random_model
+from random_model import RandomResponses, make_random_trainer, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
 KERNELS = 15  # of the profile, the most expensive ones
@@ -68,25 +67,13 @@ def measure_steps(case: Case) -> Case:
     """Seconds, tokens per second, MFU, peak memory and the most expensive kernels of a training step."""
     config = _config(case, case.get("layers"))
     ranks, settings, shape = Ranks.join(config.hardware), config.training, config.model.shape
-    sampler, prompt = RandomResponses(shape.vocabulary), [1] * config.plan.prompt_tokens
+    sampler = RandomResponses(shape.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(shape, Path(folder))
         start = time.perf_counter()
         policy = load_trained_policy(Path(folder), settings, ranks)
         loading = time.perf_counter() - start
-    trainer = Trainer(
-        settings,
-        policy=policy,
-        method=config.method.build(),
-        sampler=sampler,
-        grade=alternating,
-        prompts=[Prompt(str(number), prompt) for number in range(settings.prompts_per_step)],
-        temperature=1.0,
-        max_new_tokens=config.sampling.max_new_tokens,
-        pad_token=0,
-        seed=0,
-        ranks=ranks,
-    )
+    trainer = make_random_trainer(config, policy, sampler, config.plan.prompt_tokens, ranks)
     on_gpu = ranks.device.type == "cuda"
     trainer.step(0)  # Adam's moments exist from the second step on
     if on_gpu:
@@ -96,7 +83,8 @@ def measure_steps(case: Case) -> Case:
     kernels = _profiled(trainer, on_gpu)
     ranks.close()
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
-    lengths, seconds = [len(prompt) + length for length in responses], median(row["train"] for row in rows)
+    lengths = [config.plan.prompt_tokens + length for length in responses]
+    seconds = median(row["train"] for row in rows)
     rate = 3 * _forward_flops(shape, lengths) / seconds / 1e12
     return {
         "parameters": parameters(shape),
