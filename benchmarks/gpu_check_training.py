@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 
@@ -58,8 +58,8 @@ def training(check: Check) -> None:
         for method, recomputed, compiled in variants
         for layers in depths
     ]
-    check.measure(measure_steps, cases)
-    pairs = zip(check.found["cases"][::2], check.found["cases"][1::2], strict=False)
+    found = check.measure(measure_steps, cases)
+    pairs = zip(found[::2], found[1::2], strict=False)
     check.write(extrapolated=[extrapolated(*pair) for pair in pairs if not any("error" in one for one in pair)])
 
 
@@ -141,8 +141,7 @@ def _planned(config: RunConfig) -> Case:
 
 def _row() -> str | None:
     """The row of `plan.gpus` for this machine's GPU."""
-    names = hardware()["gpus"]
-    return next((row for row in load_config("paper").plan.gpus if names and row in names[0]), None)
+    return next((row for row in load_config("paper").plan.gpus for name in hardware()["gpus"] if row in name), None)
 
 
 def _timed(trainer: Trainer) -> dict[str, float]:
@@ -160,18 +159,12 @@ def _profiled(trainer: Trainer, on_gpu: bool) -> list[Case]:
     """The most expensive kernels (operators, without a GPU) of one step."""
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         _timed(trainer)
-    kind, name = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
-    microseconds = attrgetter(name)
-    events = sorted((one for one in profiler.key_averages() if one.device_type == kind), key=microseconds, reverse=True)
-    total = sum(map(microseconds, events))
+    kind, time_of = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
+    rows = [(getattr(one, time_of), one) for one in profiler.key_averages() if one.device_type == kind]
+    total = sum(spent for spent, _ in rows)
     return [
-        {
-            "name": one.key[:80],
-            "milliseconds": microseconds(one) / 1e3,
-            "share": microseconds(one) / total,
-            "calls": one.count,
-        }
-        for one in events[:KERNELS]
+        {"name": one.key[:80], "milliseconds": spent / 1e3, "share": spent / total, "calls": one.count}
+        for spent, one in sorted(rows, key=itemgetter(0), reverse=True)[:KERNELS]
     ]
 
 
