@@ -1,15 +1,18 @@
-"""Shared by the benchmarks: their options, the trainer of a scale's base model, and the record that they write."""
+"""Shared by the benchmarks: their options, trainers, processes and records."""
 
 import argparse
 import importlib.metadata
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 
-from entropy_dynamics.config import load_config
+from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
@@ -19,6 +22,9 @@ from entropy_dynamics.stages.common import make_grader, make_prompts
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 
 def make_parser(script: str, about: str, scale: bool = False) -> argparse.ArgumentParser:
@@ -64,3 +70,45 @@ def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overr
         pad_token=tokenizer.pad_token_id,
         seed=0,
     )
+
+
+def trl_settings(config: RunConfig, folder: Path | str, **own: Any) -> "GRPOConfig":
+    """Settings for TRL's trainer, in fp32 on a CPU, with which it does what ours does with `config`; and its `own`."""
+    from trl import GRPOConfig
+
+    training, optimizer, method = config.training, config.training.optimizer, config.method.build()
+    return GRPOConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        use_vllm=False,
+        shuffle_dataset=False,
+        num_generations=training.group_size,
+        num_iterations=1,
+        max_completion_length=config.sampling.max_new_tokens,
+        temperature=config.sampling.temperature,
+        beta=0.0,
+        loss_type="dapo",  # the mean over all tokens of the batch
+        epsilon=method.clip_low,
+        epsilon_high=method.clip_high,
+        learning_rate=optimizer.learning_rate,
+        lr_scheduler_type="constant",
+        adam_beta1=optimizer.betas[0],
+        adam_beta2=optimizer.betas[1],
+        adam_epsilon=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+        logging_steps=1,  # the results come from its log
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        **own,
+    )
+
+
+def in_own_process(script: str, *arguments: object) -> Any:
+    """The JSON on the last line that a script prints."""
+    command = [sys.executable, script, *map(str, arguments)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output.splitlines()[-1])

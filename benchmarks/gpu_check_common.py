@@ -3,30 +3,22 @@
 import json
 import multiprocessing
 import os
-import pkgutil
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics import methods
 from entropy_dynamics.distributed.launch import RENDEZVOUS, end_with_parent
+from entropy_dynamics.methods import method_types
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import provenance
 
 MODEL = "qwen2.5-7b-instruct"
-IMPORTED = [
-    "transformers.modeling_utils",
-    "pyarrow.dataset",
-    "entropy_dynamics.stages.train",
-    "entropy_dynamics.stages.evaluate",
-]
-IMPORTED += [f"entropy_dynamics.methods.{module.name}" for module in pkgutil.iter_modules(methods.__path__)]
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 Case = dict[str, Any]
 
@@ -40,8 +32,10 @@ class Check:
         work.mkdir(parents=True, exist_ok=True)
         # A process that has used a GPU must not fork; a rehearsal saves its processes the imports.
         self.context = multiprocessing.get_context("fork" if tiny else "spawn")
-        for module in IMPORTED if tiny else ():
-            import_module(module)
+        if tiny:
+            method_types()
+            for module in ("pyarrow.dataset", "entropy_dynamics.stages.train", "entropy_dynamics.stages.evaluate"):
+                import_module(module)
         self.found: dict[str, Any] = {"stage": stage, "complete": False, "tiny": tiny}
         self.write(**provenance([]))
 
@@ -58,34 +52,34 @@ class Check:
         """Run `target(*arguments)` in a new process as the only rank of a launch, which claims no GPU for itself."""
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("")
-        process = self.context.Process(target=_as_a_rank, args=(target, arguments, log), daemon=True)
+        process = self.context.Process(target=_as_a_rank, args=(log, target, *arguments), daemon=True)
         process.start()
         return process
 
-    def measure(self, target: Callable[[Case], Case], cases: Iterable[Case]) -> None:
+    def measure(self, target: Callable[[Case], Case], cases: Sequence[Case]) -> list[Case]:
         """Add `target(case)` of every case to the record's `cases`, each measured in a process of its own."""
-        self.found["cases"], left_out = [], []
+        found: list[Case] = []
         for number, case in enumerate(cases):
             if self.left() == 0:
-                left_out.append(case)
-                continue
-            log, result = (self.work / f"{self.found['stage']}{number}.{suffix}" for suffix in ("log", "json"))
+                break
+            log = self.work / f"{self.found['stage']}{number}.log"
+            result = log.with_suffix(".json")
             result.unlink(missing_ok=True)
             process = self.start(_measure, target, case, result, log=log)
             process.join(self.left())
             process.kill()
-            found = json.loads(result.read_text()) if result.is_file() else {"error": end_of(log)}
-            self.found["cases"].append(case | found)
-            self.write()
-        failed = any("error" in case for case in self.found["cases"])
-        self.write(complete=not left_out and not failed, left_out=left_out)
+            found.append(case | (json.loads(result.read_text()) if result.is_file() else {"error": end_of(log)}))
+            self.write(cases=found)
+        complete = len(found) == len(cases) and not any("error" in case for case in found)
+        self.write(cases=found, complete=complete, left_out=cases[len(found) :])
+        return found
 
 
-def _as_a_rank(target: Callable[..., object], arguments: tuple[Any, ...], log: Path) -> None:
+def _as_a_rank(log: Path, target: Callable[..., object], *arguments: Any) -> None:
     end_with_parent()
     with log.open("ab") as file:
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(file.fileno(), stream.fileno())
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         os.environ |= RANK | {RENDEZVOUS: f"{folder}/rendezvous"}
         try:

@@ -50,26 +50,23 @@ def measure_shape(case: Case) -> Case:
     else:
         settings = (1.0, TRL_CHUNK, None, 1.0, ("log_probs", "entropy"))  # neither S* nor E[S]
         heads["trl"] = lambda: ChunkedLogProbFunction.apply(hidden, weight, None, tokens, *settings)[0]
-    forward: Sides = {"product": lambda: torch.mm(hidden, weight.T), **heads}
-    backward: Sides = {
-        "product": lambda: (torch.mm(hidden, weight.T), torch.mm(logits, weight), torch.mm(logits.T, hidden)),
-        **{name: _with_backward(head, hidden, weight) for name, head in heads.items()},
-    }
-    on_logits: dict[str, Callable[[], Tensor]] = {
+    given = {
         "ours": lambda: token_stats(logits, tokens).logp,
         "log_softmax": lambda: _log_softmax(logits.float(), tokens),
     }
-    from_logits: Sides = {
-        "copy": lambda: torch.empty_like(logits).copy_(logits.detach()),
-        **on_logits,
-        **{f"{name} with backward": _with_backward(side, logits) for name, side in on_logits.items()},
+    forms: dict[str, Sides] = {
+        "forward": {"product": lambda: torch.mm(hidden, weight.T), **heads},
+        "forward_and_backward": {
+            "product": lambda: (torch.mm(hidden, weight.T), torch.mm(logits, weight), torch.mm(logits.T, hidden)),
+            **{name: _with_backward(head, hidden, weight) for name, head in heads.items()},
+        },
+        "from_logits": {
+            "copy": lambda: torch.empty_like(logits).copy_(logits.detach()),
+            **given,
+            **{f"{name} with backward": _with_backward(side, logits) for name, side in given.items()},
+        },
     }
-    found = {
-        "dtype": str(kind["dtype"]).removeprefix("torch."),
-        "forward": _measured(forward, case["repeats"]),
-        "forward_and_backward": _measured(backward, case["repeats"]),
-        "from_logits": _measured(from_logits, case["repeats"]),
-    }
+    found = {form: _measured(sides, case["repeats"]) for form, sides in forms.items()}
     for form, products in (("forward", 1), ("forward_and_backward", 3)):
         for side in found[form].values():
             side["tflops"] = products * 2 * rows * vocabulary * depth / side["milliseconds"] / 1e9
@@ -80,7 +77,7 @@ def measure_shape(case: Case) -> Case:
     with torch.no_grad():
         exact = _log_softmax(hidden[:64].double() @ weight.double().T, tokens[:64])
         errors = {f"{name}_logp_error_nats": (head()[:64] - exact).abs().max().item() for name, head in heads.items()}
-    return found | errors | note
+    return found | errors | note | {"dtype": str(logits.dtype).removeprefix("torch.")}
 
 
 def _log_softmax(logits: Tensor, tokens: Tensor) -> Tensor:

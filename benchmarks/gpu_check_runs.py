@@ -6,6 +6,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from signal import SIGKILL
@@ -16,13 +17,12 @@ from safetensors.torch import load_file
 
 from entropy_dynamics import cli
 from entropy_dynamics.config import load_config
-from entropy_dynamics.evaluation import avg_at_k
 from entropy_dynamics.results.layout import Layout
 from gpu_check_common import MODEL, Case, Check, end_of
 
 SCALE = "gpu-toy"
 METHODS = ("grpo", "clip_b", "clip_v")
-PAUSE = 0.05  # seconds between two looks at running commands
+PAUSE = 0.05  # seconds between two looks for a checkpoint
 KILLED = (MODEL, "grpo", 0)
 TINY = [
     *("hardware.device=cpu", "data.train.size=24", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
@@ -46,7 +46,13 @@ class Command:
     process: BaseProcess
     log: Path
     started: float
-    seconds: float | None = None
+    seconds: float = 0.0
+
+    def end(self) -> None:
+        """Kill it, unless it has ended by itself."""
+        self.process.kill()
+        self.process.join()
+        self.seconds = time.monotonic() - self.started
 
     def record(self) -> Case:
         code, failed = self.process.exitcode, {"log": end_of(self.log)} if self.process.exitcode else {}
@@ -56,16 +62,17 @@ class Command:
 class Commands:
     """The commands of the scale in one results folder."""
 
-    def __init__(self, check: Check, results: Path):
-        self.check, self.results, self.layout = check, results, Layout.of(SCALE, results)
-        self.models = load_config(SCALE).models
+    def __init__(self, check: Check):
+        self.check, self.results = check, check.work / "runs"
+        self.layout, self.models = Layout.of(SCALE, self.results), load_config(SCALE).models
         own = [f"toy_models[{model}].{entry}" for model in self.models for entry in TINY_MODEL]
         self.settings = [f"--set={entry}" for entry in [*TINY, *own]] if check.tiny else []
         self.longest: dict[str, float] = defaultdict(float)  # seconds, by stage
 
     def start(self, arguments: Arguments) -> Command:
-        command = [*arguments, "--scale", SCALE, "--results", str(self.results), *self.settings]
-        log = self.results / "logs" / f"{'-'.join(arguments)}-{time.monotonic_ns()}.log"
+        stage, *others = arguments
+        command = [stage, "--scale", SCALE, "--results", str(self.results), *self.settings, *others]
+        log = self.results / "logs" / f"{'-'.join(arguments).replace('/', '_')}-{time.monotonic_ns()}.log"
         return Command(arguments, self.check.start(cli.main, command, log=log), log, time.monotonic())
 
     def ended(self, waiting: deque[Arguments]) -> Iterator[Command]:
@@ -79,17 +86,13 @@ class Commands:
                 running.append(self.start(waiting.popleft()))
             if not running:
                 return
-            time.sleep(PAUSE)
-            for command in list(running):
-                if self.check.left() == 0:
-                    command.process.kill()
-                    command.process.join()
-                if command.process.exitcode is not None:
-                    running.remove(command)
-                    command.seconds = time.monotonic() - command.started
-                    stage = command.arguments[0]
-                    self.longest[stage] = max(self.longest[stage], command.seconds)
-                    yield command
+            wait([one.process.sentinel for one in running], self.check.left())
+            for command in [one for one in running if self.check.left() == 0 or not one.process.is_alive()]:
+                command.end()
+                running.remove(command)
+                stage = command.arguments[0]
+                self.longest[stage] = max(self.longest[stage], command.seconds)
+                yield command
 
     def _has_time_for(self, stage: str) -> bool:
         return sum(self.longest[one] for one in {stage, "evaluate"}) < self.check.left()  # a run is evaluated, too
@@ -117,7 +120,7 @@ def of_run(stage: str, model: str, method: str, seed: int) -> list[str]:
 def end_to_end(check: Check) -> None:
     """From problems to Table 1; one run is killed and resumed, and repeated undisturbed in another folder."""
     shutil.rmtree(check.work / "runs", ignore_errors=True)
-    commands = Commands(check, check.work / "runs")
+    commands = Commands(check)
     runs = [(model, method, 0) for model in commands.models for method in METHODS]
     policies = [*runs, *((model, "base", 0) for model in commands.models)]
     complete = (
@@ -135,24 +138,21 @@ def end_to_end(check: Check) -> None:
 
 def kill_and_resume(commands: Commands) -> bool:
     """Kill a run by SIGKILL after its first checkpoint, resume it, and compare it with an undisturbed one."""
-    check, command = commands.check, of_run("train", *KILLED)
-    other = Commands(check, commands.results / "undisturbed")
-    other.layout.root.mkdir(parents=True)
-    for folder in ("data", "models"):
-        (other.layout.root / folder).symlink_to((commands.layout.root / folder).resolve())
-    killed, undisturbed = commands.start(command), other.start(command)
-    checkpoints = commands.layout.checkpoints(*KILLED)
-    while not any(checkpoints.glob("*/step*")) and killed.process.exitcode is None and check.left() > 0:
+    check, layout, command = commands.check, commands.layout, of_run("train", *KILLED)
+    killed = commands.start(command)
+    while not any(layout.checkpoints(*KILLED).glob("*/step*")) and killed.process.is_alive() and check.left() > 0:
         time.sleep(PAUSE)
-    killed.process.kill()
-    killed.process.join()
-    resumed = commands.run(command)
-    undisturbed.process.join(check.left())
-    undisturbed.process.kill()
-    check.write(killed=killed.record(), undisturbed=undisturbed.record())
-    if resumed and undisturbed.process.exitcode == 0:
-        check.write(resumed_against_undisturbed=difference(commands.layout, other.layout))
-    return resumed and killed.process.exitcode == -SIGKILL
+    killed.end()
+    check.write(killed=killed.record())
+    results = commands.results / "undisturbed"
+    undisturbed = Layout.of(SCALE, results)
+    undisturbed.root.mkdir(parents=True)
+    for folder in ("data", "models"):
+        (undisturbed.root / folder).symlink_to((layout.root / folder).resolve())
+    complete = commands.run(command, [*command, "--results", str(results)])
+    if complete:
+        check.write(resumed_against_undisturbed=difference(layout, undisturbed))
+    return complete and killed.process.exitcode == -SIGKILL
 
 
 def difference(resumed: Layout, undisturbed: Layout) -> Case:
@@ -170,15 +170,14 @@ def summary(layout: Layout, model: str, method: str, seed: int) -> Case:
     """Entropy, accuracy and speed of a run, and its Avg@K where it is evaluated."""
     rows = pd.read_parquet(layout.metrics(model, method, seed))
     phases = [name for name in rows if name.startswith("seconds_")]
-    files = sorted(layout.evaluation(model, method, seed).glob("*.parquet"))
-    correct = {path.stem: pd.read_parquet(path).pivot(index="problem_id", columns="sample") for path in files}
+    evaluated = sorted(layout.evaluation(model, method, seed).glob("*.parquet"))
     return {
         "model": model,
         "method": method,
         "seed": seed,
         "entropy_nats": rows["entropy"].round(4).tolist(),
         "accuracy": rows["accuracy"].round(4).tolist(),
-        "avg_at_k": {name: avg_at_k(table["correct"].to_numpy(dtype=bool)) for name, table in correct.items()},
+        "avg_at_k": {path.stem: float(pd.read_parquet(path)["correct"].mean()) for path in evaluated},
         "engine_logp_difference_nats": float(rows["engine_logp_difference"].max()),
         "median_seconds_per_step": {name.removeprefix("seconds_"): float(rows[name].median()) for name in phases},
         "response_tokens_per_second": float((rows["tokens"] / rows[phases].sum(axis=1)).median()),
@@ -190,7 +189,7 @@ def seeds(check: Check) -> None:
 
     Runs that `end_to_end` left in the same folder count.
     """
-    commands = Commands(check, check.work / "runs")
+    commands = Commands(check)
     runs = [(MODEL, method, seed) for seed in range(2 if check.tiny else 1000) for method in METHODS]
     there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
     found = [summary(commands.layout, *run) for run in there]
@@ -213,8 +212,6 @@ def seeds(check: Check) -> None:
 
 def by_method(found: list[Case]) -> Case:
     """Mean and standard deviation over seeds of the entropy in the last tenth of the steps."""
-    final = pd.DataFrame(
-        {"method": run["method"], "entropy": np.mean(run["entropy_nats"][-(len(run["entropy_nats"]) // 10 + 1) :])}
-        for run in found
-    )
-    return json.loads(final.groupby("method")["entropy"].agg(["mean", "std", "count"]).to_json(orient="index"))
+    final = pd.Series([np.mean(run["entropy_nats"][-(len(run["entropy_nats"]) // 10 + 1) :]) for run in found])
+    by = final.groupby([run["method"] for run in found])
+    return json.loads(by.agg(["mean", "std", "count"]).to_json(orient="index"))

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 
@@ -23,11 +23,10 @@ from entropy_dynamics.planning.duration import training_seconds
 from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import hardware
-from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 from gpu_check_common import MODEL, Case, Check
-from random_model import RandomResponses, alternating, write_random_model
+from random_model import RandomResponses, make_random_trainer, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
 KERNELS = 15  # of the profile, the most expensive ones
@@ -59,8 +58,8 @@ def training(check: Check) -> None:
         for method, recomputed, compiled in variants
         for layers in depths
     ]
-    check.measure(measure_steps, cases)
-    pairs = zip(check.found["cases"][::2], check.found["cases"][1::2], strict=False)
+    found = check.measure(measure_steps, cases)
+    pairs = zip(found[::2], found[1::2], strict=False)
     check.write(extrapolated=[extrapolated(*pair) for pair in pairs if not any("error" in one for one in pair)])
 
 
@@ -68,25 +67,13 @@ def measure_steps(case: Case) -> Case:
     """Seconds, tokens per second, MFU, peak memory and the most expensive kernels of a training step."""
     config = _config(case, case.get("layers"))
     ranks, settings, shape = Ranks.join(config.hardware), config.training, config.model.shape
-    sampler, prompt = RandomResponses(shape.vocabulary), [1] * config.plan.prompt_tokens
+    sampler = RandomResponses(shape.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(shape, Path(folder))
         start = time.perf_counter()
         policy = load_trained_policy(Path(folder), settings, ranks)
         loading = time.perf_counter() - start
-    trainer = Trainer(
-        settings,
-        policy=policy,
-        method=config.method.build(),
-        sampler=sampler,
-        grade=alternating,
-        prompts=[Prompt(str(number), prompt) for number in range(settings.prompts_per_step)],
-        temperature=1.0,
-        max_new_tokens=config.sampling.max_new_tokens,
-        pad_token=0,
-        seed=0,
-        ranks=ranks,
-    )
+    trainer = make_random_trainer(config, policy, sampler, config.plan.prompt_tokens, ranks)
     on_gpu = ranks.device.type == "cuda"
     trainer.step(0)  # Adam's moments exist from the second step on
     if on_gpu:
@@ -96,7 +83,8 @@ def measure_steps(case: Case) -> Case:
     kernels = _profiled(trainer, on_gpu)
     ranks.close()
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
-    lengths, seconds = [len(prompt) + length for length in responses], median(row["train"] for row in rows)
+    lengths = [config.plan.prompt_tokens + length for length in responses]
+    seconds = median(row["train"] for row in rows)
     rate = 3 * _forward_flops(shape, lengths) / seconds / 1e12
     return {
         "parameters": parameters(shape),
@@ -153,8 +141,7 @@ def _planned(config: RunConfig) -> Case:
 
 def _row() -> str | None:
     """The row of `plan.gpus` for this machine's GPU."""
-    names = hardware()["gpus"]
-    return next((row for row in load_config("paper").plan.gpus if names and row in names[0]), None)
+    return next((row for row in load_config("paper").plan.gpus for name in hardware()["gpus"] if row in name), None)
 
 
 def _timed(trainer: Trainer) -> dict[str, float]:
@@ -172,18 +159,12 @@ def _profiled(trainer: Trainer, on_gpu: bool) -> list[Case]:
     """The most expensive kernels (operators, without a GPU) of one step."""
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         _timed(trainer)
-    kind, name = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
-    microseconds = attrgetter(name)
-    events = sorted((one for one in profiler.key_averages() if one.device_type == kind), key=microseconds, reverse=True)
-    total = sum(map(microseconds, events))
+    kind, time_of = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
+    rows = [(getattr(one, time_of), one) for one in profiler.key_averages() if one.device_type == kind]
+    total = sum(spent for spent, _ in rows)
     return [
-        {
-            "name": one.key[:80],
-            "milliseconds": microseconds(one) / 1e3,
-            "share": microseconds(one) / total,
-            "calls": one.count,
-        }
-        for one in events[:KERNELS]
+        {"name": one.key[:80], "milliseconds": spent / 1e3, "share": spent / total, "calls": one.count}
+        for spent, one in sorted(rows, key=itemgetter(0), reverse=True)[:KERNELS]
     ]
 
 

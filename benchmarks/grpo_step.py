@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
-from common import make_parser, make_trainer, write_record
+from common import make_parser, make_trainer, trl_settings, write_record
 from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.layout import Layout
@@ -96,7 +96,6 @@ def make_trl_trainer(
     directory: str,
 ) -> GRPOTrainer:
     """TRL's trainer of `model` with the settings, prompts and reward of `ours`."""
-    training, optimizer = config.training, config.training.optimizer
     prompts = [prompt for step in range(steps) for prompt in ours.prompts_of_step(step)]
     texts = [tokenizer.decode(prompt.token_ids) for prompt in prompts]
     if tokenizer(text=texts)["input_ids"] != [list(prompt.token_ids) for prompt in prompts]:
@@ -113,36 +112,13 @@ def make_trl_trainer(
         processing_class=tokenizer,
         reward_funcs=reward,
         train_dataset=Dataset.from_dict({"prompt": texts, "problem_id": [prompt.problem_id for prompt in prompts]}),
-        args=GRPOConfig(
-            output_dir=directory,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            use_vllm=False,
+        args=trl_settings(
+            config,
+            directory,
             seed=seed,
-            shuffle_dataset=False,
             max_steps=steps,
-            per_device_train_batch_size=training.prompts_per_step * training.group_size,
-            num_generations=training.group_size,
+            per_device_train_batch_size=config.training.prompts_per_step * config.training.group_size,
             steps_per_generation=1,
-            num_iterations=1,
-            max_completion_length=config.sampling.max_new_tokens,
-            temperature=config.sampling.temperature,
-            beta=0.0,
-            loss_type="dapo",  # the mean over all tokens of the batch
-            epsilon=ours.method.clip_low,
-            epsilon_high=ours.method.clip_high,
-            learning_rate=optimizer.learning_rate,
-            lr_scheduler_type="constant",
-            adam_beta1=optimizer.betas[0],
-            adam_beta2=optimizer.betas[1],
-            adam_epsilon=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
-            max_grad_norm=optimizer.max_grad_norm,
-            logging_steps=1,  # the curves come from its log
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
         ),
     )
 

@@ -10,8 +10,6 @@ import argparse
 import importlib.metadata
 import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,66 +17,32 @@ from statistics import median
 
 import torch
 
-from common import make_parser, write_record
-from entropy_dynamics.config import load_config
-from entropy_dynamics.config.schema import ShapeConfig
-from entropy_dynamics.methods import load_method
-from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.planning.footprint import parameters
-from entropy_dynamics.sampling import Prompt
+from common import in_own_process, make_parser, trl_settings, write_record
+from entropy_dynamics.config import RunConfig, load_config
+from entropy_dynamics.models.loading import load_model
+from entropy_dynamics.planning.footprint import GIB, parameters
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.trainer import Trainer
-from random_model import RandomResponses, alternating, write_random_model
+from random_model import RandomResponses, make_prompts, make_random_trainer, write_random_model
 
-SHAPE = ShapeConfig(
-    architecture="qwen2",
-    vocabulary=151_936,
-    hidden_size=896,
-    intermediate_size=4864,
-    layers=24,
-    heads=14,
-    kv_heads=2,
-    head_size=64,
-    tied_embeddings=True,
-)
+MODEL = "qwen2.5-7b-instruct"
+SHAPE = load_config("gpu", MODEL).model.shape  # the substitute's
 PROMPTS, GROUP, PROMPT_TOKENS, ROWS = 4, 8, 32, 8  # ROWS: of a micro-batch
-WORDS = 200  # response tokens are drawn from these: TRL decodes them
+SAMPLER = RandomResponses(200)  # tokens from the start of the vocabulary: TRL decodes them
 STATES = 16  # bytes per parameter: fp32 weights, gradients and Adam's moments
-GIB = 2**30
 
 
-def responses(tokens: int) -> list[list[int]]:
-    rollouts = RandomResponses(WORDS).sample(
-        prompts(), samples=GROUP, temperature=1.0, max_new_tokens=tokens, stream=""
-    )
-    return [list(rollout.token_ids) for rollout in rollouts]
-
-
-def prompts() -> list[Prompt]:
-    return [Prompt(f"p{number}", [number + 1] * PROMPT_TOKENS) for number in range(PROMPTS)]
-
-
-def ours(directory: Path, tokens: int, steps: int) -> dict[str, list[float]]:
+def make_config(tokens: int, steps: int) -> RunConfig:
     settings = {"prompts_per_step": PROMPTS, "group_size": GROUP, "steps": steps, "reward": "binary"}
     settings |= {"tokens_per_micro_batch": ROWS * (PROMPT_TOKENS + tokens), "single_forward_tokens": 0}
     settings |= {"validation_every": 0, "entropy_change_every": 0, "optimizer.learning_rate": 1e-6}
     overrides = [f"training.{key}={value}" for key, value in settings.items()]
-    config = load_config("laptop", "qwen2.5-7b-instruct", "grpo", overrides).training
-    model, _ = load_policy(directory)
-    trainer = Trainer(
-        config,
-        policy=Policy(model),
-        method=load_method("grpo"),
-        sampler=RandomResponses(WORDS),
-        grade=alternating,
-        prompts=prompts(),
-        temperature=1.0,
-        max_new_tokens=tokens,
-        pad_token=0,
-        seed=0,
-    )
+    return load_config("laptop", MODEL, "grpo", [*overrides, f"sampling.max_new_tokens={tokens}"])
+
+
+def ours(directory: Path, config: RunConfig) -> dict[str, list[float]]:
+    trainer = make_random_trainer(config, Policy(load_model(directory)), SAMPLER, PROMPT_TOKENS)
     found: dict[str, list[float]] = {"seconds": [], "grad_norm": []}
-    for step in range(steps):
+    for step in range(config.training.steps):
         start = time.perf_counter()
         row = trainer.step(step)
         found["seconds"].append(time.perf_counter() - start)
@@ -86,10 +50,10 @@ def ours(directory: Path, tokens: int, steps: int) -> dict[str, list[float]]:
     return found
 
 
-def trl(directory: Path, tokens: int, steps: int) -> dict[str, list[float]]:
+def trl(directory: Path, config: RunConfig) -> dict[str, list[float]]:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     found: dict[str, list[float]] = {"seconds": [], "grad_norm": []}
 
@@ -105,41 +69,27 @@ def trl(directory: Path, tokens: int, steps: int) -> dict[str, list[float]]:
                 found["grad_norm"].append(logs["grad_norm"])
 
     def rollout(texts: list[str], trainer) -> dict[str, list]:
-        ids = [prompt.token_ids for prompt in prompts() for _ in range(GROUP)]
+        prompts = make_prompts(PROMPTS, PROMPT_TOKENS)
+        ids = [prompt.token_ids for prompt in prompts for _ in range(GROUP)]
         assert len(ids) == len(texts)
-        return {"prompt_ids": ids, "completion_ids": responses(tokens), "logprobs": None}
+        rollouts = SAMPLER.sample(
+            prompts, samples=GROUP, temperature=1.0, max_new_tokens=config.sampling.max_new_tokens, stream=""
+        )
+        return {"prompt_ids": ids, "completion_ids": [one.token_ids for one in rollouts], "logprobs": None}
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     trainer = GRPOTrainer(
         model=model,
         processing_class=AutoTokenizer.from_pretrained(directory),
         reward_funcs=lambda completions, **_: [float(number % 2) for number in range(len(completions))],
-        train_dataset=Dataset.from_dict({"prompt": ["a"] * PROMPTS * steps}),
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * PROMPTS * config.training.steps}),
         rollout_func=rollout,
-        args=GRPOConfig(
-            output_dir=str(directory / "trl"),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            use_vllm=False,
-            shuffle_dataset=False,
-            max_steps=steps,
+        args=trl_settings(
+            config,
+            directory / "trl",
+            max_steps=config.training.steps,
             per_device_train_batch_size=ROWS,
             gradient_accumulation_steps=PROMPTS * GROUP // ROWS,
-            num_generations=GROUP,
-            num_iterations=1,
-            max_completion_length=tokens,
-            temperature=1.0,
-            beta=0.0,
-            loss_type="dapo",  # the mean over all tokens of the batch
-            learning_rate=1e-6,
-            lr_scheduler_type="constant",
-            weight_decay=0.01,
-            max_grad_norm=1.0,
-            logging_steps=1,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
         ),
     )
     trainer.remove_callback(PrinterCallback)
@@ -158,7 +108,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.side:
-        found = {"ours": ours, "trl": trl}[options.side](options.model_folder, options.tokens, options.steps)
+        config = make_config(options.tokens, options.steps)
+        found = {"ours": ours, "trl": trl}[options.side](options.model_folder, config)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
         print(json.dumps(found | {"peak_gib": peak}))
         return
@@ -167,10 +118,8 @@ def main() -> None:
         write_random_model(SHAPE, Path(folder))
         arguments = ["--tokens", options.tokens, "--steps", options.steps, "--threads", options.threads]
         for side in ("ours", "trl"):
-            command = [sys.executable, __file__, "--side", side, "--model-folder", folder, *map(str, arguments)]
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            sides[side] = json.loads(output.splitlines()[-1])
-    lengths = [len(one) for one in responses(options.tokens)]
+            sides[side] = in_own_process(__file__, "--side", side, "--model-folder", folder, *arguments)
+    lengths = SAMPLER.lengths(PROMPTS * GROUP, options.tokens)
     states = STATES * parameters(SHAPE) / GIB
     for found in sides.values():
         found["seconds_per_update"] = median(found["seconds"][1:])

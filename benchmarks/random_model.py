@@ -4,30 +4,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
+from entropy_dynamics.config import RunConfig
 from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.toy import transformers_config
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.tasks import Grade
+from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.trainer import Trainer
 
 
 def write_random_model(shape: ShapeConfig, directory: Path) -> None:
     """Random bf16 weights, generated and written one by one, and a tokenizer that nothing uses."""
-    config = AutoConfig.for_model(
-        shape.architecture,
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_size,
-        tie_word_embeddings=shape.tied_embeddings,
-    )
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(transformers_config(shape, vocab_size=shape.vocabulary))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     weights = (
@@ -38,15 +32,15 @@ def write_random_model(shape: ShapeConfig, directory: Path) -> None:
 
 
 class RandomResponses(Sampler):
-    """In place of an engine: random responses of 1/8 of the limit to the limit, the same in every step."""
+    """In place of an engine: random responses, the same in every step, of 1/`spread` of the limit to the limit."""
 
-    def __init__(self, vocabulary: int):
-        self.vocabulary = vocabulary
+    def __init__(self, vocabulary: int, spread: int = 8):
+        self.vocabulary, self.spread = vocabulary, spread
 
     def lengths(self, responses: int, max_new_tokens: int) -> list[int]:
         """Of all responses, in order."""
         draw = torch.Generator().manual_seed(0)
-        return torch.randint(max_new_tokens // 8, max_new_tokens + 1, (responses,), generator=draw).tolist()
+        return torch.randint(max_new_tokens // self.spread, max_new_tokens + 1, (responses,), generator=draw).tolist()
 
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
@@ -64,7 +58,29 @@ class RandomResponses(Sampler):
             pass
 
 
-def alternating(rollout: Rollout) -> Grade:
-    """Every second response is correct."""
+def make_prompts(count: int, tokens: int) -> list[Prompt]:
+    return [Prompt(str(number), [number + 1] * tokens) for number in range(count)]
+
+
+def make_random_trainer(
+    config: RunConfig, policy: Policy, sampler: RandomResponses, prompt_tokens: int, ranks: Ranks | None = None
+) -> Trainer:
+    """A trainer of `policy` with responses from `sampler`, every second one of them correct."""
+    return Trainer(
+        config.training,
+        policy=policy,
+        method=config.method.build(),
+        sampler=sampler,
+        grade=_alternating,
+        prompts=make_prompts(config.training.prompts_per_step, prompt_tokens),
+        temperature=1.0,
+        max_new_tokens=config.sampling.max_new_tokens,
+        pad_token=0,
+        seed=0,
+        ranks=ranks,
+    )
+
+
+def _alternating(rollout: Rollout) -> Grade:
     correct = rollout.sample % 2 == 1
     return Grade(answer="1", correct=correct, answer_correct=correct, formatted=True, truncated=False)

@@ -2,22 +2,20 @@
 
 From given logits: log_softmax alone (allocating, and into an existing buffer), TRL's selective_log_softmax and
 entropy_from_logits, which give neither S* nor E[S], and the authors' code, which builds log p, p, p^2 and p^2 log p of
-the whole vocabulary. From hidden states: the bare matrix product. TRL's row needs the extra `bench`, rows of a GPU need
-one.
+the whole vocabulary. From hidden states: the bare matrix product. TRL's row needs the extra `bench`; on a GPU
+`gpu_check.py kernels` measures the same.
 """
 
 import argparse
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from common import make_parser, write_record
+from common import in_own_process, make_parser, write_record
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
 
 VOCABULARY, DEPTH = 151_936, 3_584
@@ -97,12 +95,11 @@ def make_logits(rows: int) -> tuple[Tensor, Tensor]:
     return logits, torch.randint(VOCABULARY, (rows,), generator=generator)
 
 
-def make_hidden(rows: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator(device).manual_seed(0)
-    kind = {"device": device, "dtype": dtype}
-    hidden = torch.empty(rows, DEPTH, **kind).normal_(generator=generator)
-    weight = torch.empty(VOCABULARY, DEPTH, **kind).normal_(0, 3 / DEPTH**0.5, generator=generator)
-    return hidden, weight, torch.randint(VOCABULARY, (rows,), device=device, generator=generator)
+def make_hidden(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.empty(rows, DEPTH).normal_(generator=generator)
+    weight = torch.empty(VOCABULARY, DEPTH).normal_(0, 3 / DEPTH**0.5, generator=generator)
+    return hidden, weight, torch.randint(VOCABULARY, (rows,), generator=generator)
 
 
 def seconds(sides: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
@@ -131,8 +128,7 @@ def table(found: dict[str, list[float]], rows: int) -> dict:
 
 def peak_mib(form: str, side: str, rows: int) -> float:
     """Memory that a side adds to its process's peak, its result included."""
-    command = [sys.executable, __file__, "--peak", form, side, str(rows)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return in_own_process(__file__, "--peak", form, side, rows)
 
 
 def print_peak(form: str, side: str, rows: int) -> None:
@@ -151,36 +147,6 @@ def relative_error(rows: int) -> dict[str, float]:
     ours, exact = token_stats(logits, tokens), authors(logits.double(), tokens)
     errors = {name: (getattr(ours, name).double() - getattr(exact, name)).abs() for name in FIELDS}
     return {name: float(f"{(errors[name] / getattr(exact, name).abs()).max():.1e}") for name in FIELDS}
-
-
-def cuda_rows(rows: int, repeats: int) -> dict:
-    """bf16 on a GPU: the fused forward against the bare product, and the share of the copy bandwidth from logits."""
-    hidden, weight, tokens = make_hidden(rows, "cuda", torch.bfloat16)
-    logits = hidden @ weight.T
-    copy = torch.empty_like(logits)
-
-    def timed(side: Callable) -> Callable:
-        def run() -> None:
-            side()
-            torch.cuda.synchronize()
-
-        return run
-
-    sides = {
-        "fused": lambda: token_stats(hidden, tokens, weight=weight),
-        "product": lambda: torch.mm(hidden, weight.T, out=copy),
-        "from logits": lambda: token_stats(logits, tokens),
-        "copy": lambda: copy.copy_(logits),
-    }
-    found = seconds({name: timed(side) for name, side in sides.items()}, repeats)
-    middle = {name: statistics.median(x) for name, x in found.items()}
-    return {
-        "tokens": rows,
-        "milliseconds": {name: round(1e3 * x, 3) for name, x in middle.items()},
-        "fused_over_product": round(middle["fused"] / middle["product"], 3),
-        # a copy reads and writes each logit, the statistics read it
-        "share_of_copy_bandwidth": round(middle["copy"] / 2 / middle["from logits"], 3),
-    }
 
 
 def main() -> None:
@@ -205,7 +171,6 @@ def main() -> None:
     result["relative_error_against_float64"] = relative_error(32)
     if "trl" not in result["logits"]["microseconds_per_token"]:
         result["trl"] = "not installed"
-    result["cuda"] = cuda_rows(8192, options.repeats) if torch.cuda.is_available() else "no GPU"
     what = (
         f"statistics of {rows} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, medians of {options.repeats} "
         "turns; peak memory in MiB, one process per side, its result included"

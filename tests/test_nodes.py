@@ -46,11 +46,12 @@ def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, 
     capfd.readouterr()
 
     monkeypatch.setenv("SLURM_JOB_END_TIME", "0")
-    assert main(run) == 2
+    assert main(run) == 75
     said = capfd.readouterr().err
     assert said.startswith("srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ")
     assert "ends early, at a checkpoint after step 1; the same command resumes it" in said
-    assert said.endswith("error: srun ended with exit code 1 (the messages of the ranks are above)\n")
+    assert "Traceback" not in said
+    assert "error:" not in said
 
     monkeypatch.delenv("SLURM_JOB_END_TIME")
     assert main(run) == 0

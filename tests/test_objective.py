@@ -7,6 +7,7 @@ import torch
 
 from batches import loss_weights, policy_loss
 from entropy_dynamics.core.dynamics import batch_entropy_change
+from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.token_stats import token_stats
 
 # ---------------------------------------------------------------- one token
@@ -272,3 +273,11 @@ def test_a_real_step_changes_entropy_as_corollary_4_predicts():
     assert measured < -1e-5
     assert measured == pytest.approx(predicted - extra, rel=5e-3)
     assert measured == pytest.approx(predicted, rel=0.1)
+
+
+def test_the_importance_ratio_by_hand():
+    """p / p_old, bounded by e^20 either way, and 1 outside the mask whatever stands there."""
+    logp = torch.tensor([0.5, 0.1, 1.0, 1e-12, 0.3]).log()
+    logp_old = torch.tensor([0.25, 0.4, 1e-12, 1.0, float("nan")]).log()
+    ratio = importance_ratio(logp, logp_old, torch.tensor([1, 1, 1, 1, 0]))
+    torch.testing.assert_close(ratio, torch.tensor([2.0, 0.25, math.exp(20), math.exp(-20), 1.0]))

@@ -86,7 +86,7 @@ def test_the_update_is_the_same(run, name):
 
 
 def test_an_optimizer_step_without_gradients_is_still_taken(run):
-    """One row is kept, so that momentum and weight decay act as ever."""
+    """One row is kept, so that momentum and weight decay still apply."""
     metrics, gradient, rows = run("grpo", prompts_per_step=1)
     assert (metrics["grad_norm"], rows) == (0.0, 1)
     assert not gradient.any()

@@ -99,7 +99,7 @@ def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
     ("nodes", "geometry", "said"),
     [
         (1, (None, None), " of 2 ended with exit code 2"),
-        pytest.param(2, ("2", "1"), "error: srun ended with exit code 1", marks=pytest.mark.long),
+        pytest.param(2, ("2", "1"), "error: srun ended with exit code 2", marks=pytest.mark.long),
     ],
 )
 def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, nodes, geometry, said):

@@ -1,8 +1,7 @@
 """Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
 
 Only ranks on several nodes are started by torchrun: with any rendezvous its ranks meet through a TCP store that listens
-on all interfaces; they outlive it if it is killed; and it reports a failure as a table, half a minute later if a rank
-hangs.
+on all interfaces; they outlive it if it is killed; and it takes half a minute to report a failure if a rank hangs.
 """
 
 import ctypes
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+NODE_GRACE = 30  # seconds for all nodes to end after the first
 SHOWN_LINES = 40  # of a failed rank's stderr
 FIRST_PORT, PORTS = 20_000, 10_000  # of the rendezvous of several nodes, by job; below those that Linux assigns
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -41,12 +41,12 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
     Raises:
-        Unfinished: see `start_ranks`.
+        Unfinished: a rank did.
         UserError: the machine has too few GPUs, there are no nodes, or a rank failed.
     """
     hardware = config.hardware
     if hardware.nodes > 1:
-        _run_on_nodes(hardware.nodes, hardware.ranks // hardware.nodes, ["-m", "entropy_dynamics.cli", *arguments])
+        _run_on_nodes(hardware.nodes, hardware.ranks // hardware.nodes, arguments)
         return
     with claim_devices(hardware.device, hardware.ranks, hardware.runs_per_gpu):
         start_ranks(hardware.ranks, [sys.executable, "-m", "entropy_dynamics.cli", *arguments])
@@ -83,20 +83,26 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
 
 
 def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
-    """Run `python <arguments>` under a torchrun per node of this SLURM job; they meet at a port of this node."""
+    """Run `entropy-dynamics <arguments>` under a torchrun per node of this SLURM job; they meet at a port of this node.
+
+    Raises:
+        Unfinished: a rank did.
+        UserError: this is no SLURM job, or a rank failed.
+    """
     if (job := os.environ.get("SLURM_JOB_ID")) is None:
         raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
-    srun = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
-    meeting = f"{socket.gethostname()}:{FIRST_PORT + int(job) % PORTS}"
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nnodes={nodes}",
-        f"--nproc-per-node={ranks_per_node}",
+    endpoint = f"{socket.gethostname()}:{FIRST_PORT + int(job) % PORTS}"
+    command = [
+        *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"),
+        *("--kill-on-bad-exit=0", f"--wait={NODE_GRACE}"),  # killed at once, a node would change srun's exit code
+        *(sys.executable, "-m", "entropy_dynamics.distributed.torchrun"),
+        *(f"--nnodes={nodes}", f"--nproc-per-node={ranks_per_node}"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job}"),
+        *("-m", "entropy_dynamics.cli", *arguments),
     ]
-    torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={meeting}", f"--rdzv-id={job}"]
-    code = subprocess.run([*srun, "--kill-on-bad-exit=1", *torchrun, *arguments]).returncode
+    code = subprocess.run(command).returncode
+    if code == Unfinished.EXIT_CODE:
+        raise Unfinished
     if code:
         raise UserError(f"srun ended with exit code {code} (the messages of the ranks are above)")
 

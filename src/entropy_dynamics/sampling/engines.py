@@ -73,6 +73,9 @@ class SharedSampler(Sampler):
 
 def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
     """The rollouts of all ranks. Their tokens travel as flat tensors, since JSON takes a second for a batch of them."""
+    if ranks.size == 1:
+        yield from rollouts
+        return
     import torch  # not above: the command line imports this module
 
     records = [(one.problem_id, one.sample, one.finish_reason, len(one.token_ids)) for one in rollouts]

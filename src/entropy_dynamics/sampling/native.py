@@ -175,7 +175,7 @@ class NativeSampler(Sampler):
         positions: Int[Tensor, "row token"],
         cache: Cache,
     ) -> Float[Tensor, "row vocabulary"]:
-        """Logits after the last of `ids` [rows, tokens]."""
+        """Logits after the last of `ids`."""
         hidden = self.model.model(
             input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True
         ).last_hidden_state
@@ -184,8 +184,9 @@ class NativeSampler(Sampler):
     def _decoding_mask(self, attention: Int[Tensor, "row token"], max_new_tokens: int) -> Shaped[Tensor, "row ..."]:
         """The attention mask of all decoding steps: each uses its first columns.
 
-        This is the mask that transformers would derive from `attention` at every step, if it depends on
-        nothing else. A sliding window moves with the token, and other attention implementations take no such mask.
+        If it depends on `attention` alone, this is the mask that transformers would derive from it at every step;
+        otherwise it is `attention` itself: a sliding window moves with the token, and attention implementations other
+        than sdpa and eager take no such mask.
         """
         attention = torch.nn.functional.pad(attention, (0, max_new_tokens), value=1)
         config = self.model.config

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from entropy_dynamics.config import RunConfig, identity
+from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
@@ -61,8 +62,7 @@ def evaluate(
                 max_new_tokens=config.sampling.max_new_tokens,
                 stream=f"evaluation/{dataset}/seed{seed}",
             )
-            fields = ranks.map(lambda rollout: vars(grade(rollout)), rollouts)
-            return sample_rows(rollouts, [Grade(**one) for one in fields])
+            return sample_rows(rollouts, grade_all(grade, rollouts, ranks))
 
         record = {"seed": seed, "config": identity(config)}
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.methods import Method
@@ -126,8 +127,7 @@ class Trainer:
         with clock("sample"):
             prompts, rollouts = self.sample(step)
         with clock("grade"):
-            fields = self.ranks.map(lambda rollout: vars(self.grade(rollout)), rollouts)
-            grades = [Grade(**one) for one in fields]
+            grades = grade_all(self.grade, rollouts, self.ranks)
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = batch, rewards
