@@ -55,7 +55,8 @@ def run(hidden, weight, tokens, temperature):
     columns = [stats.logp, stats.entropy, stats.s_star, stats.s_expected]
     return [x.detach().double() for x in (*columns, hidden.grad, *([] if weight is None else [weight.grad]))]
 
-SIZES = ((1, 300, 5, 1024), (3, 4500, 33, 1), (3, 4500, 33, 1024), (66, 300, 20, 2))
+kernels.BLOCK = 256
+SIZES = ((1, 300, 5, 1024), (3, 600, 33, 1), (3, 600, 33, 1024), (66, 200, 20, 2))
 for rows, vocabulary, depth, programs in SIZES:
     kernels.PROGRAMS = programs  # a few run through several tiles each, many leave parts to be merged
     for dtype in (torch.float32, torch.bfloat16):
