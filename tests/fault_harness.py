@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from glob import glob
@@ -127,6 +128,18 @@ def kill(process: subprocess.Popen) -> None:
     process.wait()
     while members(process):
         time.sleep(0.005)
+
+
+def kill_when_there(command: list[str], project: Path, file: Path) -> None:
+    """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
+    command = [sys.executable, "-m", "entropy_dynamics.cli", *command]
+    process = subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (found := glob(str(file))) and process.poll() is None:
+        time.sleep(0.002)
+    assert found
+    ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    kill(process)
+    psutil.wait_procs(ranks)  # each has its own group, and the kernel ends it with its parent
 
 
 def members(process: subprocess.Popen) -> list[psutil.Process]:

@@ -7,17 +7,14 @@ moments as often as ENTROPY_DYNAMICS_KILLS says.
 import operator
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from itertools import count
 from pathlib import Path
 
-import psutil
 import pytest
 
 from fault_harness import (
@@ -30,7 +27,7 @@ from fault_harness import (
     Workflow,
     differences,
     flip_a_bit,
-    kill,
+    kill_when_there,
     members,
     truncate,
 )
@@ -166,45 +163,14 @@ def test_a_second_snakemake_is_refused_and_harms_nothing(unfinished, reference):
     assert differences(work.results, reference) == []
 
 
-def killed_when_there(project: Path, command: list[str], file: str) -> list[Path]:
-    """SIGKILL a stage and its ranks once `file` (a glob below the results) exists; the files that match it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "entropy_dynamics.cli", command[0], "--scale", "smoke", *command[1:]],
-        cwd=project,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    work = Workflow(project)
-    while process.poll() is None and not work.files(file):
-        time.sleep(0.002)
-    ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    kill(process)
-    psutil.wait_procs(ranks)  # each has its own group, and the kernel ends it with its parent
-    return [work.results / name for name in work.files(file)]
-
-
-def test_a_run_on_two_ranks_is_killed_and_resumes(unfinished, stage):
-    """It gives the bytes of an undisturbed one on two ranks."""
-    command = [*COMMANDS["train with checkpoints"], "--set", "hardware.ranks=2"]
-    run, kept = unfinished / "results/smoke" / RUN, unfinished / "results/kept"
-    code, text = stage(*command)
-    assert code == 0, text
-    run.rename(kept)
-    assert killed_when_there(unfinished, command, f"checkpoints/{MODEL}/clip_b/seed0/*/step2")
-    assert not run.exists()
-    code, text = stage(*command)
-    assert code == 0, text
-    assert re.search(r"resumes from the checkpoint after step [23]$", text, re.MULTILINE)
-    assert differences(run, kept) == []
-
-
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory, smoke_project) -> Path:
     """Those of a run killed after three of its four steps: of the second and of the third."""
     project = shutil.copytree(smoke_project, tmp_path_factory.mktemp("killed") / "project")
     shutil.rmtree(project / "results/smoke" / RUN)
-    assert killed_when_there(project, KEEPING_TWO, f"checkpoints/{MODEL}/clip_b/seed0/*/step3")
-    return project / "results/smoke/checkpoints"
+    folder = project / "results/smoke/checkpoints"
+    kill_when_there([*KEEPING_TWO, "--scale", "smoke"], project, folder / MODEL / "clip_b/seed0/*/step3")
+    return folder
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
