@@ -35,14 +35,14 @@ def srun(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4242")
 
 
-def test_two_nodes_train_the_policy_of_one_process_and_resume(small_results, srun, monkeypatch, capfd):
-    """Up to rounding: gradients are summed in another order."""
+def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, monkeypatch, capfd):
+    """Up to rounding: the norm of a gradient is summed over other parts of it."""
     monkeypatch.chdir(ROOT)
-    run = [*small_results.train("clip_b"), "--set", "training.steps=3"]
+    run = [*small_results.train("clip_b"), "--set", "training.steps=3", "--set", "hardware.ranks=2"]
     assert main(run) == 0
     out = small_results.run("clip_b")
-    alone = out.rename(small_results.folder / "alone")
-    run += ["--set", "hardware.ranks=2", "--set", "hardware.nodes=2"]
+    one_node = out.rename(small_results.folder / "one-node")
+    run += ["--set", "hardware.nodes=2"]
     capfd.readouterr()
 
     monkeypatch.setenv("SLURM_JOB_END_TIME", "0")
@@ -56,10 +56,10 @@ def test_two_nodes_train_the_policy_of_one_process_and_resume(small_results, sru
     monkeypatch.delenv("SLURM_JOB_END_TIME")
     assert main(run) == 0
     assert "resumes from the checkpoint after step 1\n" in capfd.readouterr().err
-    policy, expected = (load_file(run / "policy" / "model.safetensors") for run in (out, alone))
+    policy, expected = (load_file(run / "policy" / "model.safetensors") for run in (out, one_node))
     for name, values in expected.items():
         torch.testing.assert_close(policy[name], values, rtol=1e-5, atol=1e-6)
-    metrics, wanted = (pd.read_parquet(run / "metrics.parquet").filter(regex="^(?!seconds)") for run in (out, alone))
+    metrics, wanted = (pd.read_parquet(run / "metrics.parquet").filter(regex="^(?!seconds)") for run in (out, one_node))
     pd.testing.assert_frame_equal(metrics, wanted, rtol=1e-5, atol=1e-6)
     assert metrics["grad_norm"].max() > 1
 
