@@ -160,14 +160,18 @@ def differences(results: Path, expected: Path) -> list[str]:
     Compared bytewise, except for logs, the columns `seconds_*` of metrics, the machine's keys in a run's config, and in
     provenance the commit, which may change meanwhile, and the outputs' hashes.
     """
-    found, wanted = _contents(results), _contents(expected)
-    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    found, wanted = _files(results), _files(expected)
+    differing = [name for name in found.keys() & wanted.keys() if not _same(found[name], wanted[name])]
+    return sorted([*differing, *(found.keys() ^ wanted.keys())])
 
 
-def _contents(results: Path) -> dict[str, object]:
-    files = [path for path in results.rglob("*") if path.is_file()]
-    names = {path.relative_to(results).as_posix(): path for path in files}
-    return {name: _content(path) for name, path in names.items() if not name.startswith("logs/")}
+def _files(results: Path) -> dict[str, Path]:
+    names = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
+    return {name: path for name, path in names.items() if not name.startswith("logs/")}
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes() or _content(one) == _content(other)
 
 
 def _content(path: Path) -> object:
