@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from entropy_dynamics.cli import main
 from fault_harness import COMMANDS, EVALUATION, MODEL_FOLDER, RUN, assert_one_line, differences, truncate
 from project_copy import SNAKEMAKE
-from recorded_results import GRPO, MODEL_JSON, SCALE
 
 FLIPS = 60
 SEED = 6
@@ -98,22 +96,3 @@ def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, stage):
         if not told and not (code == 0 and name.endswith("provenance.json")):  # the hardware in it has no hash
             unseen.append((name, code, said))
     assert unseen == []
-
-
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    ("path", "content", "command"),
-    [
-        (MODEL_JSON, "[1]", "report table1"),
-        (Path("experiments/paper_values.yaml"), "scores: [", "report table1"),
-        (Path("configs/method/grpo.yaml"), "method: {label: 3}", "report figure5"),
-        (GRPO / "metrics.parquet", "no", "report figure5"),
-    ],
-)
-def test_a_report_names_a_file_with_other_content(capsys, path, content, command):
-    path.write_text(content)
-    capsys.readouterr()
-    assert main([*command.split(), "--scale", SCALE]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: {path}")
-    assert err.count("\n") == 1

@@ -14,6 +14,7 @@ from recorded_results import (
     AIME24,
     CLIP_B,
     GIT,
+    GRPO,
     LAYOUT,
     MODEL_JSON,
     PROBLEMS,
@@ -234,3 +235,22 @@ def test_mistakes_are_one_line(capsys, arguments, part):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert part in err
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("path", "content", "command"),
+    [
+        (MODEL_JSON, "[1]", "report table1"),
+        (Path("experiments/paper_values.yaml"), "scores: [", "report table1"),
+        (Path("configs/method/grpo.yaml"), "method: {label: 3}", "report figure5"),
+        (GRPO / "metrics.parquet", "no", "report figure5"),
+    ],
+)
+def test_a_report_names_a_file_with_other_content(capsys, path, content, command):
+    path.write_text(content)
+    capsys.readouterr()
+    assert main([*command.split(), "--scale", SCALE]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {path}")
+    assert err.count("\n") == 1
