@@ -26,12 +26,13 @@ from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.loading import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
+from preloaded import preloaded
 from project_copy import copy_project, snakemake
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
 METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
-pytest_plugins = ["recorded_results"]  # results to try `verify` on
+pytest_plugins = ["recorded_results", "fault_harness"]
 
 
 def pytest_collection_modifyitems(items):
@@ -54,7 +55,8 @@ def smoke_project(tmp_path_factory) -> Path:
         if not (shared / "smoke").is_dir():
             (shared / "unfinished").mkdir()
             project = copy_project(shared / "unfinished")
-            run = snakemake(project)
+            with preloaded() as environment:
+                run = snakemake(project, environment=environment)
             assert run.returncode == 0, run.stdout + run.stderr
             project.rename(shared / "smoke")
     return shared / "smoke"

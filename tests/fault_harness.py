@@ -1,9 +1,11 @@
-"""A workflow in its own folder, which tests/test_faults.py ends, restarts and compares."""
+"""What the tests of kills, disks and damaged files share: a workflow to end, restart and compare, and its stages."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from glob import glob
@@ -11,8 +13,10 @@ from pathlib import Path
 
 import pandas as pd
 import psutil
+import pytest
 from omegaconf import OmegaConf
 
+from entropy_dynamics.cli import main
 from entropy_dynamics.config import identity
 from project_copy import SNAKEMAKE, snakemake
 
@@ -27,6 +31,25 @@ STAGES = {  # a stage is reached when its first file is there
     "claims": "claims.json",
 }
 LOCKED = "cannot be locked"  # what Snakemake says
+MODEL = "qwen2.5-7b-instruct"
+MODEL_FOLDER = f"models/{MODEL}"
+RUN = f"runs/{MODEL}/clip_b/seed0"
+EVALUATION = f"evaluations/{MODEL}/clip_b/seed0"
+TARGET = f"results/smoke/{EVALUATION}/aime24.parquet"
+OF_A_RUN = ("--model", MODEL, "--method", "clip_b", "--seed", "0")
+SMALL_MODEL = ("--set", f"toy_models[{MODEL}].warm_start.steps=1")
+COMMANDS = {
+    "problems": ("problems",),
+    "model": ("model", "--model", MODEL, *SMALL_MODEL),
+    "pass rates": ("pass_rates",),
+    "train": ("train", *OF_A_RUN),
+    "train with checkpoints": ("train", *OF_A_RUN, "--set", "training.checkpoint_every=1"),
+    "evaluate": ("evaluate", *OF_A_RUN),
+    "theory": ("theory", "--model", MODEL),
+    "table": ("report", "table1"),
+    "figure": ("report", "figure6"),
+    "claims": ("claims",),
+}
 CHECKPOINTS = "overrides:\n  - for: {scale: smoke}\n    training: {checkpoint_every: 1, checkpoints_kept: 2}\n"
 
 
@@ -107,6 +130,18 @@ def kill(process: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
+def kill_when_there(command: list[str], project: Path, file: Path) -> None:
+    """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
+    command = [sys.executable, "-m", "entropy_dynamics.cli", *command]
+    process = subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (found := glob(str(file))) and process.poll() is None:
+        time.sleep(0.002)
+    assert found
+    ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    kill(process)
+    psutil.wait_procs(ranks)  # each has its own group, and the kernel ends it with its parent
+
+
 def members(process: subprocess.Popen) -> list[psutil.Process]:
     """The live processes of the group that `process` leads or led."""
     return [one for one in psutil.process_iter() if _is_alive_in(process.pid, one)]
@@ -125,14 +160,18 @@ def differences(results: Path, expected: Path) -> list[str]:
     Compared bytewise, except for logs, the columns `seconds_*` of metrics, the machine's keys in a run's config, and in
     provenance the commit, which may change meanwhile, and the outputs' hashes.
     """
-    found, wanted = _contents(results), _contents(expected)
-    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    found, wanted = _files(results), _files(expected)
+    differing = [name for name in found.keys() & wanted.keys() if not _same(found[name], wanted[name])]
+    return sorted([*differing, *(found.keys() ^ wanted.keys())])
 
 
-def _contents(results: Path) -> dict[str, object]:
-    files = [path for path in results.rglob("*") if path.is_file()]
-    names = {path.relative_to(results).as_posix(): path for path in files}
-    return {name: _content(path) for name, path in names.items() if not name.startswith("logs/")}
+def _files(results: Path) -> dict[str, Path]:
+    names = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
+    return {name: path for name, path in names.items() if not name.startswith("logs/")}
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes() or _content(one) == _content(other)
 
 
 def _content(path: Path) -> object:
@@ -146,3 +185,55 @@ def _content(path: Path) -> object:
     if path.name.endswith("provenance.json"):
         return {key: value for key, value in json.loads(path.read_text()).items() if key not in ("git", "outputs")}
     return path.read_bytes()
+
+
+@pytest.fixture
+def reference(smoke_project) -> Path:
+    return smoke_project / "results" / "smoke"
+
+
+@pytest.fixture
+def finished(tmp_path, smoke_project) -> Path:
+    """A copy of the project with the finished smoke scale; the test is in it."""
+    return shutil.copytree(smoke_project, tmp_path / "project")
+
+
+@pytest.fixture
+def unfinished(finished) -> Path:
+    """The same without one run and its evaluation."""
+    for name in (RUN, EVALUATION):
+        shutil.rmtree(finished / "results" / "smoke" / name)
+    return finished
+
+
+@pytest.fixture
+def stage(finished, monkeypatch, capfd):
+    """`stage(name, ...)` runs `entropy-dynamics <name> --scale smoke ...` in the copy: (exit code, output)."""
+    monkeypatch.chdir(finished)
+
+    def call(name, *arguments):
+        code = main([name, "--scale", "smoke", *arguments])
+        return code, "".join(capfd.readouterr())
+
+    return call
+
+
+def assert_one_line(result, *parts):
+    """The exit code is 2 and the last line contains all of `parts`; notes may precede it."""
+    code, text = result
+    assert code == 2, text
+    assert "Traceback" not in text
+    *_, last = text.splitlines()
+    assert last.startswith("error: "), text
+    for part in parts:
+        assert part in last
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)

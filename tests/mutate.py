@@ -32,7 +32,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "core/objective": ["objective", "critic"],
     "core/token_stats": ["token_stats"],
     "methods/__init__": ["methods", "covariance", "baselines", "golden_run"],
-    "methods/adaptive_entropy": ["ratio_methods"],
+    "methods/adaptive_entropy": ["ratio_methods", "skipped_rows"],
     "methods/advantage_reweighting": ["baselines", "golden_run"],
     "methods/cispo": ["ratio_methods"],
     "methods/clip_b": ["methods", "golden_run"],

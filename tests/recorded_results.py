@@ -26,8 +26,10 @@ RESULTS = Path("results") / SCALE
 LAYOUT = Layout(RESULTS)
 GIT = {"commit": "1234567890" * 4, "changed": False}
 TABLE = [f"tables/table1.{suffix}" for suffix in ("csv", "html", "md", "tex")]
-CLIP_B = LAYOUT.run(MODEL, "clip_b", 0)
+GRPO, CLIP_B, CLIP_V = (LAYOUT.run(MODEL, method, 0) for method in ("grpo", "clip_b", "clip_v"))
 AIME24 = LAYOUT.evaluation(MODEL, "clip_b", 0) / "aime24.parquet"
+PROBLEMS = LAYOUT.data / "problems.json"
+MODEL_JSON = LAYOUT.model(MODEL) / "model.json"
 
 
 def record(inputs: list[Path], outputs: list[Path], folder: Path, **more) -> dict:
@@ -167,12 +169,32 @@ def verify(capsys, monkeypatch):
     return call
 
 
+def sampled(method: str, name: str) -> Path:
+    """A record of an evaluation."""
+    return LAYOUT.evaluation(MODEL, method, 0) / f"{name}.provenance.json"
+
+
 def short(path: Path) -> str:
     return path.relative_to(RESULTS).as_posix()
 
 
 def hashes() -> dict[Path, str]:
     return {path: sha256(path) for path in Path().rglob("*") if path.is_file()}
+
+
+def edit_json(path: Path, change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def without(*keys: str):
+    def change(record: dict) -> None:
+        for key in keys[:-1]:
+            record = record[key]
+        del record[keys[-1]]
+
+    return change
 
 
 def edit_rows(path: Path, change, rehash: bool = False) -> None:

@@ -10,7 +10,6 @@ TYPECHECKER = "beartype.beartype"
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 CHECKED = [
     "tests/test_degenerate_batches.py::test_every_response_is_cut_off",
-    "tests/test_golden_run.py",
     "tests/test_dynamics.py",
     "tests/test_objective.py",
     "tests/test_critic.py",

@@ -1,4 +1,4 @@
-"""Training that ends before its last step, for its time limit or on SIGURG, and resumes: to the same bytes."""
+"""Training that ends before its last step, killed, on SIGURG or for its time limit, and resumes."""
 
 import re
 import signal
@@ -12,27 +12,33 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.training.time_limit import MARGIN, TimeLimit
-from fault_harness import differences
+from fault_harness import differences, kill_when_there
 
 STEPS = 12
 
 
-@pytest.mark.parametrize("ranks", [None, 2])
-def test_sigurg_ends_a_run_at_a_checkpoint(small_results, monkeypatch, capfd, ranks):
-    """On two ranks only their parent is signalled, as by a user who looks for the command that was typed."""
+@pytest.mark.parametrize("ranks", ["null", 2])
+def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, monkeypatch, capfd, ranks):
+    """By SIGKILL, which loses the steps since the last checkpoint, then by SIGURG, at which it writes one.
+
+    Of two ranks only the parent is signalled, as by a user who looks for the command that was typed.
+    """
     monkeypatch.chdir(ROOT)
-    run = [*small_results.train("clip_b"), "--set", f"training.steps={STEPS}"]
-    run += ["--set", f"hardware.ranks={ranks}"] if ranks else []
+    run = [*small_results.train("clip_b"), "--set", f"training.steps={STEPS}", "--set", f"hardware.ranks={ranks}"]
     assert main(run) == 0
     out = small_results.run("clip_b")
     undisturbed = out.rename(small_results.folder / "undisturbed")
+    kept = small_results.folder / "smoke/checkpoints/*/clip_b/seed0/*/step[2-9]"
+    kill_when_there([*run, "--set", "training.checkpoint_every=1"], ROOT, kept)
+    assert not out.exists()
     capfd.readouterr()
 
     process = subprocess.Popen([sys.executable, "-m", "entropy_dynamics.cli", *run], stderr=subprocess.PIPE, text=True)
-    first = process.stderr.readline()
-    assert " 1/12 " in first
+    resumed = re.search(r"resumes from the checkpoint after step (\d+)$", process.stderr.readline().rstrip())
+    assert 2 <= int(resumed[1]) < STEPS
+    assert f" {int(resumed[1]) + 1}/{STEPS} " in process.stderr.readline()
     process.send_signal(signal.SIGURG)
-    said = [line for line in process.stderr.read().splitlines() if not re.search(r" \d+/12 ", line)]
+    said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
     assert process.wait() == 75
     [step] = re.fullmatch(
         r"note: ends early, at a checkpoint after step (\d+); .* resumes it", "\n".join(said)
@@ -40,7 +46,7 @@ def test_sigurg_ends_a_run_at_a_checkpoint(small_results, monkeypatch, capfd, ra
     assert not out.exists()
 
     assert main(run) == 0
-    assert int(step) < STEPS
+    assert int(resumed[1]) < int(step) < STEPS
     assert f"resumes from the checkpoint after step {step}\n" in capfd.readouterr().err
     assert not list(small_results.folder.rglob("checkpoint.json"))
     assert differences(out, undisturbed) == []

@@ -1,6 +1,7 @@
 """Mistakes on the command line: one line on stderr, exit code 2, nothing written."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 
 from conftest import ROOT
 from entropy_dynamics.cli import main
+from entropy_dynamics.config import select_scale
+from entropy_dynamics.errors import UserError
 
 MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
@@ -170,13 +173,21 @@ def test_problem_files(refused, project, suffix, content):
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ("scale=../x", "unknown scale '../x'"),
-        ("seeds=-1", "-1"),
-        ("extra_seeds=many", "many"),
-        ("trainin=3", "trainin"),
+        ({"scale": "smok"}, "unknown scale 'smok'; did you mean 'smoke'"),
+        ({"scale": "../x"}, "unknown scale '../x'"),
+        ({"scal": "smoke"}, "unknown key 'scal'; did you mean 'scale'"),
+        ({"trainin": 3}, "unknown key 'trainin'"),
+        ({"seeds": 0}, "seeds is 0; it should be greater than 0"),
+        ({"seeds": -1}, "seeds is -1; it should be greater than 0"),
+        ({"extra_seeds": "many"}, "extra_seeds is 'many'"),
     ],
 )
-def test_snakemake_selection(project, tmp_path, selection, message):
+def test_selections(project, selection, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        select_scale(selection)
+
+
+def test_a_selection_for_snakemake(project, tmp_path):
     """Snakemake formats the error; nothing starts, and nothing but its cache is written."""
     for name in ("Snakefile", "workflow", "profiles", "environment.yml"):
         source = ROOT / name
@@ -184,10 +195,10 @@ def test_snakemake_selection(project, tmp_path, selection, message):
     before = files_in(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
-    command = [str(Path(sys.executable).parent / "snakemake"), "--config", selection]
+    command = [str(Path(sys.executable).parent / "snakemake"), "--config", "scale=smok"]
     run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode != 0
-    assert message in run.stdout + run.stderr
+    assert "unknown scale 'smok'; did you mean 'smoke'" in run.stdout + run.stderr
     assert "Traceback" not in run.stdout + run.stderr
     left = {path for path in files_in(tmp_path) if not {".snakemake", "elsewhere"} & set(path.parts)}
     assert left == set(before)

@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from project_copy import SNAKEMAKE, copy_project, snakemake
+from entropy_dynamics.cli import main
+from project_copy import copy_project, snakemake
 from snakemake_logger_plugin_progress import LogHandler
 
 
@@ -47,11 +47,10 @@ def test_every_table_and_figure_is_there(results):
     assert not list(results.rglob("*.partial"))
 
 
-def test_results_pass_verification(project):
-    command = [SNAKEMAKE.with_name("entropy-dynamics"), "verify", "results/smoke"]
-    run = subprocess.run(command, cwd=project, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.splitlines()[-1].endswith("nothing wrong")
+def test_results_pass_verification(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    assert main(["verify", "results/smoke"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("nothing wrong")
 
 
 def test_every_claim_gets_a_verdict_and_one_seed_is_inconclusive(results):
@@ -146,8 +145,6 @@ def test_an_experiment_may_have_a_number_and_any_name(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'"),
-        (["--config", "scal=smoke"], "unknown key 'scal'; did you mean 'scale'"),
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
         (["--config", "scale=typo"], "unknown engine.name 'nativ'; did you mean 'native'"),

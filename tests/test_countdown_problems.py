@@ -1,4 +1,4 @@
-"""Countdown: its grader and search against brute force, its generator and solutions, and the task in the commands."""
+"""Countdown's problems and the solutions that a toy model learns from, alone and in the commands."""
 
 import json
 import re
@@ -8,10 +8,9 @@ from itertools import islice, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from conftest import ROOT, toy_model_config
+from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.toy import build_toy_model
@@ -19,11 +18,10 @@ from entropy_dynamics.models.warm_start import warm_start
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown import TASK
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
-from entropy_dynamics.tasks.countdown.problems import CountdownSet, canonical, moves, parse_problem, reachable
+from entropy_dynamics.tasks.countdown.problems import canonical, moves, parse_problem, reachable
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
 from entropy_dynamics.tasks.files import load_problems
 
-RULES = {"numbers": [3, 4], "values": [1, 9], "targets": [10, 50]}
 CAREFUL = {
     "solved": 1.0,
     "attempts": 1,
@@ -36,184 +34,12 @@ CAREFUL = {
 BLIND = CAREFUL | {"solved": 0.0}
 
 
-def countdown_set(**changes) -> CountdownSet:
-    return CountdownSet.model_validate({"source": "countdown", "size": 50} | RULES | changes)
-
-
 def solutions(habits=CAREFUL, **changes) -> CountdownSolutions:
     rules = RULES | {"largest": 99} | changes
     return CountdownSolutions.model_validate({"task": "countdown", "habits": habits} | rules)
 
 
-def grade(response: str, text: str, finish_reason: str = "stop"):
-    return TASK.grade(response, Problem("p", text, text.partition("=")[2], "countdown"), finish_reason)
-
-
-# ---------------------------------------------------------------- expressions
-
-
-@pytest.mark.parametrize(
-    ("text", "normalized", "value"),
-    [
-        ("25-(5+3-7)", "25-(5+3-7)", 24),
-        (" 8 / ( 3 - 8 / 3 ) ", "8/(3-8/3)", 24),  # a fraction on the way
-        ("2-3*4", "2-3*4", -10),
-        ("10-4-3", "10-4-3", 3),  # from the left
-        ("24/4/3", "24/4/3", 2),
-        ("24/(4/3)", "24/(4/3)", 18),
-        ("((7))", "((7))", 7),
-        ("007+1", "7+1", 8),
-        ("0*1", "0*1", 0),
-        (r"\left(3 \times 5\right) \div 2 \cdot 4", "(3*5)/2*4", 30),
-        ("6 − 2 × 3 ÷ 1", "6-2*3/1", 0),
-        ("(" * 31 + "7" + ")" * 31, "(" * 31 + "7" + ")" * 31, 7),
-    ],
-)
-def test_hand_worked_expressions(text, normalized, value):
-    found = parse_expression(text)
-    assert (found.text, found.value) == (normalized, value)
-    assert found.numbers == Counter(map(int, re.findall(r"\d+", normalized)))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", " ", "()", "(", "7)", "(7", "(7 8", "7 8", "7(8)", "(7)(8)", "+7", "-7", "7+", "7+-3", "7**2", "7//2", "7%2",
-     "7^2", "7!", "7.0", "7,0", "7=7", "3+4=7", "x", "7x", r"\frac{7}{1}", "7/0", "7/(3-3)", "٧", "７", "²", "7\x00",
-     "\u200f7", "1e3", "0x7", "1_0", "True", "__import__('os')", "(" * 33 + "7" + ")" * 33, r"3\left5", "7" * 65],
-)  # fmt: skip
-def test_no_expression(text):
-    assert parse_expression(text) is None
-
-
-OPERATIONS = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-}
-TREES = st.recursive(
-    st.integers(0, 30), lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner), max_leaves=8
-)  # an integer or (left, operation, right)
-
-
-def value_of(tree) -> Fraction | None:
-    if isinstance(tree, int):
-        return Fraction(tree)
-    left, right = value_of(tree[0]), value_of(tree[2])
-    if left is None or right is None or (tree[1] == "/" and right == 0):
-        return None
-    return OPERATIONS[tree[1]](left, right)
-
-
-def written(tree, draw) -> str:
-    """With the parentheses that are needed, and now and then others."""
-    if isinstance(tree, int):
-        return str(tree)
-    left, operation, right = tree
-    weak = {"+": "", "-": "", "*": "+-", "/": "+-"}[operation]  # operands that need parentheses on the left ...
-    also = {"+": "+-", "-": "+-", "*": "+-*/", "/": "+-*/"}[operation]  # ... and on the right
-    texts = [written(operand, draw) for operand in (left, right)]
-    for place, needed in ((0, weak), (1, also)):
-        operand = (left, right)[place]
-        if (not isinstance(operand, int) and operand[1] in needed) or draw(st.integers(0, 9)) == 0:
-            texts[place] = f"({texts[place]})"
-    return f"{texts[0]}{draw(st.sampled_from(['', ' ']))}{operation}{texts[1]}"
-
-
-@settings(max_examples=300, deadline=None)
-@given(TREES, st.data())
-def test_an_expression_has_the_value_of_its_tree(tree, data):
-    text = written(tree, data.draw)
-    value, found = value_of(tree), parse_expression(text)
-    if value is None or len(text) > 64:
-        assert found is None
-    else:
-        assert found.value == value
-        assert parse_expression(found.text) == found
-
-
-# ---------------------------------------------------------------- grading
-
-
-def divided(numbers: tuple[int, ...], parts: int):
-    """Every way to divide the numbers among so many parts."""
-    for choice in product(range(parts), repeat=len(numbers)):
-        yield [tuple(n for n, part in zip(numbers, choice, strict=True) if part == which) for which in range(parts)]
-
-
-def all_expressions(numbers: tuple[int, ...]) -> dict[str, tuple[Fraction, Counter]]:
-    """Every fully parenthesized expression of some of the numbers, with its value and the numbers that it uses."""
-    found = {str(number): (Fraction(number), Counter([number])) for number in numbers}
-    for left, right, _ in divided(numbers, 3):
-        if left and right:
-            pairs = product(all_expressions(left).items(), all_expressions(right).items())
-            for ((a, (x, used_a)), (b, (y, used_b))), symbol in product(pairs, OPERATIONS):
-                if symbol != "/" or y != 0:
-                    found[f"({a}{symbol}{b})"] = OPERATIONS[symbol](x, y), used_a + used_b
-    return found
-
-
-def test_grades_agree_with_brute_force():
-    """Of all expressions of 1, 2, 4 and 4 exactly those are correct that have the value and use what is given."""
-    expressions = all_expressions((1, 2, 4, 4))
-    assert len(expressions) > 4000  # 5 shapes x 4!/2 orders x 4^3 operations = 3840 use all four
-    correct = {}
-    for given_numbers, target in (((2, 4, 4), 6), ((1, 4, 4), 5), ((1, 2, 4), 2), ((1, 2, 4, 4), 3)):
-        text = f"{','.join(map(str, given_numbers))}={target}"
-        for expression, (value, used) in list(expressions.items())[:: 7 if len(given_numbers) == 4 else 1]:
-            expected = value == target and used <= Counter(given_numbers)
-            assert grade(f"\\boxed{{{expression}}}", text).correct is expected, (expression, text)
-            correct[text] = correct.get(text, 0) + expected
-    assert min(correct.values()) > 0
-
-
-@pytest.mark.parametrize(
-    ("response", "correct", "answer"),
-    [
-        (r"7-3=4 \boxed{(25-5)+(7-3)}", True, "(25-5)+(7-3)"),
-        (r"\boxed{25-(5+3-7)}", True, "25-(5+3-7)"),
-        (r"\boxed{3*(5+3)}", False, "3*(5+3)"),  # 3 twice
-        (r"\boxed{24}", False, "24"),  # not given
-        (r"\boxed{4*6}", False, "4*6"),
-        (r"\boxed{25-7}", False, "25-7"),
-        (r"\boxed{25-(5+3-7)} or \boxed{1}", False, "1"),  # the last box counts
-        (r"\boxed{25-(5+3-7)=24}", False, None),
-        (r"So \boxed{x: 25-(5+3-7)}", False, None),
-        (r"\boxed{25/(5-5)}", False, None),
-        (r"25-(5+3-7)", False, None),
-        ("", False, None),
-    ],
-)
-def test_hand_worked_grades(response, correct, answer):
-    found = grade(response, "3,5,7,25=24")
-    assert (found.correct, found.answer_correct, found.answer) == (correct, correct, answer)
-    assert (found.formatted, found.truncated) == (answer is not None, False)
-    cut_off = grade(response, "3,5,7,25=24", "length")
-    assert (cut_off.correct, cut_off.formatted, cut_off.truncated) == (correct, False, True)
-
-
-@pytest.mark.parametrize(("value", "answer"), [(24, "24"), ("24", "24"), (24.0, "24"), (r"\text{24}", "24")])
-def test_the_answer_in_a_file_is_the_target(value, answer):
-    assert TASK.read_answer(value, " 3,5,7,25=24\n") == answer
-
-
-@pytest.mark.parametrize(
-    ("value", "text", "reason"),
-    [
-        (23, "3,5=24", "not the target"),
-        ("3*8", "3,8=24", "not an integer"),
-        (24, "3 and 8 give 24", "not of the form"),
-        (24, "24=24", "not of the form"),
-        (24, "3,8=-24", "not of the form"),
-        (24, "٣,8=24", "not of the form"),
-    ],
-)
-def test_rows_that_cannot_be_graded(value, text, reason):
-    with pytest.raises(ValueError, match=reason):
-        TASK.read_answer(value, text)
-
-
-# ---------------------------------------------------------------- problems
+# Problems
 
 
 def test_the_search_finds_what_brute_force_finds():
@@ -279,7 +105,41 @@ def test_problems_need_only_the_operations_allowed(operations):
         assert not set(solution) & (set("+-*/") - set(operations))
 
 
-# ---------------------------------------------------------------- solutions
+def test_a_scale_takes_its_problems_from_countdown(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    settings = []
+    for name, size in (("train", 60), ("evaluation.aime24", 5), ("evaluation.aime25", 5)):
+        entries = {"source": "countdown", "size": size} | RULES
+        for key, value in entries.items():
+            settings += ["--set", f"data.{name}.{key}={value}"]
+    settings += ["--set", "data.evaluation.dapo500.size=10"]
+    assert main(["problems", "--results", str(tmp_path), *settings]) == 0
+    assert "train: 50 problems" in capfd.readouterr().out
+    data = tmp_path / "laptop" / "data"
+    problems = [
+        one for name in ("train", "aime24", "aime25", "dapo500") for one in load_problems(data / f"{name}.parquet")
+    ]
+    assert len({canonical(one.text) for one in problems}) == 70
+    assert {one.task for one in problems} == {"countdown"}
+    assert main(["verify", "--results", str(tmp_path), *settings]) == 0
+
+
+def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    rows = [("a", "3,5,7,25=24", 24), ("b", "25,7,5,3=24", "24"), ("c", "3,8=24", 23), ("d", "no numbers", 1)]
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(json.dumps({"id": i, "problem": p, "answer": a}) + "\n" for i, p, a in rows))
+    assert main(["problems", "--train", str(train), "--task", "countdown", "--out", str(tmp_path / "out")]) == 0
+    assert load_problems(tmp_path / "out" / "train.parquet") == [Problem("a", "3,5,7,25=24", "24", "countdown")]
+    dropped = json.loads((tmp_path / "out" / "problems.json").read_text())["sets"]["train"]["dropped"]
+    assert dropped == {
+        "repeats an earlier problem": 1,
+        "the answer is not the target that the problem states": 1,
+        "the problem is not of the form 3,5,7=21": 1,
+    }
+
+
+# Solutions
 
 
 def attempts(solution: str) -> list[list[tuple[int, str, int, int]]]:
@@ -403,40 +263,3 @@ def test_a_toy_model_learns_the_format(tokenizer):
     model = build_toy_model(spec, tokenizer)
     losses = warm_start(model, tokenizer, spec.warm_start, seed=1, exclude=(), max_new_tokens=96)
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
-
-
-# ---------------------------------------------------------------- the task in the commands
-
-
-def test_a_scale_takes_its_problems_from_countdown(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
-    settings = []
-    for name, size in (("train", 60), ("evaluation.aime24", 5), ("evaluation.aime25", 5)):
-        entries = {"source": "countdown", "size": size} | RULES
-        for key, value in entries.items():
-            settings += ["--set", f"data.{name}.{key}={value}"]
-    settings += ["--set", "data.evaluation.dapo500.size=10"]
-    assert main(["problems", "--results", str(tmp_path), *settings]) == 0
-    assert "train: 50 problems" in capfd.readouterr().out
-    data = tmp_path / "laptop" / "data"
-    problems = [
-        one for name in ("train", "aime24", "aime25", "dapo500") for one in load_problems(data / f"{name}.parquet")
-    ]
-    assert len({canonical(one.text) for one in problems}) == 70
-    assert {one.task for one in problems} == {"countdown"}
-    assert main(["verify", "--results", str(tmp_path), *settings]) == 0
-
-
-def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
-    rows = [("a", "3,5,7,25=24", 24), ("b", "25,7,5,3=24", "24"), ("c", "3,8=24", 23), ("d", "no numbers", 1)]
-    train = tmp_path / "train.jsonl"
-    train.write_text("".join(json.dumps({"id": i, "problem": p, "answer": a}) + "\n" for i, p, a in rows))
-    assert main(["problems", "--train", str(train), "--task", "countdown", "--out", str(tmp_path / "out")]) == 0
-    assert load_problems(tmp_path / "out" / "train.parquet") == [Problem("a", "3,5,7,25=24", "24", "countdown")]
-    dropped = json.loads((tmp_path / "out" / "problems.json").read_text())["sets"]["train"]["dropped"]
-    assert dropped == {
-        "repeats an earlier problem": 1,
-        "the answer is not the target that the problem states": 1,
-        "the problem is not of the form 3,5,7=21": 1,
-    }

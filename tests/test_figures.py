@@ -1,8 +1,6 @@
-"""Tables and figures from synthetic runs, written where real runs write theirs."""
+"""Figures from synthetic runs: their numbers, captions and labels, and the files that they miss."""
 
-import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.image
@@ -12,10 +10,8 @@ import pytest
 
 from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
@@ -25,7 +21,7 @@ from synthetic_results import (
     SCALE,
     SEEDS,
     STEPS,
-    evaluation_frame,
+    draw,
     write_all,
     write_evaluation,
     write_logit_steps,
@@ -36,18 +32,14 @@ from synthetic_results import (
 EXPERIMENTS = {
     name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
 }
-TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.kind == "scores"]
-
-
-def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
-    return render(name, results, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
+FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.kind != "scores"]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Path:
-    """Synthetic runs of every experiment: three seeds for the tables, one for the rest. Read-only for the tests."""
+    """Synthetic runs: three seeds for the tables, one for the rest. Read-only for the tests."""
     folder = tmp_path_factory.mktemp("results") / SCALE
-    write_all(folder, SEEDS)
+    write_all(folder, SEEDS, names=[*FIGURES, "table1"])
     return folder
 
 
@@ -59,126 +51,6 @@ def small(tmp_path) -> Path:
     for seed in range(3):
         write_metrics(folder, Run(MODEL, "grpo", seed))
     return folder
-
-
-# Table 1
-
-
-def test_table_numbers_by_hand(tmp_path):
-    folder = tmp_path / SCALE
-    write_models(folder)
-    rng = np.random.default_rng(3)
-    by_run = {}
-    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1, "pilot": 1}, ROOT / "experiments").runs:
-        for dataset in ("aime24", "aime25", "dapo500"):
-            p = {"base": 0.1, "grpo": 0.3, "clip_b": 0.8, "clip_v": 0.3}[run.method]
-            by_run[run, dataset] = rng.random((20, 4)) < p
-            write_evaluation(folder, run, dataset, by_run[run, dataset])
-    csv, md, tex, _ = draw("table1", folder, {"tables": 2, "extras": 1, "pilot": 1})
-    table = pd.read_csv(csv).set_index(["model", "method"])
-    assert list(table.loc[MODEL].index) == ["base", "grpo", "clip_b", "clip_v"]
-
-    def values(method, seeds, reduce):
-        return np.stack([reduce(by_run[Run(MODEL, method, seed), "aime24"]) for seed in range(seeds)])
-
-    row = table.loc[(MODEL, "clip_b")]
-    assert row.seeds == 2
-    assert row.aime24_avg == pytest.approx(100 * values("clip_b", 2, np.mean).mean(), abs=1e-3)
-    solved = values("clip_b", 2, lambda c: c.any(axis=1).astype(float))
-    assert row.aime24_pass == pytest.approx(100 * solved.mean(), abs=1e-3)
-    rates = [values(method, 2, lambda c: c.mean(axis=1)) for method in ("clip_b", "grpo")]
-    gain = score_interval([[rates[0]], [-rates[1]]])
-    assert row.aime24_avg_difference == pytest.approx(100 * gain.value, abs=1e-3)
-    assert row.aime24_avg_difference_low == pytest.approx(100 * gain.low, abs=1e-3)
-    assert (row.aime24_avg_paper, row.dapo500_pass_paper) == (19.69, 80.2)
-    assert row.aime24_avg_low < row.aime24_avg < row.aime24_avg_high
-    assert (row.aime24_unreadable, row.aime24_truncated) == (25, 25)  # 1 of 4 samples of each problem
-    assert row.model_that_ran == "toy Qwen2 for Qwen2.5-7B-Instruct, 0.11 M parameters"
-    assert np.isnan(table.loc[(MODEL, "grpo")].aime24_avg_difference)
-    # The untrained model has no seeds: the interval is over the problems.
-    base = values("base", 1, lambda c: c.mean(axis=1))[0]
-    assert table.loc[(MODEL, "base")].aime24_avg_low == pytest.approx(100 * share_interval(base).low, abs=1e-3)
-    # Bold is what passes Holm's correction over the table's 36 differences, and nothing else.
-    text = md.read_text()
-    adjusted = table[[c for c in table.columns if c.endswith("_difference_p")]].to_numpy().ravel()
-    known = np.sum(~np.isnan(adjusted))
-    bold = int((adjusted < 0.05).sum())
-    excluded = sum(
-        ((table[f"{name}_low"] > 0) | (table[f"{name}_high"] < 0)).sum()
-        for name in table.columns
-        if name.endswith("_difference")
-    )
-    assert 0 < bold < excluded
-    assert f"Holm's correction for {known} comparisons" in text
-    assert len(re.findall(r"\*\*[+-]", text)) == bold
-    assert tex.read_text().count(r"\textbf{") == bold
-    assert "paper 19.69 (+2.81)" in text
-
-
-def test_latex_has_as_many_cells_in_every_line(results):
-    tex = draw("table1", results, SEEDS)[2].read_text()
-    body = tex[tex.index(r"\toprule") : tex.index(r"\bottomrule")].splitlines()
-    lines = [line for line in body if "&" in line]
-    assert {line.count("&") for line in lines} == {6}
-    assert tex.count("{") == tex.count("}")
-    assert tex.count("$") % 2 == 0
-    assert not re.search(r"(?<!\\)%", tex.split("\n", 1)[1].replace("{!}{%", ""))
-
-
-class Words(HTMLParser):
-    """The rows of all tables of a page: their cells as text, and what is bold."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.rows, self.open, self.bold = [], [], []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        if tag == "meta":
-            return
-        self.open.append(tag)
-        if tag == "b":
-            self.bold.append("")
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "tr" in self.open:
-            self.rows[-1][-1] += data
-        if "b" in self.open:
-            self.bold[-1] += data
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_the_html_says_what_the_markdown_says(results, name):
-    _, md, _, html = draw(name, results, SEEDS)
-    page = Words(html.read_text())
-    markdown, text = md.read_text(), html.read_text()
-    assert page.bold == re.findall(r"\*\*([+-][^*]+)\*\*", markdown)
-    lines = [line for line in markdown.splitlines() if re.match(r"\| [^ |*-]", line)]  # neither heads, rules nor models
-    cells = [[re.sub(r"<br>|\*\*|(?<=Clip)_", "", cell) for cell in line.strip("| ").split(" | ")] for line in lines]
-    assert [row for row in page.rows if len(row) > 1 and row[0]] == cells
-    assert "http" not in text  # the page needs no network
-    assert not re.search(
-        r"(?<!toy Qwen2 for )(Qwen|R1-)(?!2 for)",
-        re.sub(r"<(title|h1)>.*", "", text).replace(EXPERIMENTS[name].spec.title, ""),
-    )
-
-
-def test_a_toy_model_never_goes_under_the_real_name(results):
-    _, md, tex, _ = draw("table1", results, SEEDS)
-    for text in (md.read_text(), tex.read_text()):
-        assert "Qwen2.5-7B-Instruct" in text
-        assert not re.search(r"(?<!toy Qwen2 for )(?<!toy )Qwen", text)
-        assert "DAPO500 (60 toy problems" in text
-    for name in ("figure1", "figure6"):
-        assert pd.read_csv(draw(name, results, SEEDS)[2]).model_that_ran.str.startswith("toy Qwen2 for ").all()
 
 
 @pytest.mark.parametrize(
@@ -224,10 +96,7 @@ def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
     return figure.get_supxlabel()
 
 
-# Figures
-
-
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in TABLES])
+@pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
     png, svg, csv = draw(name, results, SEEDS)
     image = matplotlib.image.imread(png)
@@ -365,9 +234,6 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
 
 
-# Errors
-
-
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):
     missing = Run(MODEL, "grpo", 1).metrics_file(small)
     missing.unlink()
@@ -382,44 +248,6 @@ def test_a_missing_column_is_named(small):
     write_parquet(path, pd.read_parquet(path).drop(columns="neg_cov_positive"))
     with pytest.raises(UserError, match=r"seed0/metrics.parquet has no column 'neg_cov_positive'"):
         draw("figure5", small, SEEDS)
-
-
-def test_a_damaged_parquet_file_is_named(small):
-    Run(MODEL, "grpo", 0).metrics_file(small).write_text("no")
-    with pytest.raises(UserError, match=r"seed0/metrics.parquet is not a readable parquet file"):
-        draw("figure5", small, SEEDS)
-
-
-def test_evaluations_on_other_problems_are_not_paired(results, tmp_path):
-    shutil.copytree(results, tmp_path / SCALE)
-    run = Run(MODEL, "clip_b", 0)
-    write_evaluation(tmp_path / SCALE, run, "aime24", np.ones((29, 32), dtype=bool))
-    with pytest.raises(UserError, match=r"clip_b/seed0/aime24.parquet: other problems"):
-        draw("table1", tmp_path / SCALE, SEEDS)
-    whole = evaluation_frame(np.ones((30, 32), dtype=bool))
-    twice = pd.concat([whole.iloc[1:], whole.iloc[-1:]])
-    unknown = whole.astype({"correct": "boolean", "sample": "Int64"})
-    for frame in (
-        whole.iloc[:-1],
-        whole.iloc[:0],
-        twice,
-        unknown.assign(correct=unknown["correct"].mask(whole["sample"] == 3)),
-        unknown.assign(sample=unknown["sample"].mask(whole["sample"] == 3)),
-    ):
-        write_parquet(run.evaluation_file(tmp_path / SCALE, "aime24"), frame)
-        with pytest.raises(UserError, match="not every problem has the same number of samples"):
-            draw("table1", tmp_path / SCALE, SEEDS)
-
-
-def test_samples_are_counted_whatever_their_order(tmp_path):
-    correct = np.array([[True, False, True], [False, False, False], [True, True, True]])
-    run, columns = Run(MODEL, "grpo", 0), evaluation_frame(correct).sample(frac=1, random_state=1)
-    write_parquet(run.evaluation_file(tmp_path, "aime24"), columns.assign(more="unread"))
-    samples = Results(tmp_path, SCALE, ROOT / "configs", ROOT / "experiments").samples(run, "aime24")
-    assert (samples.correct.tolist(), samples.k) == ([2, 0, 3], 3)
-    assert samples.pass_rates == pytest.approx([2 / 3, 0, 1])
-    assert samples.solved.tolist() == [1, 0, 1]
-    assert (samples.unreadable, samples.truncated) == pytest.approx((1 / 3, 1 / 3))  # evaluation_frame: one of three
 
 
 def test_a_failed_drawing_leaves_the_old_figure(small):
