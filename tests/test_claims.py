@@ -189,7 +189,7 @@ def test_inputs_are_the_files_of_models_that_the_scale_has(tmp_path):
     assert Run(MODEL, "s_star_keep_pos_gt", 0).metrics_file(tmp_path) in files
     assert Run(MODEL, "s_star_keep_pos_gt", 1).metrics_file(tmp_path) not in files
     assert Run(MODEL, "clip_b", 2).evaluation_file(tmp_path, "dapo500") in files
-    one = input_files(tmp_path, SCALE, {"tables": 1, "extras": 1}, ROOT / "configs", ROOT / "experiments")
+    one = input_files(tmp_path, SCALE, {"tables": 1, "extras": 1, "pilot": 1}, ROOT / "configs", ROOT / "experiments")
     assert set(one) < set(files)
 
 

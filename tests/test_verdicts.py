@@ -113,7 +113,7 @@ def test_collapse_by_hand(tmp_path):
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.5))
     drops = 1 - np.array([0.14, 0.15, 0.16]) / 0.3
     assert found.interval.low == pytest.approx(0.5 - 4.303 * drops.std(ddof=1) / 3**0.5, rel=1e-3)
-    one = finding("entropy_collapse_qwen2.5", tmp_path, {"tables": 1, "extras": 1})
+    one = finding("entropy_collapse_qwen2.5", tmp_path, {"tables": 1, "extras": 1, "pilot": 1})
     assert no_interval(one)
     assert "one seed" in one.reason
 
@@ -198,7 +198,7 @@ def test_gains_in_scores(tmp_path, levels, verdict):
     found = finding("avg_gain_clip_b", tmp_path)
     assert found.verdict == verdict
     assert found.interval.value == pytest.approx(100 * (np.mean(levels) - 0.41), abs=2)
-    one = finding("avg_gain_clip_b", tmp_path, {"tables": 1, "extras": 1})
+    one = finding("avg_gain_clip_b", tmp_path, {"tables": 1, "extras": 1, "pilot": 1})
     assert no_interval(one)
 
 

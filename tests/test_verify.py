@@ -90,7 +90,7 @@ def test_an_edited_problem_makes_stale_what_was_made_from_it_and_no_more(verify)
     _, findings, _ = verify()
     stale = [
         run.evaluation_file(RESULTS, "aime24")
-        for run in load_experiment("table1", SCALE, {"tables": 1, "extras": 1}).runs
+        for run in load_experiment("table1", SCALE, {"tables": 1, "extras": 1, "pilot": 1}).runs
     ]
     assert list(findings) == [
         ("modified", "data/aime24.parquet"),
@@ -157,7 +157,7 @@ def test_overrides_count_as_config(verify):
 @pytest.mark.usefixtures("project")
 def test_a_table_of_more_seeds_than_the_config_has(verify):
     more = ("--set", "seeds.tables=2")
-    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1}).runs:
+    for run in load_experiment("table1", SCALE, {"tables": 2, "extras": 1, "pilot": 1}).runs:
         if run.seed == 1:
             write_run(run)
             for dataset, k in load_config(SCALE).evaluation.samples.items():
