@@ -167,6 +167,13 @@ def test_a_checkpoint_on_disk_is_as_large_as_planned(tmp_path, monkeypatch, meth
     assert 3 * max(on_disk) <= checkpoint_buffers(config)  # a file is held three times while it is written
 
 
+def test_a_native_engine_on_ranks_keeps_its_weights_during_an_update():
+    """The native engine does not sleep; without ranks it samples from the policy itself."""
+    vllm, native = training_memory(paper()), training_memory(paper("grpo", "engine.name=native"))
+    assert native == vllm | {"engine weights": 2 * 7_615_616_512}
+    assert "engine weights" not in training_memory(paper(scale="laptop"))
+
+
 def test_an_accumulated_gradient_is_unsharded():
     """FSDP2 without gradient sync accumulates micro-batches in fp32, unsharded: 4 bytes per parameter of 14.77e9."""
     model = "qwen2.5-14b-instruct"
