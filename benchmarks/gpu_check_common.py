@@ -13,10 +13,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.launch import RENDEZVOUS, end_with_parent
 from entropy_dynamics.methods import method_types
 from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.results.provenance import hardware, provenance
 
 MODEL = "qwen2.5-7b-instruct"
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -49,7 +50,7 @@ class Check:
         write_json(self.file, self.found)
 
     def start(self, target: Callable[..., object], *arguments: Any, log: Path) -> BaseProcess:
-        """Run `target(*arguments)` in a new process as the only rank of a launch, which claims no GPU for itself."""
+        """Run `target(*arguments)` in a new process as the only rank of a launch: it claims no GPU."""
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("")
         process = self.context.Process(target=_as_a_rank, args=(log, target, *arguments), daemon=True)
@@ -57,20 +58,31 @@ class Check:
         return process
 
     def measure(self, target: Callable[[Case], Case], cases: Sequence[Case]) -> list[Case]:
-        """Add `target(case)` of every case to the record's `cases`, each measured in a process of its own."""
+        """Add `target(case)` of every case to the record's `cases`, each measured in a process of its own.
+
+        A case starts if there is time for one as long as the longest so far, and is killed when the time is over.
+        """
         found: list[Case] = []
+        longest = 0.0
         for number, case in enumerate(cases):
-            if self.left() == 0:
+            if self.left() <= longest:
                 break
+            start = time.monotonic()
             log = self.work / f"{self.found['stage']}{number}.log"
             result = log.with_suffix(".json")
             result.unlink(missing_ok=True)
             process = self.start(_measure, target, case, result, log=log)
             process.join(self.left())
+            timed_out = process.is_alive()
             process.kill()
-            found.append(case | (json.loads(result.read_text()) if result.is_file() else {"error": end_of(log)}))
+            longest = max(longest, time.monotonic() - start)
+            if result.is_file():
+                outcome = json.loads(result.read_text())
+            else:
+                outcome = {"timed_out": True} if timed_out else {"error": end_of(log)}
+            found.append(case | outcome)
             self.write(cases=found)
-        complete = len(found) == len(cases) and not any("error" in case for case in found)
+        complete = len(found) == len(cases) and all(measured(case) for case in found)
         self.write(cases=found, complete=complete, left_out=cases[len(found) :])
         return found
 
@@ -94,6 +106,15 @@ def _as_a_rank(log: Path, target: Callable[..., object], *arguments: Any) -> Non
 
 def _measure(target: Callable[[Case], Case], case: Case, result: Path) -> None:
     write_json(result, target(case))
+
+
+def measured(case: Case) -> bool:
+    return not case.keys() & {"error", "timed_out"}
+
+
+def gpu_row() -> str | None:
+    """The row of `plan.gpus` for this machine's GPU."""
+    return next((row for row in load_config("paper").plan.gpus for name in hardware()["gpus"] if row in name), None)
 
 
 def end_of(log: Path, lines: int = 30) -> str:

@@ -1,10 +1,12 @@
 """Stage `kernels`: token statistics forward and backward, against the matrix product, log_softmax and TRL's fused head.
 
 Sides take turns within a shape. From hidden states, ratios are to the bare matrix products (one forward, three with
-backward); from given logits, to a copy of them.
+backward); from given logits, to a copy of them. `share_of_peak` is that of the GPU's TFLOP/s or bandwidth in
+`plan.gpus`, null for a GPU without a row there.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from statistics import median
@@ -12,8 +14,10 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core import token_stats as token_stats_module
 from entropy_dynamics.core.token_stats import token_stats
-from gpu_check_common import Case, Check
+from gpu_check_common import Case, Check, gpu_row
 
 TRL_CHUNK = 32_768  # of the vocabulary, as TRL's trainers set it
 Sides = dict[str, Callable[[], object]]
@@ -66,18 +70,31 @@ def measure_shape(case: Case) -> Case:
             **{f"{name} with backward": _with_backward(side, logits) for name, side in given.items()},
         },
     }
+    in_use = kernels_in_use(hidden)  # before the first call, which warns if they cannot be used
+    row = gpu_row()
+    peak = load_config("paper").plan.gpus[row] if row else None
     found = {form: _measured(sides, case["repeats"]) for form, sides in forms.items()}
     for form, products in (("forward", 1), ("forward_and_backward", 3)):
         for side in found[form].values():
             side["tflops"] = products * 2 * rows * vocabulary * depth / side["milliseconds"] / 1e9
+            side["share_of_peak"] = side["tflops"] / peak.tflops if peak else None
     # Passes over the logits: a copy reads and writes them, so does the backward pass; the forward pass reads them.
     for name, passes in (("copy", 2), ("ours", 1), ("ours with backward", 3)):
         side = found["from_logits"][name]
         side["gb_per_second"] = passes * logits.nbytes / side["milliseconds"] / 1e6
+        side["share_of_peak"] = side["gb_per_second"] / peak.bandwidth_gb_s if peak else None
     with torch.no_grad():
         exact = _log_softmax(hidden[:64].double() @ weight.double().T, tokens[:64])
         errors = {f"{name}_logp_error_nats": (head()[:64] - exact).abs().max().item() for name, head in heads.items()}
-    return found | errors | note | {"dtype": str(logits.dtype).removeprefix("torch.")}
+    return found | errors | note | in_use | {"dtype": str(logits.dtype).removeprefix("torch.")}
+
+
+def kernels_in_use(tensor: Tensor) -> Case:
+    """`triton`: token statistics of `tensor` are computed by the Triton kernels; otherwise the warnings say why not."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        triton = token_stats_module._kernels(tensor) is not None
+    return {"triton": triton, "warnings": [str(one.message) for one in caught]}
 
 
 def _log_softmax(logits: Tensor, tokens: Tensor) -> Tensor:

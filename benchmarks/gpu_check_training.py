@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -18,14 +19,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.planning.duration import training_seconds
 from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
 from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
-from gpu_check_common import MODEL, Case, Check
+from gpu_check_common import MODEL, Case, Check, gpu_row, measured
 from random_model import RandomResponses, make_random_trainer, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
@@ -49,22 +50,26 @@ TINY = [
 
 
 def training(check: Check) -> None:
-    settings, repeats, depths, variants = [*SETTINGS, f"plan.gpu={_row() or 'A100'}"], 4, (4, 7), VARIANTS
+    settings, repeats, depths, variants = [*SETTINGS, f"plan.gpu={gpu_row() or 'A100'}"], 4, (4, 7), VARIANTS
     if check.tiny:
         settings, repeats, depths, variants = [*settings, *TINY], 1, (1, 2), VARIANTS[1:2]
     cases = [
         {"scale": "paper", "method": method, "layers": layers, "repeats": repeats}
         | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
+        | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}-{layers}.trace.json.gz"}
         for method, recomputed, compiled in variants
         for layers in depths
     ]
-    found = check.measure(measure_steps, cases)
+    found = check.measure(partial(measure_steps, traces=check.file.parent), cases)
     pairs = zip(found[::2], found[1::2], strict=False)
-    check.write(extrapolated=[extrapolated(*pair) for pair in pairs if not any("error" in one for one in pair)])
+    check.write(extrapolated=[extrapolated(*pair) for pair in pairs if all(map(measured, pair))])
 
 
-def measure_steps(case: Case) -> Case:
-    """Seconds, tokens per second, MFU, peak memory and the most expensive kernels of a training step."""
+def measure_steps(case: Case, traces: Path | None = None) -> Case:
+    """Seconds, tokens per second, MFU, peak memory and the most expensive kernels of a training step.
+
+    With `traces`, the folder for it, one step's trace is written there, for Perfetto or chrome://tracing.
+    """
     config = _config(case, case.get("layers"))
     ranks, settings, shape = Ranks.join(config.hardware), config.training, config.model.shape
     sampler = RandomResponses(shape.vocabulary)
@@ -80,7 +85,7 @@ def measure_steps(case: Case) -> Case:
         torch.cuda.reset_peak_memory_stats()
     rows = [_timed(trainer) for _ in range(case.get("repeats", 1))]
     peak = torch.cuda.max_memory_allocated() / GIB if on_gpu else None
-    kernels = _profiled(trainer, on_gpu)
+    kernels = _profiled(trainer, on_gpu, traces and traces / case["trace"])
     ranks.close()
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
     lengths = [config.plan.prompt_tokens + length for length in responses]
@@ -93,7 +98,7 @@ def measure_steps(case: Case) -> Case:
         "seconds": {name: median(row[name] for row in rows) for name in rows[0]},
         "tokens_per_second": sum(lengths) / seconds,
         "tflops": rate,
-        "mfu": rate / config.plan.hardware.tflops if _row() else None,
+        "mfu": rate / config.plan.hardware.tflops if gpu_row() else None,
         "peak_gib": peak,
         "planned": _planned(config),
         "kernels": kernels,
@@ -117,7 +122,7 @@ def extrapolated(shallow: Case, deep: Case) -> Case:
         "layers": FULL,
         "train_seconds": seconds,
         "tokens_per_second": shallow["tokens"] / seconds,
-        "mfu": rate / config.plan.hardware.tflops if _row() else None,
+        "mfu": rate / config.plan.hardware.tflops if gpu_row() else None,
         "peak_gib_on_one_gpu": None if shallow["peak_gib"] is None else at_full(lambda case: case["peak_gib"]),
         "planned": _planned(config),
     }
@@ -130,18 +135,14 @@ def _config(case: Case, layers: int | None) -> RunConfig:
 
 def _planned(config: RunConfig) -> Case:
     """Peak memory of the trainer and seconds of a step, as `plan` estimates them."""
-    parts = {part: size for part, size in training_memory(config).items() if part not in ("engine", "process")}
+    others = ("engine weights", "engine", "process")
+    parts = {part: size for part, size in training_memory(config).items() if part not in others}
     return {
         "gpu": config.plan.gpu,
         "peak_gib": sum(parts.values()) / GIB,
         "train_seconds": training_seconds(config),
         "gib": {part: size / GIB for part, size in parts.items()},
     }
-
-
-def _row() -> str | None:
-    """The row of `plan.gpus` for this machine's GPU."""
-    return next((row for row in load_config("paper").plan.gpus for name in hardware()["gpus"] if row in name), None)
 
 
 def _timed(trainer: Trainer) -> dict[str, float]:
@@ -155,10 +156,12 @@ def _timed(trainer: Trainer) -> dict[str, float]:
     return seconds | {"train": time.perf_counter() - start - others}
 
 
-def _profiled(trainer: Trainer, on_gpu: bool) -> list[Case]:
+def _profiled(trainer: Trainer, on_gpu: bool, trace: Path | None) -> list[Case]:
     """The most expensive kernels (operators, without a GPU) of one step."""
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         _timed(trainer)
+    if trace is not None:
+        profiler.export_chrome_trace(str(trace))
     kind, time_of = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
     rows = [(getattr(one, time_of), one) for one in profiler.key_averages() if one.device_type == kind]
     total = sum(spent for spent, _ in rows)
@@ -175,4 +178,5 @@ def _forward_flops(shape: ShapeConfig, lengths: list[int]) -> float:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     write_json(Path(sys.argv[2]), measure_steps(json.loads(sys.argv[1])))

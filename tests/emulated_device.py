@@ -3,7 +3,7 @@
 A test that passes here does not prove that code runs on a GPU. One that fails shows that it would not: every mix of
 devices that PyTorch refuses is refused, with PyTorch's own rules:
 
-- operands are on one device; only a CPU tensor without dimensions may be mixed in;
+- operands are on one device; only a CPU tensor without dimensions that is not written to may be mixed in;
 - a tensor on the device may be indexed by CPU indices, a CPU tensor may not be indexed by indices on the device;
 - the value of `index_put` is on the device of the tensor that it is written to;
 - a generator is on the device of what it draws;
@@ -139,7 +139,7 @@ def _execute(operator: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     goes_to_device = bool(on_device) if device is None else torch.device(device).type == NAME
     if operator not in COPIES:
-        _check(operator, args, tensors)
+        _check(operator, args, kwargs, tensors)
         for generator in (leaf for leaf in leaves if isinstance(leaf, torch._C.Generator)):
             if (generator._cdata in _Generator.claiming) != goes_to_device:
                 raise DeviceError(f"{operator}: the generator is on another device than what it draws")
@@ -157,7 +157,7 @@ def _execute(operator: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return tree_map_only(Tensor, lambda one: arguments[id(one)] if id(one) in arguments else DeviceTensor(one), result)
 
 
-def _check(operator: Any, args: tuple, tensors: list[Tensor]) -> None:
+def _check(operator: Any, args: tuple, kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
     hosts = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
     if len(hosts) == len(tensors):
         return
@@ -165,5 +165,9 @@ def _check(operator: Any, args: tuple, tensors: list[Tensor]) -> None:
         if not isinstance(args[0], DeviceTensor):
             raise DeviceError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         hosts = [tensor for tensor in args[2:3] if not isinstance(tensor, DeviceTensor)]
-    if any(tensor.dim() for tensor in hosts):
+    arguments = operator._schema.arguments
+    given = dict(zip((one.name for one in arguments), args, strict=False)) | kwargs
+    outputs = [given.get(one.name) for one in arguments if one.alias_info and one.alias_info.is_write]
+    written = {id(one) for one in tree_leaves(outputs)}
+    if any(tensor.dim() or id(tensor) in written for tensor in hosts):
         raise DeviceError(f"{operator}: expected all tensors to be on the same device, but found {NAME}:0 and cpu")

@@ -92,7 +92,7 @@ def srun(arguments: list[str]) -> int:
     asked, command = options(arguments)
     batch = json.loads((FOLDER / f"{job}.json").read_text())
     limit = os.stat(FOLDER / f"{job}.json").st_mtime + 60 * int(batch["-t"])
-    environment = os.environ | {"SLURM_JOB_END_TIME": str(int(limit))}
+    environment = os.environ | {"SLURM_JOB_END_TIME": str(int(limit)), "SLURM_STEP_NODELIST": "localhost"}
     count = int(asked.get("-n") or asked.get("--ntasks") or batch.get("--gpus", 1))
     tasks = [subprocess.Popen(command, env=environment) for _ in range(count)]
     note("srun", asked | {"id": int(job), "started": len(tasks)})

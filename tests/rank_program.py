@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.loading import load_model, load_tokenizer
@@ -138,6 +139,7 @@ def checkpoint(part: str, directory: Path, ranks: Ranks) -> dict:
 
 
 def main() -> None:
+    end_with_parent()
     root = Path(sys.argv[1])
     torch.set_num_threads(1)
     size = int(os.environ["WORLD_SIZE"])

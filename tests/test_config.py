@@ -214,6 +214,12 @@ def test_keys_of_the_machine_exist():
         ("training.stepz=3", "--set training.stepz=3: unknown key 'training.stepz'; did you mean 'steps'?"),
         ("traning.steps=3", "unknown key 'traning'; did you mean 'training'?"),
         (f"toy_models[{MODEL}].sed=3", f"unknown key 'toy_models[{MODEL}].sed'; did you mean 'seed'?"),
+        (
+            "engine.tensor_parallel_size=2",
+            "unknown key 'engine.tensor_parallel_size': a run is divided by FSDP2 only; raise hardware.ranks",
+        ),
+        ("hardware.pipeline_parallel=2", "'hardware.pipeline_parallel': a run is divided by FSDP2 only"),
+        ("engine.warn_above=0.3", "engine: warn_above is 0.3; it should be at most tolerance = 0.0001"),
         ("data.train.sizes=3", "unknown key 'data.train.sizes'; did you mean 'size'?"),
         ("data.train.source=arithmetics", "data.train: unknown source 'arithmetics'; did you mean 'arithmetic'?"),
         ("method.params.mmu=3", "unknown key 'method.params.mmu'; did you mean 'mu'?"),

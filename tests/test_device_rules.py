@@ -41,6 +41,8 @@ def device():
         lambda here, there: torch.cat([here, there]),
         lambda here, there: torch.where(here > 0, here, there),
         lambda here, there: here @ there,
+        lambda here, there: here.sum().add_(there.sum()),
+        lambda here, there: torch.add(there.sum(), 1, out=here.sum()),
         lambda here, there: here[torch.tensor([0, 1], device=DEVICE)],
         lambda here, there: there.index_put_((torch.tensor([0, 1]),), here[:2]),
         lambda here, there: here.index_put_((torch.tensor([0, 1], device=DEVICE),), here[:2]),

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from conftest import ROOT
+from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.devices import _lock_folder, claim_devices, visible_devices
 from entropy_dynamics.errors import UserError
 
@@ -172,3 +174,16 @@ def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
         assert other.communicate(timeout=WAIT) == ("['0']\n", "")
     monkeypatch.setenv("SLURM_JOB_ID", another)
     shutil.rmtree(_lock_folder())
+
+
+@pytest.mark.parametrize("stage", ["model", "theory"])
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, stage, is_rank):
+    """Its launcher holds the claim; claimed again, a whole GPU would be waited for forever."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a claim fails
+    monkeypatch.setattr("entropy_dynamics.cli.launched", lambda: is_rank)
+    monkeypatch.setattr("entropy_dynamics.cli.end_with_parent", lambda: None)
+    of_a_run = ["--scale", "smoke", "--model", "qwen2.5-7b-instruct", "--results", str(tmp_path)]
+    assert main([stage, *of_a_run, "--set", "hardware.device=cuda"]) == 2  # there are no problems yet
+    assert ("CUDA_VISIBLE_DEVICES names none" in capsys.readouterr().err) is not is_rank

@@ -1,16 +1,23 @@
-"""`benchmarks/gpu_check.py --tiny`: every stage on a CPU, without the packages that a bare GPU machine lacks."""
+"""`benchmarks/gpu_check.py --tiny`: all stages on a CPU, four without the packages that a bare GPU machine lacks."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import time
+import warnings
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
+from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.models.toy import build_toy_model
+from test_launch import alive
 
 WITHOUT = """
 import sys
@@ -34,9 +41,15 @@ NAMES = ("kernels", "training", "end_to_end", "seeds")
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
+def traces(tmp_path_factory):
+    """The folder of the records and traces."""
+    return tmp_path_factory.mktemp("gpu-check")
+
+
+@pytest.fixture(scope="module")
+def records(traces):
     """The records of all stages but `tests`."""
-    out = tmp_path_factory.mktemp("gpu-check")
+    out = traces
     (out / "sitecustomize.py").write_text(WITHOUT)
     command = [
         sys.executable,
@@ -76,10 +89,13 @@ def test_kernels_are_compared_with_the_product_and_log_softmax(records):
         assert all(side["milliseconds"] > 0 and side["tflops"] > 0 for side in case[form].values())
     assert {"copy", "ours", "ours with backward"} <= case["from_logits"].keys()
     assert case["ours_logp_error_nats"] < 1e-4
+    assert (case["triton"], case["warnings"]) == (False, [])  # no GPU
+    shares = [side.get("share_of_peak", 0) for form in ("forward", "from_logits") for side in case[form].values()]
+    assert None in shares  # a CPU has no row in plan.gpus
     assert case["trl"] == "not measured: No module named 'trl'"
 
 
-def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records):
+def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records, traces):
     one, two = records["training"]["cases"]
     (whole,) = records["training"]["extrapolated"]
     assert two["parameters"] > one["parameters"]
@@ -92,6 +108,9 @@ def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records):
     assert one["tokens"] / one["seconds"]["train"] == pytest.approx(one["tokens_per_second"])
     assert sum(kernel["share"] for kernel in one["kernels"]) <= 1 + 1e-9
     assert any("scaled_dot_product" in kernel["name"] for kernel in one["kernels"])
+    for case in (one, two):
+        events = json.loads(gzip.decompress((traces / case["trace"]).read_bytes()))["traceEvents"]
+        assert any("scaled_dot_product" in event["name"] for event in events)
 
 
 def test_end_to_end_reaches_table_1_and_a_killed_run_resumes(records):
@@ -115,12 +134,16 @@ def test_seeds_continue_what_end_to_end_left(records):
 
 
 @pytest.fixture
-def stage(monkeypatch, tmp_path):
-    """`stage(name, minutes)` runs a stage in this process and returns its record."""
+def gpu_check(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    import gpu_check
+    return import_module("gpu_check")
+
+
+@pytest.fixture
+def stage(gpu_check, tmp_path):
+    """`stage(name, minutes)` runs a stage in this process and returns its record."""
 
     def run(name, minutes):
         check = gpu_check.Check(name, tmp_path, tmp_path / "work", minutes, 2, True)
@@ -135,6 +158,61 @@ def test_a_stage_without_time_is_incomplete_and_keeps_its_record(stage):
     assert not record["complete"]
     assert len(record["left_out"]) == 2
     assert record["extrapolated"] == []
+
+
+def _slept(case):
+    time.sleep(case["seconds"])
+    return {"slept": True}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcomes", "left_out"),
+    [
+        ((0.1, 600, 0.1), ["slept", "timed_out"], 1),  # killed at the end of the budget, which is not its fault
+        ((2, 2, 0.1), ["slept"], 2),  # a second one of two seconds would not end in time
+    ],
+)
+def test_a_case_starts_if_there_is_time_and_is_killed_when_it_is_over(gpu_check, tmp_path, seconds, outcomes, left_out):
+    check = gpu_check.Check("any", tmp_path, tmp_path, 3 / 60, 1, True)
+    check.start_time = time.monotonic()
+    found = check.measure(_slept, [{"seconds": each} for each in seconds])
+    assert [next(key for key in case if key != "seconds") for case in found] == outcomes
+    record = json.loads(check.file.read_text())
+    assert not record["complete"]
+    assert len(record["left_out"]) == left_out
+
+
+def test_kernels_that_are_not_used_are_recorded_with_the_warning(gpu_check, monkeypatch):
+    def unusable(_):
+        warnings.warn("no Triton kernels: out of resources", stacklevel=1)
+
+    monkeypatch.setattr("entropy_dynamics.core.token_stats._kernels", unusable)
+    in_use = import_module("gpu_check_kernels").kernels_in_use(torch.zeros(1))
+    assert in_use == {"triton": False, "warnings": ["no Triton kernels: out of resources"]}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
+@pytest.mark.parametrize("program", ["tests/rank_program.py", "benchmarks/gpu_check_training.py"])
+def test_ranks_that_tests_start_end_with_a_killed_pytest(tmp_path, program):
+    """At the end of the budget pytest is killed by SIGKILL; its ranks would continue to use the GPU."""
+    settings = ["hardware.device=cpu", "hardware.ranks=2", "engine.name=native"]
+    case = {"scale": "paper", "method": "grpo", "overrides": settings}
+    arguments = [str(tmp_path)] if "rank_program" in program else [json.dumps(case), str(tmp_path / "measured.json")]
+    start = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", RENDEZVOUS: str(tmp_path / "rendezvous")}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", start, sys.executable, str(ROOT / program), *arguments], cwd=ROOT, env=os.environ | rank
+    )
+    while not (tmp_path / "rendezvous").exists():  # it waits for the other rank
+        assert parent.poll() is None
+        time.sleep(0.05)
+    (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 30
+    while alive(int(child)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_tests_marked_gpu_are_skipped_with_a_reason(stage):

@@ -12,15 +12,17 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.torchrun import endpoint
 from entropy_dynamics.errors import UserError
 
 SRUN = f"""#!{sys.executable}
-import subprocess, sys
+import os, subprocess, sys
 start = sys.argv.index(sys.executable)
 options, command = sys.argv[1:start], sys.argv[start:]
 print("srun", *options, file=sys.stderr, flush=True)
 [tasks] = [int(word.removeprefix("--ntasks=")) for word in options if word.startswith("--ntasks=")]
-tasks = [subprocess.Popen(command) for _ in range(tasks)]
+environment = os.environ | {{"SLURM_STEP_NODELIST": "localhost"}}
+tasks = [subprocess.Popen(command, env=environment) for _ in range(tasks)]
 sys.exit(max(task.wait() for task in tasks))
 """
 
@@ -62,6 +64,23 @@ def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, 
     metrics, wanted = (pd.read_parquet(run / "metrics.parquet").filter(regex="^(?!seconds)") for run in (out, one_node))
     pd.testing.assert_frame_equal(metrics, wanted, rtol=1e-5, atol=1e-6)
     assert metrics["grad_norm"].max() > 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"),
+    [
+        ("gpu7", "gpu7"),
+        ("gpu7,gpu9", "gpu7"),
+        ("gpu[03-05,07],cpu1", "gpu03"),
+        ("gpu[3,7]", "gpu3"),
+        ("rack[1-2]n[01-04]-ib,login", "rack1n01-ib"),
+    ],
+)
+def test_the_ranks_meet_at_the_first_host_of_the_step(hosts, first, monkeypatch):
+    """Not at the caller's, which under salloc may be the login node."""
+    monkeypatch.setenv("SLURM_STEP_NODELIST", hosts)
+    monkeypatch.setenv("SLURM_JOB_ID", "1234567")
+    assert endpoint() == f"{first}:24567"
 
 
 def test_several_nodes_need_a_slurm_job(small_results, monkeypatch, capfd):

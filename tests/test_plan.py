@@ -167,6 +167,13 @@ def test_a_checkpoint_on_disk_is_as_large_as_planned(tmp_path, monkeypatch, meth
     assert 3 * max(on_disk) <= checkpoint_buffers(config)  # a file is held three times while it is written
 
 
+def test_a_native_engine_on_ranks_keeps_its_weights_during_an_update():
+    """The native engine does not sleep; without ranks it samples from the policy itself."""
+    vllm, native = training_memory(paper()), training_memory(paper("grpo", "engine.name=native"))
+    assert native == vllm | {"engine weights": 2 * 7_615_616_512}
+    assert "engine weights" not in training_memory(paper(scale="laptop"))
+
+
 def test_an_accumulated_gradient_is_unsharded():
     """FSDP2 without gradient sync accumulates micro-batches in fp32, unsharded: 4 bytes per parameter of 14.77e9."""
     model = "qwen2.5-14b-instruct"
@@ -306,6 +313,15 @@ def test_the_paper_scale_runs_on_the_cheapest_number_of_gpus():
             assert job.gpus == min(hours, key=hours.get)
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_is_compared_on_as_few_machines_as_have_its_gpus(nodes):
+    """Shards are those of a machine of 8, whatever the number of machines that the run itself has."""
+    job = Job("train", (paper("grpo", f"hardware={{ranks: 8, nodes: {nodes}}}"),))
+    shards = {gpus: job.on(gpus).memory["training"]["shards"] for gpus in (1, 8, 16)}
+    assert shards[1] == 16 * 7_615_616_512
+    assert shards[16] == shards[8] == shards[1] / 8
+
+
 def test_two_runs_side_by_side_against_one_at_a_time(in_repository, capsys):
     assert main(["plan", "--scale", "paper", "--set", "experiments=[table1]", "--markdown"]) == 0
     comparison = capsys.readouterr().out.split("GPU-hours of one run by its number of GPUs")[1]
@@ -441,6 +457,20 @@ def test_resources_cover_the_plan():
         assert resources(load_config("paper", MODEL, configs=CONFIGS), stage)["gpu"] == 4
     assert all(isinstance(value, int) and value > 0 for value in train.values())
     assert resources(paper("ppo_clip_b"), "train") == train | {"runtime": 24 * 60}  # it resumes in the next job
+
+
+def test_a_job_on_several_nodes_has_one_task_on_each():
+    """Resources that one node does not need are left to the profile."""
+    one, two = (
+        resources(paper("grpo", f"hardware={{nodes: {nodes}, ranks: 16}}", "threads=2"), "train") for nodes in (1, 2)
+    )
+    assert (one["gpu"], one["nodes"], one["threads"]) == (16, 1, 32)
+    assert (two["gpu"], two["nodes"], two["threads"]) == (16, 2, 16)
+    assert two["mem_mb"] == pytest.approx(one["mem_mb"] / 2, abs=1)
+    expected = {"mpi": "srun", "tasks": 2, "tasks_per_gpu": 0, "slurm_extra": "--gpus-per-node=8"}
+    assert {name: value for name, value in two.items() if name not in one} == expected
+    theory = resources(paper("grpo", "hardware={nodes: 2, ranks: 16}"), "theory")
+    assert (theory["gpu"], theory["nodes"]) == (1, 1)
 
 
 def test_the_theory_stage_holds_the_model_in_fp32_on_one_gpu():

@@ -12,9 +12,10 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import ENGINES, open_sampler
-from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler
+from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler, open_engine
 
 NEW_TOKENS = 30
 
@@ -322,3 +323,13 @@ def test_a_new_engine_is_a_module_and_a_line_in_the_registry(tmp_path, monkeypat
     with open_sampler(config, tmp_path, tokenizer, Ranks()) as sampler:
         assert [one.token_ids for one in sample(sampler, prompts[:2], samples=1)] == [p.token_ids for p in prompts[:2]]
     assert closed
+
+
+def test_a_replica_in_bfloat16_has_the_rounded_weights_and_exact_rotary_frequencies(model, tokenizer, tmp_path):
+    save_policy(model, tokenizer, tmp_path)
+    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=["engine.dtype=bfloat16"], configs=ROOT / "configs")
+    replica = open_engine(config, tmp_path, tokenizer, ranks=Ranks(), model=None, with_training=True).model
+    exact = dict(model.named_parameters())
+    assert all(torch.equal(own, exact.pop(name).bfloat16()) for name, own in replica.named_parameters())
+    assert not exact
+    assert torch.equal(replica.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq)  # fp32, as the trainer's

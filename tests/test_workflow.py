@@ -16,6 +16,8 @@ from entropy_dynamics.cli import main
 from project_copy import copy_project, snakemake
 from snakemake_logger_plugin_progress import LogHandler
 
+MODEL = "qwen2.5-7b-instruct"
+
 
 def planned(project: Path, *arguments: str) -> dict[str, int]:
     """The jobs of a dry run: rule -> count."""
@@ -140,6 +142,25 @@ def test_an_experiment_may_have_a_number_and_any_name(tmp_path):
     project = copy_project(tmp_path)
     shutil.copy(project / "experiments/figure3.yaml", project / "experiments/ablation1.yaml")
     assert planned(project, "ablation1")["ablation1"] == 1
+
+
+def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
+    project = copy_project(tmp_path)
+    machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {nodes: 2, ranks: 16}}"
+    (project / "configs/machine.yaml").write_text(f"overrides: [{machine}]\n")
+    runs = [f"results/paper/runs/{model}/grpo/seed0/metrics.parquet" for model in ("qwen2.5-14b-instruct", MODEL)]
+    run = snakemake(project, *runs, "--dry-run", "--cores", "64", "--config", "scale=paper")
+    assert run.returncode == 0, run.stderr
+    pattern = r"^rule train:.*?model=([^,]+).*?threads: (\d+)\n +resources: (.*?)$"
+    jobs = re.findall(pattern, run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
+    threads = {model: int(count) for model, count, _ in jobs}
+    requested = {model: dict(entry.split("=", 1) for entry in text.split(", ")) for model, _, text in jobs}
+    several = requested["qwen2.5-14b-instruct"]
+    assert (several["gpu"], several["nodes"], several["mpi"], several["tasks"]) == ("16", "2", "srun", "2")
+    assert several["slurm_extra"] == "--gpus-per-node=8"
+    assert (requested[MODEL]["gpu"], requested[MODEL]["nodes"]) == ("4", "1")
+    assert not {"mpi", "tasks", "slurm_extra"} & requested[MODEL].keys()
+    assert threads["qwen2.5-14b-instruct"] == 2 * threads[MODEL] > 0  # 8 ranks on a node, and 4
 
 
 @pytest.mark.parametrize(

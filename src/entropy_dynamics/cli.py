@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,6 +167,11 @@ def _load_torch(config: Config) -> None:
     logging.disable_progress_bar()
 
 
+def _device(config: StageConfig) -> AbstractContextManager[object]:
+    """The claim of one device for this process; what launched a rank holds that of the rank."""
+    return nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu)
+
+
 @contextmanager
 def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks | None"]:
     """This process as one of the ranks that share the stage; None in the one that started them, once they are done."""
@@ -175,7 +180,7 @@ def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks 
         run_on_ranks(config, options.arguments)
         yield None
         return
-    with nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu):
+    with _device(config):
         _load_torch(config)
         from entropy_dynamics.distributed.ranks import Ranks
 
@@ -206,8 +211,7 @@ def _problems(options: argparse.Namespace) -> None:
 
 def _model(options: argparse.Namespace) -> None:
     config = load_config(options.scale, options.model, overrides=options.set)
-    device = config.hardware.device if options.model in config.toy_models else "cpu"  # others are only downloaded
-    with claim_devices(device, 1, config.hardware.runs_per_gpu):
+    with _device(config) if options.model in config.toy_models else nullcontext():  # others are only downloaded
         _load_torch(config)
         from entropy_dynamics.stages.model import prepare_model
 
@@ -248,7 +252,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _theory(options: argparse.Namespace) -> None:
     config = load_config(options.scale, options.model, overrides=options.set)
-    with claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu):
+    with _device(config):
         _load_torch(config)
         from entropy_dynamics.stages.theory import check_logit_steps
 

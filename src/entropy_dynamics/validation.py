@@ -28,9 +28,14 @@ class Section(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         for key in data if isinstance(data, Mapping) else ():
             if key not in cls.model_fields:
-                hint = nearest(str(key), cls.model_fields)
+                hint = cls.hint(str(key))
                 raise PydanticCustomError("unknown_key", "unknown key {key}{hint}", {"key": key, "hint": hint})
         return data
+
+    @classmethod
+    def hint(cls, key: str) -> str:
+        """The end of the message about an unknown key."""
+        return nearest(key, cls.model_fields)
 
 
 S = TypeVar("S", bound=BaseModel)

@@ -14,7 +14,7 @@ from entropy_dynamics.config import (
     select_scale,
     split_method,
 )
-from entropy_dynamics.planning.plan import resources
+from entropy_dynamics.planning.plan import SEVERAL_NODES, resources
 from entropy_dynamics.results.layout import Layout
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
@@ -26,8 +26,6 @@ SET_SEEDS = " ".join(f"--set seeds.{group}={count}" for group, count in SEEDS.it
 LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
 UNTRAINED = ("{model}", BASE, 0)
-# CPU threads of a job that runs on ranks, so that concurrent jobs leave each other their cores
-THREADS = SCALE_CONFIG.threads * (SCALE_CONFIG.hardware.ranks or 1)
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
@@ -86,34 +84,22 @@ def resources_of(stage, model, method):
     return resources(load_config(SCALE, model, method), stage)
 
 
+def of_job(resource, stage, model=None):
+    """A resource that depends on a job's model and method; None leaves it unset."""
+    return lambda wildcards: resources_of(
+        stage, model or wildcards.model, getattr(wildcards, "method", None)
+    ).get(resource)
+
+
 def needs(stage, model=None):
     """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them."""
-
-    def of_job(resource):
-        return lambda wildcards: resources_of(
-            stage,
-            model or wildcards.model,
-            getattr(wildcards, "method", None),
-        )[resource]
-
-    return {resource: of_job(resource) for resource in ("gpu", "mem_mb", "runtime")}
+    return {name: of_job(name, stage, model) for name in ("gpu", "mem_mb", "runtime")}
 
 
 def needs_of_ranks(stage, model=None):
-    """The same for a stage on ranks, which on several nodes are started by one task per node.
-
-    `mpi` makes the executor leave srun to the job's command (distributed/launch.py).
-    """
-    needed, nodes = needs(stage, model), SCALE_CONFIG.hardware.nodes
-    if nodes == 1:
-        return needed
-    tasks = {"nodes": nodes, "mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0}
-
-    def on_each(wildcards):
-        gpus = needed["gpu"](wildcards) // nodes
-        return f"--gpus-per-node={gpus}" if gpus else ""
-
-    return needed | tasks | {"slurm_extra": on_each}
+    """The same for a stage on ranks, with what its jobs on several nodes need besides."""
+    nodes = {name: of_job(name, stage, model) for name in ("nodes", *SEVERAL_NODES)}
+    return needs(stage, model) | nodes
 
 
 def inputs_of(name):

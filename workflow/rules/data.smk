@@ -59,7 +59,7 @@ rule pass_rates:
     priority: 100
     conda:
         "../../environment.yml"
-    threads: THREADS
+    threads: of_job("threads", "pass_rates", PASS_RATE_MODEL)
     resources:
         **needs_of_ranks("pass_rates", PASS_RATE_MODEL),
     params:

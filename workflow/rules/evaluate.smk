@@ -15,7 +15,7 @@ rule evaluate:
         LAYOUT.benchmark("evaluations", *UNTRAINED)
     conda:
         "../../environment.yml"
-    threads: THREADS
+    threads: of_job("threads", "evaluate")
     resources:
         **needs_of_ranks("evaluate"),
     params:

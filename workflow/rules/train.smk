@@ -33,7 +33,7 @@ rule train:
         LAYOUT.benchmark("runs", *RUN)
     conda:
         "../../environment.yml"
-    threads: THREADS
+    threads: of_job("threads", "train")
     resources:
         **needs_of_ranks("train"),
     params:

@@ -135,7 +135,17 @@ class SamplingConfig(Section):
     """Sequences generated at a time, on each rank."""
 
 
-class EngineConfig(Section):
+class DataParallelSection(Section):
+    """A section in which tensor and pipeline parallelism would be sought."""
+
+    @classmethod
+    def hint(cls, key: str) -> str:
+        if key.startswith(("tensor_parallel", "pipeline_parallel")):
+            return ": a run is divided by FSDP2 only; raise hardware.ranks"
+        return super().hint(key)
+
+
+class EngineConfig(DataParallelSection):
     """The engine that generates responses, for pass rates, rollouts and evaluation."""
 
     name: str
@@ -152,8 +162,17 @@ class EngineConfig(Section):
     tolerance: Threshold
     """Nats. Above it the run stops: the engine does not hold the trainer's weights."""
 
+    @model_validator(mode="after")
+    def _warns_before_it_stops(self) -> Self:
+        if self.tolerance < self.warn_above < math.inf:
+            raise ValueError(
+                f"warn_above is {self.warn_above:g}; it should be at most tolerance = {self.tolerance:g}, where the "
+                "run stops, or inf"
+            )
+        return self
 
-class HardwareConfig(Section):
+
+class HardwareConfig(DataParallelSection):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
     """Processes of a stage, on all its nodes together, with FSDP2; null: one plain process."""

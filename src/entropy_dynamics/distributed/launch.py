@@ -7,7 +7,6 @@ on all interfaces; they outlive it if it is killed; and it takes half a minute t
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 NODE_GRACE = 30  # seconds for all nodes to end after the first
 SHOWN_LINES = 40  # of a failed rank's stderr
-FIRST_PORT, PORTS = 20_000, 10_000  # of the rendezvous of several nodes, by job; below those that Linux assigns
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -83,7 +81,9 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
 
 
 def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
-    """Run `entropy-dynamics <arguments>` under a torchrun per node of this SLURM job; they meet at a port of this node.
+    """Run `entropy-dynamics <arguments>` under a torchrun per node of this SLURM job.
+
+    They meet at a port of the first node (torchrun.py). SIGURG is not passed on to the ranks.
 
     Raises:
         Unfinished: a rank did.
@@ -91,13 +91,12 @@ def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> 
     """
     if (job := os.environ.get("SLURM_JOB_ID")) is None:
         raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
-    endpoint = f"{socket.gethostname()}:{FIRST_PORT + int(job) % PORTS}"
     command = [
         *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"),
         *("--kill-on-bad-exit=0", f"--wait={NODE_GRACE}"),  # killed at once, a node would change srun's exit code
         *(sys.executable, "-m", "entropy_dynamics.distributed.torchrun"),
         *(f"--nnodes={nodes}", f"--nproc-per-node={ranks_per_node}"),
-        *("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job}"),
+        *("--rdzv-backend=c10d", f"--rdzv-id={job}"),
         *("-m", "entropy_dynamics.cli", *arguments),
     ]
     code = subprocess.run(command).returncode

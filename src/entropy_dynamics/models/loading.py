@@ -29,15 +29,15 @@ def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTo
     return load_model(directory), load_tokenizer(directory)
 
 
-def load_model(directory: Path | str) -> "PreTrainedModel":
-    """See `load_policy`."""
+def load_model(directory: Path | str, dtype: str = "float32") -> "PreTrainedModel":
+    """See `load_policy`; `dtype` is that of the parameters, while rotary frequencies are always fp32."""
     directory = check_model_directory(directory)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype="float32", use_safetensors=True, trust_remote_code=False, local_files_only=True
+            directory, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
         )
     except (SafetensorError, OSError) as error:
         raise UserError(f"the model in {directory} is damaged ({error}): delete and recreate it") from error

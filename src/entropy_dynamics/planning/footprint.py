@@ -1,7 +1,8 @@
 """Size of a model, and memory of a GPU while it samples and while it trains, from the config alone.
 
 The two phases of training share a GPU: while the engine samples, the trainer's idle shards are beside its weights and
-KV cache; while the trainer computes, the engine sleeps and holds nothing (vLLM's sleep level 2).
+KV cache; while the trainer computes, vLLM sleeps and holds nothing (its sleep level 2), and the native engine keeps the
+weights of its replica.
 Sizes are in bytes. No torch here, since the workflow imports this when Snakemake parses it.
 """
 
@@ -140,7 +141,7 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
 
 
 def training_memory(config: StageConfig) -> dict[str, float]:
-    """Bytes per GPU at the peak of an update, with the engine asleep, by part."""
+    """Bytes per GPU at the peak of an update, by part."""
     shape, training = shape_of(config), config.training
     tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch alone
     compute = BYTES[training.precision]
@@ -158,7 +159,9 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     else:  # FSDP2 holds an unsharded fp32 gradient
         in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
     rollouts = training.prompts_per_step * training.group_size
+    replica = config.engine.name == "native" and config.hardware.ranks is not None  # else it samples from the policy
     return {
+        **({"engine weights": engine_weights(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),
         "gathered weights": compute * (root + 2 * block),  # the next block is gathered while one computes
         "gradients in flight": in_flight,

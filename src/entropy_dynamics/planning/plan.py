@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, known_experiments, load_experiment
@@ -27,6 +28,7 @@ from entropy_dynamics.planning.footprint import (
     parameters,
     ranks_of,
     shape_of,
+    shards_of,
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
 from entropy_dynamics.sampling.engines import find_engine
@@ -34,6 +36,8 @@ from entropy_dynamics.sampling.engines import find_engine
 ROLLOUT_TOKEN_BYTES = 70  # of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
+GPUS_PER_NODE = 8  # of the machines that `Job.on` compares
+SEVERAL_NODES = ("mpi", "tasks", "tasks_per_gpu", "slurm_extra")  # requested by jobs on several nodes only
 CPU_HOURS = 4.0  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
 
 
@@ -110,8 +114,9 @@ class Job:
         return self.gpus * self.hours
 
     def on(self, gpus: int) -> "Job":
-        """The same jobs with another number of GPUs each."""
-        return Job(self.stage, tuple(_changed(config, "hardware.ranks", gpus) for config in self.configs))
+        """The same jobs with another number of GPUs each, on as few machines as have them."""
+        on_nodes = [_changed(config, "hardware.nodes", math.ceil(gpus / GPUS_PER_NODE)) for config in self.configs]
+        return Job(self.stage, tuple(_changed(config, "hardware.ranks", gpus) for config in on_nodes))
 
     @property
     def calls(self) -> list[tuple[int, int]]:
@@ -190,8 +195,12 @@ def check_fits(plan: Plan) -> None:
         raise UserError(f"{job.label}{family} {problem}: {' or '.join(advice) or 'no single setting helps'}")
 
 
-def resources(config: StageConfig, stage: str) -> dict[str, int]:
-    """The resources that a rule requests: `gpu`, `mem_mb` of each host, and `runtime`, the time limit in minutes.
+def resources(config: StageConfig, stage: str) -> dict[str, Any]:
+    """The resources that a rule requests, by Snakemake's names.
+
+    Those of all nodes together: `gpu`; of each node: `threads` and `mem_mb`; the time limit in minutes: `runtime`.
+    Several nodes need SEVERAL_NODES besides: one task on each, and `mpi` to leave srun to the job's command
+    (distributed/launch.py).
 
     Args:
         config: of the job: with its model, and its method for `train` and `evaluate`.
@@ -209,7 +218,13 @@ def resources(config: StageConfig, stage: str) -> dict[str, int]:
         job = Job(stage, (config,))
         gpus, host, hours = job.gpus, job.host / hardware.nodes, plan.safety * job.hours
     minutes = 60 * min(hours, plan.max_job_hours)
-    return {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
+    needed = {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
+    nodes = 1 if stage in ("model", "theory") else hardware.nodes
+    needed |= {"nodes": nodes, "threads": config.threads * shards_of(config)}
+    if nodes == 1:
+        return needed
+    on_each = f"--gpus-per-node={gpus // nodes}" if gpus else ""
+    return needed | dict(zip(SEVERAL_NODES, ("srun", nodes, 0, on_each), strict=True))
 
 
 def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:

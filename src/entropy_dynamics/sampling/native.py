@@ -40,7 +40,7 @@ def open_engine(
     """See `open_sampler`."""
     kind = ReplicaSampler if with_training and model is None else NativeSampler
     return kind(
-        load_model(directory).to(ranks.device, getattr(torch, config.engine.dtype)) if model is None else model,
+        load_model(directory, config.engine.dtype).to(ranks.device) if model is None else model,
         end_token=tokenizer.eos_token_id,
         pad_token=pad_token(tokenizer),
         batch_size=config.sampling.batch_size,

@@ -100,7 +100,8 @@ class Checkpoints:
         Returns:
             The metrics of the steps done, and the method's state; both empty without a checkpoint.
         """
-        for path in reversed(self._steps()):
+        for name in reversed(self.ranks.on_main(lambda: [path.name for path in self._steps()])):
+            path = self.folder / name
             damage, record = self._read(path)
             if damage is None:
                 self._load(path, trained)
@@ -114,16 +115,10 @@ class Checkpoints:
 
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
         """The damage of a checkpoint, None if it has none, and its record."""
-        try:
-            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-            if record.pop("sha256") != fingerprint(record):
-                return f"{RECORD} was modified", record
-            files = record["files"]
-        except FileNotFoundError:
-            return f"{RECORD} is missing", {}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return f"{RECORD} cannot be read", {}
-        found = self._hashes(path)
+        damage, record = self.ranks.on_main(lambda: _read_record(path))
+        if damage is not None:
+            return damage, record
+        files, found = record["files"], self._hashes(path)
         for name in sorted(files.keys() | found.keys()):
             if name not in found:
                 return f"{name} is missing", record
@@ -139,10 +134,10 @@ class Checkpoints:
         to_disk: also flush each file to the disk.
         """
         own = {}
-        for file in self.ranks.share(sorted(file for file in path.iterdir() if file.name != RECORD and file.is_file())):
+        for name in self.ranks.share(self.ranks.on_main(lambda: _file_names(path))):
             if to_disk:
-                flush(file)
-            own[file.name] = sha256(file)
+                flush(path / name)
+            own[name] = sha256(path / name)
         return {name: digest for hashes in self.ranks.gather(own) for name, digest in hashes.items()}
 
     def others(self) -> list[Path]:
@@ -172,6 +167,24 @@ class Checkpoints:
     def _steps(self) -> list[Path]:
         found = [path for path in self.folder.glob("step*") if re.fullmatch(r"step\d+", path.name)]
         return sorted(found, key=lambda path: int(path.name.removeprefix("step")))
+
+
+def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """The damage of a checkpoint's record, None if it has none, and the record."""
+    try:
+        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+        if record.pop("sha256") != fingerprint(record):
+            return f"{RECORD} was modified", record
+        record["files"].keys()
+    except FileNotFoundError:
+        return f"{RECORD} is missing", {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{RECORD} cannot be read", {}
+    return None, record
+
+
+def _file_names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir() if file.name != RECORD and file.is_file())
 
 
 @contextmanager

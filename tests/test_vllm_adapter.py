@@ -1,0 +1,94 @@
+"""The adapter of vLLM around an engine that only records its calls, which needs no vLLM."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from entropy_dynamics.config import load_config
+from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.sampling import Prompt
+from entropy_dynamics.sampling.vllm import TESTED, VLLMSampler, _note_untested
+
+
+class FakeLLM:
+    def __init__(self, *_, **__):
+        text = SimpleNamespace(tie_word_embeddings=True, num_hidden_layers=1)
+        self.model_config = SimpleNamespace(hf_text_config=text, dtype=torch.float32)
+        self.calls = []
+
+    def sleep(self, level):
+        self.calls.append(("sleep", level))
+
+    def wake_up(self, tags):
+        self.calls.append(("wake_up", *tags))
+
+    def collective_rpc(self, name, kwargs):
+        self.calls.append((name, *(name for name, _ in kwargs["weights_iterator"])))
+
+    def apply_model(self, _):
+        return [torch.empty(0)]
+
+    def reset_prefix_cache(self):
+        self.calls.append(("reset_prefix_cache",))
+        return True
+
+    def generate(self, requests, *_, **__):
+        self.calls.append(("generate", len(requests)))
+        logprobs = SimpleNamespace(logprobs=[-0.5])
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1], finish_reason="stop", logprobs=logprobs)])]
+
+
+@pytest.fixture
+def start(shared_model, tokenizer, tmp_path, monkeypatch):
+    """`start(version)`: a sampler on a fake vLLM of that version."""
+    save_policy(shared_model, tokenizer, tmp_path)
+
+    def make(version=TESTED[-1]):
+        vllm = ModuleType("vllm")
+        vllm.LLM, vllm.SamplingParams, vllm.__version__ = FakeLLM, SimpleNamespace, version
+        monkeypatch.setitem(sys.modules, "vllm", vllm)
+        return VLLMSampler(tmp_path, config=load_config("rehearsal").engine, end_token=1, max_tokens=9, batch_size=1)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("version", "notes"),
+    [
+        (TESTED[-1], 0),
+        (f"{TESTED[-1]}+cpu", 0),
+        ("0.99.0", 1),
+        (f"{TESTED[-1]}rc1", 1),
+        ("dev", 1),  # a build from source
+    ],
+)
+def test_an_untested_version_is_noted_once(start, version, notes, capsys):
+    _note_untested.cache_clear()
+    for _ in range(2):
+        start(version)
+    line = f"note: vLLM is {version}; this adapter was tested with {', '.join(TESTED)}\n"
+    assert capsys.readouterr().err == line * notes
+
+
+def test_after_a_sleep_nothing_is_sampled_before_a_push(start):
+    """A sleep drops the weights and the cache; the cache is back only after the weights have arrived."""
+    sampler = start()
+    sampler.sleeps = True  # as on a GPU
+    engine, how = sampler._llm, {"samples": 1, "temperature": 1.0, "max_new_tokens": 2, "stream": "test"}
+    sampler.sleep()
+    sampler.sleep()
+    with pytest.raises(RuntimeError, match="after a sleep without a push"):
+        sampler.sample([Prompt("p", [3])], **how)
+    assert engine.calls == [("sleep", 2)]
+    sampler.push([("model.embed_tokens.weight", torch.zeros(2, 2))])
+    (rollout,) = sampler.sample([Prompt("p", [3])], **how)
+    assert (rollout.token_ids, rollout.logp) == ([1], [-0.5])
+    assert engine.calls[1:] == [
+        ("wake_up", "weights"),
+        ("reload_weights", "model.embed_tokens.weight", "lm_head.weight"),
+        ("reset_prefix_cache",),
+        ("wake_up", "kv_cache"),
+        ("generate", 1),
+    ]
