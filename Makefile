@@ -22,7 +22,7 @@ report: .venv/ready  ## only the page with all tables and figures, from results 
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
 
 test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
-	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
 test-long: .venv/ready  ## what takes minutes to an hour each: runs killed at 50 moments, long fuzzing (docs/reliability.md)
 	$(PYTEST) -m long -rs

@@ -33,9 +33,12 @@ from reference import even_sum, training_config
 ROOT = Path(__file__).parents[1]
 METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
 pytest_plugins = ["recorded_results", "fault_harness"]
+# Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
+LONGEST = ("ranks", "shapes", "gpu_check", "kills", "token_stats_triton", "nodes", "slurm", "time_limit", "disks")
 
 
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in [f"test_{name}" for name in LONGEST])
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):
