@@ -235,5 +235,8 @@ def truncate(path: Path) -> None:
 
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[len(content) * 3 // 4] ^= 1
+    position = len(content) * 3 // 4
+    while chr(content[position]).isdigit():  # another last digit may give the same float
+        position += 1
+    content[position] ^= 1
     path.write_bytes(content)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from socketserver import BaseRequestHandler, ForkingMixIn, UnixStreamServer
 
@@ -67,9 +68,8 @@ def serve(address: str) -> None:
     _load_torch(load_config("smoke"))
     import transformers
 
-    from entropy_dynamics import reporting  # noqa: F401
-    from entropy_dynamics.stages import evaluate, model, pass_rates, theory, train  # noqa: F401
-
+    for name in ("reporting", *(f"stages.{stage}" for stage in ("evaluate", "model", "pass_rates", "theory", "train"))):
+        import_module(f"entropy_dynamics.{name}")
     for name in ("Qwen2", "Qwen3", "Llama"):
         getattr(transformers, f"{name}ForCausalLM")
     with Server(address, Command) as server:

@@ -13,6 +13,9 @@ from entropy_dynamics.results.layout import Layout
 ROOT = Path(__file__).parents[1]
 SCALE = "laptop"
 SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
+EXPERIMENTS = {
+    name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
+}
 MODEL = "qwen2.5-7b-instruct"
 STEPS = 40
 LABELS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
@@ -16,6 +16,7 @@ from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
+    EXPERIMENTS,
     MODEL,
     ROOT,
     SCALE,
@@ -29,9 +30,6 @@ from synthetic_results import (
     write_models,
 )
 
-EXPERIMENTS = {
-    name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
-}
 FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.kind != "scores"]
 
 

@@ -169,11 +169,11 @@ def _slept(case):
     ("seconds", "outcomes", "left_out"),
     [
         ((0.1, 600, 0.1), ["slept", "timed_out"], 1),  # killed at the end of the budget, which is not its fault
-        ((2, 2, 0.1), ["slept"], 2),  # a second one of two seconds would not end in time
+        ((3.5, 3.5, 0.1), ["slept"], 2),  # a second one of 3.5 seconds would not end in time
     ],
 )
 def test_a_case_starts_if_there_is_time_and_is_killed_when_it_is_over(gpu_check, tmp_path, seconds, outcomes, left_out):
-    check = gpu_check.Check("any", tmp_path, tmp_path, 3 / 60, 1, True)
+    check = gpu_check.Check("any", tmp_path, tmp_path, 6 / 60, 1, True)
     check.start_time = time.monotonic()
     found = check.measure(_slept, [{"seconds": each} for each in seconds])
     assert [next(key for key in case if key != "seconds") for case in found] == outcomes
@@ -191,6 +191,7 @@ def test_kernels_that_are_not_used_are_recorded_with_the_warning(gpu_check, monk
     assert in_use == {"triton": False, "warnings": ["no Triton kernels: out of resources"]}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
 @pytest.mark.parametrize("program", ["tests/rank_program.py", "benchmarks/gpu_check_training.py"])
 def test_ranks_that_tests_start_end_with_a_killed_pytest(tmp_path, program):

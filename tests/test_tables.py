@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import (
+    EXPERIMENTS,
     MODEL,
     ROOT,
     SCALE,
@@ -26,9 +27,6 @@ from synthetic_results import (
     write_models,
 )
 
-EXPERIMENTS = {
-    name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
-}
 TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.kind == "scores"]
 
 

@@ -17,7 +17,7 @@ from fault_harness import differences, kill_when_there
 STEPS = 12
 
 
-@pytest.mark.parametrize("ranks", ["null", 2])
+@pytest.mark.parametrize("ranks", ["null", pytest.param(2, marks=pytest.mark.long)])
 def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, monkeypatch, capfd, ranks):
     """By SIGKILL, which loses the steps since the last checkpoint, then by SIGURG, at which it writes one.
 

@@ -14,7 +14,7 @@ from entropy_dynamics.config import (
     select_scale,
     split_method,
 )
-from entropy_dynamics.planning.plan import SEVERAL_NODES, resources
+from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
@@ -98,8 +98,8 @@ def needs(stage, model=None):
 
 def needs_of_ranks(stage, model=None):
     """The same for a stage on ranks, with what its jobs on several nodes need besides."""
-    nodes = {name: of_job(name, stage, model) for name in ("nodes", *SEVERAL_NODES)}
-    return needs(stage, model) | nodes
+    names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
+    return needs(stage, model) | {name: of_job(name, stage, model) for name in names}
 
 
 def inputs_of(name):

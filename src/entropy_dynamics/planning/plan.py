@@ -37,7 +37,6 @@ ROLLOUT_TOKEN_BYTES = 70  # of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
 GPUS_PER_NODE = 8  # of the machines that `Job.on` compares
-SEVERAL_NODES = ("mpi", "tasks", "tasks_per_gpu", "slurm_extra")  # requested by jobs on several nodes only
 CPU_HOURS = 4.0  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
 
 
@@ -199,7 +198,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     """The resources that a rule requests, by Snakemake's names.
 
     Those of all nodes together: `gpu`; of each node: `threads` and `mem_mb`; the time limit in minutes: `runtime`.
-    Several nodes need SEVERAL_NODES besides: one task on each, and `mpi` to leave srun to the job's command
+    Only a job on several nodes has the others: they give each node one task, and `mpi` leaves srun to the job's command
     (distributed/launch.py).
 
     Args:
@@ -224,7 +223,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     if nodes == 1:
         return needed
     on_each = f"--gpus-per-node={gpus // nodes}" if gpus else ""
-    return needed | dict(zip(SEVERAL_NODES, ("srun", nodes, 0, on_each), strict=True))
+    return needed | {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0, "slurm_extra": on_each}
 
 
 def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:

@@ -47,7 +47,7 @@ def open_sampler(
     module = import_module(find_engine(config.engine.name))
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
-        yield SharedSampler(engine, ranks)
+        yield engine if ranks.size == 1 else SharedSampler(engine, ranks)
         ranks.barrier()  # an engine's shutdown may destroy the process group, which all ranks must be done with
     finally:
         engine.close()
@@ -73,9 +73,6 @@ class SharedSampler(Sampler):
 
 def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
     """The rollouts of all ranks. Their tokens travel as flat tensors, since JSON takes a second for a batch of them."""
-    if ranks.size == 1:
-        yield from rollouts
-        return
     import torch  # not above: the command line imports this module
 
     records = [(one.problem_id, one.sample, one.finish_reason, len(one.token_ids)) for one in rollouts]

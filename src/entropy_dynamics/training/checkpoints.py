@@ -175,7 +175,7 @@ def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         if record.pop("sha256") != fingerprint(record):
             return f"{RECORD} was modified", record
-        record["files"].keys()
+        record["files"].keys()  # a record without them is damaged
     except FileNotFoundError:
         return f"{RECORD} is missing", {}
     except (ValueError, KeyError, TypeError, AttributeError):
