@@ -88,14 +88,14 @@ def test_an_expression_has_the_value_of_its_tree(tree, data):
 
 
 def test_grades_agree_with_brute_force():
-    """Of all expressions of 1, 2, 4 and 4 exactly those are correct that have the value and use what is given."""
+    """Of all expressions of 1, 2, 4 and 4 exactly those are correct that have the value and use all that is given."""
     expressions = all_expressions((1, 2, 4, 4))
     assert len(expressions) > 4000  # 5 shapes x 4!/2 orders x 4^3 operations = 3840 use all four
     correct = {}
-    for given_numbers, target in (((2, 4, 4), 6), ((1, 4, 4), 5), ((1, 2, 4), 2), ((1, 2, 4, 4), 3)):
+    for given_numbers, target in (((2, 4, 4), 6), ((1, 4, 4), 7), ((1, 2, 4), 2), ((1, 2, 4, 4), 3)):
         text = f"{','.join(map(str, given_numbers))}={target}"
         for expression, (value, used) in list(expressions.items())[:: 7 if len(given_numbers) == 4 else 1]:
-            expected = value == target and used <= Counter(given_numbers)
+            expected = value == target and used == Counter(given_numbers)
             assert grade(f"\\boxed{{{expression}}}", text).correct is expected, (expression, text)
             correct[text] = correct.get(text, 0) + expected
     assert min(correct.values()) > 0
@@ -109,7 +109,7 @@ def test_grades_agree_with_brute_force():
         (r"\boxed{3*(5+3)}", False, "3*(5+3)"),  # 3 twice
         (r"\boxed{24}", False, "24"),  # not given
         (r"\boxed{4*6}", False, "4*6"),
-        (r"\boxed{25-7}", False, "25-7"),
+        (r"\boxed{25-7+3*(7-5)}", False, "25-7+3*(7-5)"),  # 7 twice
         (r"\boxed{25-(5+3-7)} or \boxed{1}", False, "1"),  # the last box counts
         (r"\boxed{25-(5+3-7)=24}", False, None),
         (r"So \boxed{x: 25-(5+3-7)}", False, None),
@@ -124,6 +124,11 @@ def test_hand_worked_grades(response, correct, answer):
     assert (found.formatted, found.truncated) == (answer is not None, False)
     cut_off = grade(response, "3,5,7,25=24", "length")
     assert (cut_off.correct, cut_off.formatted, cut_off.truncated) == (correct, False, True)
+
+
+def test_every_number_is_used():
+    assert grade(r"\boxed{1*3*8}", "1,3,8=24").correct
+    assert not grade(r"\boxed{3*8}", "1,3,8=24").correct
 
 
 @pytest.mark.parametrize(("value", "answer"), [(24, "24"), ("24", "24"), (24.0, "24"), (r"\text{24}", "24")])

@@ -1,7 +1,8 @@
-r"""Countdown: reach a target from given numbers, each used at most once, with + - * / and parentheses.
+r"""Countdown: reach a target from given numbers, each used exactly once, with + - * / and parentheses.
 
-A problem reads "3,5,7,25=24": the numbers, then the target. Any expression with that value is a correct answer, such as
-`\boxed{25-(5+3-7)}`. It is evaluated in exact fractions; intermediate results may be negative or fractions.
+A problem reads "3,5,7,25=24": the numbers, then the target. An expression of all of them with that value is a
+correct answer, such as `\boxed{25-(5+3-7)}`, by the rule of TinyZero. It is evaluated in exact fractions; intermediate
+results may be negative or fractions.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ from entropy_dynamics.tasks.integers import read_integer
 class Countdown(Task):
     name = "countdown"
     instruction = (
-        "Combine the numbers before the equals sign, each at most once, with + - * / and parentheses so that they give "
+        "Combine the numbers before the equals sign, each exactly once, with + - * / and parentheses so that they give "
         r"the number after it. Please reason step by step, and put the final expression within \boxed{}."
     )
     generated = CountdownSet
@@ -40,7 +41,7 @@ class Countdown(Task):
         if expression is None:
             return False
         numbers, target = parse_problem(problem.text)
-        return expression.value == target and expression.numbers <= numbers
+        return expression.value == target and expression.numbers == numbers
 
     def key(self, text: str) -> str:
         """The order of the numbers makes no difference."""

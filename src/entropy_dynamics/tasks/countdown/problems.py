@@ -85,7 +85,7 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
     while misses < PATIENCE:
         count = int(rng.integers(rules.numbers[0], rules.numbers[1], endpoint=True))
         numbers = rng.integers(rules.values[0], rules.values[1], size=count, endpoint=True).tolist()
-        reached = reachable(tuple(sorted(numbers)), rules.operations, rules.largest) - set(numbers)
+        reached = reachable(tuple(sorted(numbers)), rules.operations, rules.largest)
         targets = sorted(target for target in reached if rules.targets[0] <= target <= rules.targets[1])
         text = f"{','.join(map(str, numbers))}={targets[rng.integers(len(targets))]}" if targets else ""
         if text and canonical(text) not in excluded:
@@ -115,9 +115,8 @@ def moves(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Move, .
 
 @lru_cache(maxsize=1 << 16)
 def reachable(pool: tuple[int, ...], operations: str, largest: int) -> frozenset[int]:
-    """Results of one or more moves from a pool in ascending order."""
-    found = set()
-    for move in moves(pool, operations, largest):
-        found.add(move.result)
-        found |= reachable(move.pool, operations, largest)
-    return frozenset(found)
+    """Values of expressions that use all numbers of a pool in ascending order."""
+    if len(pool) == 1:
+        return frozenset(pool)
+    found = (reachable(move.pool, operations, largest) for move in moves(pool, operations, largest))
+    return frozenset().union(*found)

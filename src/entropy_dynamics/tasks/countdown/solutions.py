@@ -79,7 +79,7 @@ class CountdownSolutions(Rules, Solutions):
         while choices := moves(tuple(number for number, _ in pool), self.operations, self.largest):
             if solved:
                 rules = self.operations, self.largest
-                leading = [move for move in choices if target == move.result or target in reachable(move.pool, *rules)]
+                leading = [move for move in choices if target in reachable(move.pool, *rules)]
                 choices = tuple(leading) or choices  # a sloppy result may have lost the target
             cumulated = np.cumsum([self.habits.weights.get(move.operation, 1.0) for move in choices])
             move = choices[np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right")]
@@ -89,10 +89,8 @@ class CountdownSolutions(Rules, Solutions):
                 result = max(1, result + int(rng.choice(MISTAKES)))
             lines += f"{a}{move.operation}{b}={result}\n"
             expression = f"{_operand(left)}{move.operation}{_operand(right)}"
-            if result == target:
-                return lines, expression, True
             pool = sorted([*pool, (result, expression)])
-        return lines, expression, False
+        return lines, expression, [value for value, _ in pool] == [target]
 
 
 def _operand(expression: str) -> str:
