@@ -1,5 +1,7 @@
 """Figures of what each strength of a method buys: entropy and scores over its parameter."""
 
+import textwrap
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,7 +20,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     """One row of panels per swept method, a line per model; ringed: the chosen value, horizontal: the baseline."""
     frame = strength_frame(experiment, results)
     swept = list(frame.loc[frame["value"].notna(), "method"].unique())
-    figure = Figure(figsize=(WIDTH, 0.75 + 1.05 * len(swept)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
     axes = figure.subplots(len(swept), len(PANELS), squeeze=False)
     looks = dict(zip(experiment.models, CYCLE, strict=False))
     for row, method in zip(axes, swept, strict=True):
@@ -27,16 +29,19 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
             for model, look in looks.items():
                 baseline = frame[(frame["model"] == model) & (frame["run"] == experiment.spec.baseline)]
                 _draw_line(ax, own[own["model"] == model].sort_values("value"), baseline, column, look)
+            shown = pd.concat([own[column], frame.loc[frame["run"] == experiment.spec.baseline, column]])
+            margin = 0.5 * (shown.max() - shown.min()) or 0.5
+            ax.set_ylim(shown.min() - margin, shown.max() + margin)  # intervals of two seeds would flatten the curves
             if ax in axes[0]:
                 ax.set_title(title)
-        row[0].set_ylabel(pretty(results.method_label(method)))
+        row[0].set_ylabel(textwrap.fill(pretty(results.method_label(method)), 16))
         row[1].set_xlabel(pretty(own["parameter"].iloc[0].replace("_", " ")))
     models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in looks.items()]
-    figure.legend(handles=models, loc="outside upper center", ncols=min(2, len(models)), **LINE_LEGEND)
+    figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
     chosen = "ring: highest Pass@k averaged over log k; dashed line: " + pretty(
         results.method_label(experiment.spec.baseline)
     )
-    whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals"
+    whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
     sets = f"scores on {', '.join(experiment.evaluations)}{whiskers}"
     add_footer(figure, [*what_ran(experiment, results), sets, chosen])
     return figure, frame
