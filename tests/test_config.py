@@ -49,6 +49,7 @@ def message_of(configs, *arguments, **named) -> str:
 def test_merge_order(configs):
     """base <- laptop <- mine <- model <- method <- --set: the same key, set in one more file each time."""
     layers = ["base", "scale/laptop", "scale/mine", f"model/{MODEL}", "method/grpo"]
+    samples = load_config("laptop", configs=configs).evaluation.samples
     for number, name in enumerate(layers, start=1):
         path = configs / f"{name}.yaml"
         content = yaml.safe_load(path.read_text())
@@ -56,7 +57,7 @@ def test_merge_order(configs):
         path.write_text(yaml.safe_dump(content))
         config = load_config("mine", MODEL, "grpo", configs=configs)
         assert config.evaluation.temperature == number + 0.5
-        assert config.evaluation.samples == {"aime24": 32, "aime25": 32, "dapo500": 8}  # other keys are kept
+        assert config.evaluation.samples == samples  # other keys are kept
     entries = ["evaluation.temperature=9", "evaluation.temperature=8"]
     assert load_config("mine", MODEL, "grpo", entries, configs).evaluation.temperature == 8
 
@@ -246,7 +247,7 @@ def test_keys_of_the_machine_exist():
         ("evaluation.samples.aime24=0", "evaluation.samples.aime24 is 0; it should be greater than 0"),
         ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
         ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
-        ("data.train.terms=[5, 2]", "data.train.terms: [5, 2] should be [min, max]"),
+        ("data.train.numbers=[5, 2]", "data.train.numbers: [5, 2] should be [min, max]"),
         (f"toy_models[{MODEL}].heads=3", "heads x head_size is 3 x 32; it should be hidden_size = 64"),
         ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
         ("hardware.ranks=3", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
