@@ -26,7 +26,11 @@ PAUSE = 0.05  # seconds between two looks for a checkpoint
 KILLED = (MODEL, "grpo", 0)
 TINY = [
     *("hardware.device=cpu", "data.train.size=24", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-    *("data.evaluation.dapo500.size=4", "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}"),
+    *(
+        "data.evaluation.dapo500.size=4",
+        "data.evaluation.validation.size=2",
+        "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}",
+    ),
     *("pass_rates.samples=2", "pass_rates.low=null", "pass_rates.high=null", "sampling.max_new_tokens=12"),
     *("training.steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=1"),
     *("training.validation_problems=2", "training.validation_samples=1"),

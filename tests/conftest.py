@@ -86,7 +86,11 @@ class SmallResults:
 def prepared_results(tmp_path_factory) -> SmallResults:
     settings = (
         *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-        *("data.evaluation.dapo500.size=2", f"toy_models[{SmallResults.model}].warm_start.steps=1"),
+        *(
+            "data.evaluation.dapo500.size=2",
+            "data.evaluation.validation.size=2",
+            f"toy_models[{SmallResults.model}].warm_start.steps=1",
+        ),
         *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
         *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
         *("training.validation_problems=1", "training.validation_samples=2"),

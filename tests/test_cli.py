@@ -22,9 +22,10 @@ from entropy_dynamics.tasks.files import load_problems, write_problems
 
 MODEL = "qwen2.5-7b-instruct"
 SHARED = ROOT.parent / "shared" / "data"
+SETS = ("aime24", "aime25", "dapo500", "validation")
 SMALL = [
     *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
-    *("data.evaluation.dapo500.size=4", f"toy_models[{MODEL}].warm_start.steps=2"),
+    *("data.evaluation.dapo500.size=4", "data.evaluation.validation.size=2", f"toy_models[{MODEL}].warm_start.steps=2"),
     *("sampling.max_new_tokens=8", "training.steps=2", "training.prompts_per_step=3", "training.group_size=4"),
     *("training.validation_problems=2", "training.validation_samples=2", "training.validation_every=1"),
     *("training.entropy_change_every=1", "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}"),
@@ -86,10 +87,11 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     code, out, _ = run("problems")
     assert code == 0
     assert out.splitlines() == [
-        "train: 20 problems",
+        "train: 18 problems",
         "aime24: 3 problems",
         "aime25: 3 problems",
         "dapo500: 4 problems split off train",
+        "validation: 2 problems split off train",
     ]
     assert run("model", "--model", MODEL)[0] == 0
     facts = json.loads((layout.model(MODEL) / "model.json").read_text())
@@ -97,7 +99,7 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     assert facts["parameters"] == sum(one.numel() for one in load_policy(layout.model(MODEL))[0].parameters())
     assert facts["weights_sha256"] == {"model.safetensors": sha256(layout.model(MODEL) / "model.safetensors")}
 
-    assert_one_line(run("pass_rates"), "the pass-rate filter keeps none of 20 problems", "widen pass_rates.low")
+    assert_one_line(run("pass_rates"), "the pass-rate filter keeps none of 18 problems", "widen pass_rates.low")
     assert not layout.pass_rates.exists()
     assert_one_line(run(*TRAIN), f"no file {layout.pass_rates}: measure the pass rates first")
     keep(layout, 6)
@@ -127,9 +129,7 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")
     samples = layout.evaluation(MODEL, "clip_b@mu=0.5", 3)
     by_training = {path.name: path.read_bytes() for path in samples.iterdir()}
-    assert sorted(by_training) == [
-        f"{name}.{end}" for name in ("aime24", "aime25", "dapo500") for end in ("parquet", "provenance.json")
-    ]
+    assert sorted(by_training) == [f"{name}.{end}" for name in SETS for end in ("parquet", "provenance.json")]
     shutil.rmtree(samples)
     assert run(*evaluate)[0] == 0
     assert {path.name: path.read_bytes() for path in samples.iterdir()} == by_training
@@ -138,10 +138,10 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
 
 
 def test_a_toy_model_beside_problems_from_files(run, layout, tmp_path):
-    """The warm start leaves out the sums among them, and does not trip over the rest."""
-    texts = ["Find $x$ if $x + 1 = 2$.", "1+2+3", "4+5+6", "7+8"]
+    """The warm start leaves out the problems of its task among them, and does not trip over the rest."""
+    texts = ["Find $x$ if $x + 1 = 2$.", "1,2,3=6", "4,5,6=3", "7,8,9=6", "1+2+3"]
     rows = [json.dumps({"id": number, "problem": text, "answer": 1}) for number, text in enumerate(texts)]
-    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", "aime24", "aime25", "dapo500")}
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", *SETS)}
     for row, file in zip(rows, files.values(), strict=True):
         file.write_text(row + "\n")
     sets = [part for name in list(files)[1:] for part in ("--evaluation", f"{name}={files[name]}")]
@@ -164,7 +164,7 @@ def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, 
 
     kept = keep(layout, 5)
     trained = {problem.id: problem.answer for problem in load_problems(layout.problems("train")) if problem.id in kept}
-    write_problems(layout.problems("dapo500"), [Problem(name, "9+9+9", "27", "arithmetic") for name in trained])
+    write_problems(layout.problems("validation"), [Problem(name, "9,9,9=27", "27", "countdown") for name in trained])
     graders = []
     original = run_module.make_grader
 

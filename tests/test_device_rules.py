@@ -116,7 +116,7 @@ def test_bf16_and_an_engine_of_its_own(trainer_on, make_model, tokenizer):
 MODEL = "qwen2.5-7b-instruct"
 SMALL = [
     *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-    *("data.evaluation.dapo500.size=2", f"toy_models[{MODEL}].warm_start.steps=1"),
+    *("data.evaluation.dapo500.size=2", "data.evaluation.validation.size=2", f"toy_models[{MODEL}].warm_start.steps=1"),
     *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
     *("training.steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=1"),
     *("training.validation_problems=1", "training.validation_samples=2"),
