@@ -17,6 +17,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.stages.pass_rates import filter_by_rate
 from entropy_dynamics.stages.problems import build_problem_sets
+from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.verification import chain
 from synthetic_results import MODEL, ROOT, model_facts, write_logit_steps, write_metrics
@@ -24,6 +25,8 @@ from synthetic_results import MODEL, ROOT, model_facts, write_logit_steps, write
 SCALE = "smoke"
 RESULTS = Path("results") / SCALE
 LAYOUT = Layout(RESULTS)
+SOLUTIONS = load_config(SCALE).toy_models[MODEL].warm_start.solutions
+CAREFUL = {"solved": 1.0, "sloppy": 0.0, "rambling": 0.0}
 GIT = {"commit": "1234567890" * 4, "changed": False}
 TABLE = [f"tables/table1.{suffix}" for suffix in ("csv", "html", "md", "tex")]
 GRPO, CLIP_B, CLIP_V = (LAYOUT.run(MODEL, method, 0) for method in ("grpo", "clip_b", "clip_v"))
@@ -53,7 +56,7 @@ def write_run(run: Run) -> None:
     write_metrics(RESULTS, run, steps=4)
     write_text(folder / "config.yaml", to_yaml(load_config(SCALE, run.model, run.method)))
     inputs = [LAYOUT.model(run.model) / "model.json", LAYOUT.pass_rates]
-    inputs += [LAYOUT.problems("train"), LAYOUT.problems("dapo500")]
+    inputs += [LAYOUT.problems("train"), LAYOUT.problems("validation")]
     outputs = [folder / name for name in ("metrics.parquet", "config.yaml", "policy/model.json")]
     own = {"model": run.model, "method": run.method, "seed": run.seed}
     write_json(folder / "provenance.json", record(inputs, outputs, folder, **own))
@@ -63,13 +66,14 @@ def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None
     """About half of the answers are correct, one in ten is missing because its response was cut off."""
     problems = load_problems(LAYOUT.problems(dataset))
     rng = np.random.default_rng([*f"{run}{dataset}".encode()])
-    expected = np.repeat([int(problem.answer) for problem in problems], k)
-    answer = pd.Series(expected + rng.integers(0, 2, len(expected))).astype(str).mask(rng.random(len(expected)) < 0.1)
+    solved = SOLUTIONS.model_copy(update={"habits": SOLUTIONS.habits.model_copy(update=CAREFUL)})
+    expected = np.repeat([COUNTDOWN.extract(solved.solve(problem.text, rng)[0]) for problem in problems], k)
+    answer = pd.Series(expected).where(rng.random(len(expected)) < 0.5, "1-1").mask(rng.random(len(expected)) < 0.1)
     frame = pd.DataFrame(
         {
             "problem_id": np.repeat([problem.id for problem in problems], k),
             "sample": np.tile(np.arange(k), len(problems)),
-            "correct": (answer == expected.astype(str)).to_numpy(bool),
+            "correct": (answer == expected).to_numpy(bool),
             "formatted": answer.notna(),
             "answer": answer.astype("str"),
             "finish_reason": np.where(answer.isna(), "length", "stop"),

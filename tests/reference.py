@@ -36,6 +36,7 @@ def training_config(**changes) -> TrainingConfig:
         "single_forward_tokens": SINGLE_FORWARD,
         "entropy_change_every": 1,
         "validation_every": 0,
+        "validation_set": "dapo500",
         "validation_problems": 1,
         "validation_samples": 1,
         "optimizer": optimizer,

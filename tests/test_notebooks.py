@@ -37,7 +37,8 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     """Two steps of GRPO and of a Clip_B that drops many tokens, on an untrained model of one layer."""
     layout = Layout.of("smoke", tmp_path)
     write_problems(layout.problems("train"), problems[:8])
-    write_problems(layout.problems("dapo500"), problems[8:])
+    for name in ("aime24", "aime25", "dapo500", "validation"):
+        write_problems(layout.problems(name), problems[8:])
     pd.DataFrame({"problem_id": [one.id for one in problems[:8]], "kept": True}).to_parquet(layout.pass_rates)
     save_policy(make_model(), tokenizer, layout.model(MODEL))
     write_json(layout.model(MODEL) / "model.json", {"name": MODEL})

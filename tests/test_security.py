@@ -82,7 +82,7 @@ for stage in stages:
 
 SMALL = [
     *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
-    *("data.evaluation.dapo500.size=4", f"toy_models[{MODEL}].warm_start.steps=2"),
+    *("data.evaluation.dapo500.size=4", "data.evaluation.validation.size=2", f"toy_models[{MODEL}].warm_start.steps=2"),
     *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2"),
     *("sampling.max_new_tokens=8", "training.steps=2", "training.prompts_per_step=3", "training.group_size=4"),
     *("training.validation_problems=2", "training.validation_samples=2", "training.checkpoint_every=1"),

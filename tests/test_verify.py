@@ -34,6 +34,8 @@ from recorded_results import (
 )
 from synthetic_results import MODEL
 
+SETS = ("aime24", "aime25", "dapo500", "validation")
+
 # Sound results
 
 
@@ -43,9 +45,9 @@ def test_untouched_results_are_sound_and_stay_untouched(verify):
     code, findings, summary = verify("--scale", SCALE)
     assert (code, findings) == (0, {})
     assert summary.endswith("nothing wrong")
-    for part in ("4 problem sets", "1 models", "200 pass rates", "3 runs", "12 evaluations", "1 tables", "2 figures"):
+    for part in ("5 problem sets", "1 models", "180 pass rates", "3 runs", "16 evaluations", "1 tables", "2 figures"):
         assert f" {part}" in summary
-    assert f" {4 * (2 * 10 * 4 + 40 * 2)} samples" in summary
+    assert f" {4 * (2 * 10 * 4 + 40 * 2 + 20 * 2)} samples" in summary
     assert f" {4 * 3 * 2} scores" in summary  # four rows: avg and pass of three sets
     assert hashes() == before
 
@@ -103,7 +105,7 @@ def test_a_rebuilt_model(verify):
     edit_json(MODEL_JSON, lambda facts: facts.update(parameters=5))
     _, findings, _ = verify()
     made = [short(LAYOUT.run(MODEL, method, 0)) for method in ("clip_b", "clip_v", "grpo")]
-    made += [short(LAYOUT.evaluation(MODEL, "base", 0) / f"{name}.parquet") for name in ("aime24", "aime25", "dapo500")]
+    made += [short(LAYOUT.evaluation(MODEL, "base", 0) / f"{name}.parquet") for name in SETS]
     stale = {where for what, where in findings if what == "stale"}
     assert stale == {*made, "data/pass_rates.parquet", *TABLE}  # the table says what ran
 
@@ -123,11 +125,11 @@ def test_wrong_code_of_the_tables(verify, monkeypatch):
 
 @pytest.mark.usefixtures("project")
 def test_a_config_edited_after_the_run(verify):
-    edit(Path("configs/method/clip_b.yaml"), "{mu: 1.6}", "{mu: 1.7}")
+    edit(Path("configs/method/clip_b.yaml"), "{mu: 2.0}", "{mu: 2.1}")
     code, findings, _ = verify()
     assert code == 1
-    files = [AIME24.with_name(f"{name}.provenance.json") for name in ("aime24", "aime25", "dapo500")]
-    fact = "method.params.mu was 1.6, is now 1.7"
+    files = [AIME24.with_name(f"{name}.provenance.json") for name in SETS]
+    fact = "method.params.mu was 2.0, is now 2.1"
     assert findings == {("different config", short(file)): fact for file in [*files, CLIP_B / "config.yaml"]}
 
 
@@ -144,14 +146,14 @@ def test_the_config_beside_a_run(verify):
 def test_overrides_count_as_config(verify):
     settings = [
         *("training.steps=9", "evaluation.temperature=0.9", "pass_rates.low=0.3"),
-        *(f"toy_models[{MODEL}].warm_start.steps=9", "data.evaluation.aime24.terms=[3, 4]"),
+        *(f"toy_models[{MODEL}].warm_start.steps=9", "data.evaluation.aime24.numbers=[3, 4]"),
     ]
     _, findings, _ = verify("results/smoke", *(part for one in settings for part in ("--set", one)))
     assert {what for what, _ in findings} == {"different config"}
     named = {where: facts for (_, where), facts in findings.items()}
-    assert len(named) == 3 + 12 + 3  # runs, evaluations, the record of the pass rates, and:
+    assert len(named) == 3 + 16 + 3  # runs, evaluations, the record of the pass rates, and:
     assert "warm_start.steps was 250, is now 9" in named[f"models/{MODEL}/model.json"]
-    assert "terms was [7, 8], is now [3, 4]" in named["data/aime24.parquet"]
+    assert "numbers was [4, 4], is now [3, 4]" in named["data/aime24.parquet"]
 
 
 @pytest.mark.usefixtures("project")
@@ -176,7 +178,7 @@ def test_problems_from_the_hub(verify):
     settings = [part for one in settings for part in ("--set", one)]
     entry = {"source": "hub", **place, "subset": None, "split": "train", "rows": 10}
     edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].update(entry))
-    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].pop("terms"))
+    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].pop("numbers"))
     different = [where for what, where in verify("results/smoke", *settings)[1] if what == "different config"]
     assert [where for where in different if where.startswith("data/aime24")] == []
     edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].update(revision="b2" * 20))

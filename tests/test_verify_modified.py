@@ -76,7 +76,7 @@ def test_impossible_rows_although_their_hash_is_right(verify):
         (flip("formatted"), "formatted is"),
         (lambda frame: frame.assign(correct="yes"), "correct is yes"),
     ]
-    files = [path for path in sorted(RESULTS.glob("evaluations/*/*/*/*.parquet")) if path.stem != "dapo500"]
+    files = [path for path in sorted(RESULTS.glob("evaluations/*/*/*/*.parquet")) if path.stem.startswith("aime")]
     for (change, _), file in zip(changes, files, strict=False):
         edit_rows(file, change, rehash=True)
     code, findings, _ = verify()
