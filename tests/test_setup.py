@@ -101,3 +101,11 @@ def test_everything_locked_is_a_pin_with_hashes_from_no_particular_place():
             assert hashes
             assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in hashes), name
     assert not re.search(r"://|--(index|extra|find|trusted)", LOCK.read_text())
+
+
+def test_the_version_is_the_same_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    latest = re.search(
+        r"^## (?:\[Unreleased\] – |\[)(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert PROJECT["version"] == citation == latest[1]

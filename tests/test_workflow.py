@@ -1,20 +1,16 @@
 """The workflow as a user runs it: the whole smoke scale in a copy of the project, and what reruns after a change."""
 
 import json
-import logging
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file
-from snakemake_interface_logger_plugins.common import LogEvent
 
 from entropy_dynamics.cli import main
 from project_copy import copy_project, snakemake
-from snakemake_logger_plugin_progress import LogHandler
 
 MODEL = "qwen2.5-7b-instruct"
 
@@ -64,6 +60,19 @@ def test_every_claim_gets_a_verdict_and_one_seed_is_inconclusive(results):
     for name in ("avg_gain_clip_b", "pass_gain_clip_v", "ppo_gain_clip_b"):
         assert by_id[name]["verdict"] == "inconclusive"
         assert by_id[name]["reason"].startswith("one seed of ")
+
+
+def test_table1_and_its_figures_come_first_and_each_table_follows_its_runs(results):
+    jobs = [json.loads(line) for line in (results / "logs/jobs.jsonl").read_text().splitlines()]
+    rules = [job["rule"] for job in jobs]
+    assert rules.count("train") == len(list(results.glob("runs/*/*/seed*/metrics.parquet")))
+    assert all(job["seconds"] > 0 for job in jobs)
+    # Finished in the order of their priority, but for the run that the other core was at.
+    before = [rules[: rules.index(name)].count("train") for name in ("table1", "figure6", "figure1")]
+    assert before[0] <= 6 + 2
+    assert before == sorted(before)
+    assert before[2] <= 6 + 8 + 2
+    assert "train" in rules[rules.index("figure1") :]
 
 
 def test_table1_agrees_with_the_samples(results):
@@ -183,26 +192,3 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
     assert run.returncode != 0
     assert message in run.stdout + run.stderr
     assert not (project / "results").exists()
-
-
-def test_the_progress_log_counts_runs_and_estimates_the_time_left(capsys, monkeypatch):
-    clock = iter([0, 60, 60, 180])  # pass_rates takes one minute, the first of three runs two
-    monkeypatch.setattr("snakemake_logger_plugin_progress.time.monotonic", lambda: next(clock))
-    log = LogHandler(SimpleNamespace(quiet=None, dryrun=False), None)
-
-    def emit(event, level=logging.INFO, message="", **more):
-        log.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
-
-    emit(LogEvent.RUN_INFO, stats={"pass_rates": 1, "train": 3, "total": 4})
-    emit(LogEvent.JOB_INFO, jobid=1, rule_name="pass_rates", wildcards={})
-    emit(LogEvent.JOB_FINISHED, job_id=1)
-    emit(LogEvent.JOB_INFO, jobid=2, rule_name="train", wildcards={"model": "m", "method": "grpo", "seed": "0"})
-    emit(LogEvent.SHELLCMD, message="not shown")
-    emit(LogEvent.JOB_FINISHED, job_id=2)
-    emit(None, logging.WARNING, "a warning")
-    assert capsys.readouterr().err.splitlines() == [
-        "4 jobs, 3 of them training runs",
-        "pass_rates  3 min left",
-        "train m grpo 0  run 1 of 3  4 min left",
-        "a warning",
-    ]

@@ -118,6 +118,13 @@ def _parser() -> argparse.ArgumentParser:
     compare.set_defaults(run=_compare)
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
 
+    archive = stages.add_parser("archive", help=(about := "Write results into a zip file, as an RO-Crate."))
+    archive.description = about
+    archive.set_defaults(run=_archive)
+    archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
+    archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
+    archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
+
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
     verify = stage("verify", _verify, "Check results against their hashes, their samples and the configs.")
@@ -282,6 +289,13 @@ def _compare(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.comparison import write_comparison
 
     print(write_comparison(*options.runs), end="")
+
+
+def _archive(options: argparse.Namespace) -> None:
+    from entropy_dynamics.results.archive import write_archive
+
+    target = options.out or options.folder.with_name(f"{options.folder.name}.zip")
+    print(write_archive(Layout(options.folder), target, options.policies))
 
 
 def _prompt(options: argparse.Namespace) -> None:

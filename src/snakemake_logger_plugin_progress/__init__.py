@@ -1,19 +1,64 @@
-"""A short log of Snakemake: one line per finished job, with the number of training runs done and the time left.
+"""A short log of Snakemake: one line per finished job, with the time left, and one for every table that is ready.
 
 Chosen by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs appear as Snakemake formats
-them; a dry run shows everything.
+them; a dry run shows everything. Once the Snakefile has called `expect`, the time of each job is recorded too.
 """
 
+import json
 import logging
+import os
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 COUNTED = "train"  # the rule whose jobs are the training runs
+SHOWN = (".md", ".png")  # the file of a table or figure that is named when it is ready
+
+
+@dataclass
+class Expectation:
+    """What the Snakefile knows about its jobs."""
+
+    record: Path | None = None
+    results: Collection[str] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    threads: int | None = None
+
+
+expected = Expectation()
+
+
+def expect(record: Path, results: Collection[str], seconds: Mapping[str, float], threads: int | None) -> None:
+    """Set by the Snakefile, which runs in the process of the logger.
+
+    Args:
+        record: JSON lines, one per finished job. Earlier lines give the durations that this call expects.
+        results: the rules that write a table or figure.
+        seconds: of a job of each rule without an earlier line.
+        threads: of a job; None where something else than cores limits how many jobs run at a time.
+    """
+    global expected
+    past: dict[str, list[float]] = defaultdict(list)
+    for line in record.read_text(encoding="utf-8").splitlines() if record.is_file() else ():
+        job = json.loads(line)
+        past[job["rule"]].append(job["seconds"])
+    expected = Expectation(record, results, {**seconds, **{rule: fmean(past[rule]) for rule in past}}, threads)
+
+
+@dataclass
+class Job:
+    rule: str
+    name: str
+    log: str | None
+    shown: str | None
+    start: float
 
 
 class LogHandler(LogHandlerBase):
@@ -23,9 +68,10 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         self.left: Counter[str] = Counter()  # jobs to do, by rule
         self.seconds: dict[str, list[float]] = defaultdict(list)  # durations of finished jobs, by rule
-        self.running: dict[int, tuple[str, str, float]] = {}  # job id -> rule, name, start
+        self.running: dict[int, Job] = {}  # by job id
         self.concurrent = 1
-        self.runs = 0
+        self.runs = self.results = 0
+        self.cpu = (0.0, 0.0)
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
@@ -34,32 +80,73 @@ class LogHandler(LogHandlerBase):
         if self.common_settings.dryrun:
             if event not in (LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD) and record.levelno >= logging.INFO:
                 _print(self.format(record))
+        elif event == LogEvent.RESOURCES_INFO and hasattr(record, "cores") and expected.threads:
+            self.concurrent = max(1, record.cores // expected.threads)
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
-            self.runs = self.left[COUNTED]
-            _print(f"{self.left.total()} jobs, {self.runs} of them training runs")
+            self.runs, self.results = self.left[COUNTED], self._results_left()
+            estimate = self._time_left() if expected.seconds else ""
+            _print(f"{self.left.total()} jobs, {self.runs} of them training runs{estimate}")
         elif event == LogEvent.JOB_INFO:
             name = " ".join([record.rule_name, *map(str, record.wildcards.values())])
-            self.running[record.jobid] = (record.rule_name, name, time.monotonic())
+            shown = next((path for path in record.output if path.endswith(SHOWN)), None)
+            log = next(iter(record.log), None)
+            self.running[record.jobid] = Job(record.rule_name, name, log, shown, time.time())
             self.concurrent = max(self.concurrent, len(self.running))
         elif event == LogEvent.JOB_FINISHED and record.job_id in self.running:
-            self._finished(*self.running.pop(record.job_id))
+            self._finished(self.running.pop(record.job_id))
         elif event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR, LogEvent.ERROR) or record.levelno >= logging.WARNING:
             if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
-                self.left[job[0]] -= 1
+                self.left[job.rule] -= 1
             _print(self.format(record))
 
-    def _finished(self, rule: str, name: str, start: float) -> None:
-        self.left[rule] -= 1
-        self.seconds[rule].append(time.monotonic() - start)
-        run = f"  run {self.runs - self.left[rule]} of {self.runs}" if rule == COUNTED else ""
-        _print(f"{name}{run}  {self._minutes_left():.0f} min left")
+    def _finished(self, job: Job) -> None:
+        seconds = time.time() - job.start
+        self.left[job.rule] -= 1
+        self.seconds[job.rule].append(seconds)
+        self._record(job, seconds)
+        text = job.name
+        if job.rule == COUNTED:
+            text += f"  run {self.runs - self.left[COUNTED]} of {self.runs}"
+        if job.rule in expected.results:
+            text += f" is ready: {job.shown}"
+        if self.results:
+            text += f"  {self.results - self._results_left()} of {self.results} tables and figures"
+        _print(text + self._time_left())
 
-    def _minutes_left(self) -> float:
-        """At each rule's mean duration so far, spread over the jobs that run concurrently."""
-        means = {rule: fmean(seconds) for rule, seconds in self.seconds.items()}
-        overall = fmean(second for seconds in self.seconds.values() for second in seconds)
-        return sum(count * means.get(rule, overall) for rule, count in self.left.items()) / self.concurrent / 60
+    def _record(self, job: Job, seconds: float) -> None:
+        """Append a line. The processor time is that of all jobs, and of Snakemake, since the line before."""
+        if expected.record is None or job.log is None:
+            return
+        used = os.times()
+        cpu = (used.children_user + used.children_system, used.user + used.system)
+        jobs, own = (now - before for now, before in zip(cpu, self.cpu, strict=True))
+        self.cpu = cpu
+        line = {"rule": job.rule, "log": job.log, "start": round(job.start, 3), "seconds": round(seconds, 3)}
+        line |= {"jobs_cpu_seconds": round(jobs, 2), "snakemake_cpu_seconds": round(own, 2)}
+        expected.record.parent.mkdir(parents=True, exist_ok=True)
+        with expected.record.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _results_left(self) -> int:
+        return sum(self.left[rule] for rule in expected.results)
+
+    def _time_left(self) -> str:
+        """At the mean of each rule so far; without one, at what is expected, scaled by how the others turned out."""
+        known = [rule for rule in self.seconds if rule in expected.seconds]
+        took = sum(sum(self.seconds[rule]) for rule in known)
+        planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)
+        scale = took / planned if planned else 1.0
+        overall = fmean([second for seconds in self.seconds.values() for second in seconds] or [0.0])
+
+        def mean(rule: str) -> float:
+            if rule in self.seconds:
+                return fmean(self.seconds[rule])
+            return expected.seconds[rule] * scale if rule in expected.seconds else overall
+
+        passed = sum(min(time.time() - job.start, mean(job.rule)) for job in self.running.values())
+        left = sum(mean(rule) * count for rule, count in self.left.items()) - passed
+        return f"  {left / self.concurrent / 60:.0f} min left"
 
 
 def _print(text: str) -> None:

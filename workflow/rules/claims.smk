@@ -10,8 +10,6 @@ rule theory:
         LAYOUT.logit_steps,
     log:
         LAYOUT.log("theory"),
-    benchmark:
-        LAYOUT.benchmark("theory")
     conda:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
@@ -46,8 +44,6 @@ rule claims:
         ),
     log:
         LAYOUT.log("claims"),
-    benchmark:
-        LAYOUT.benchmark("claims")
     localrule: True
     conda:
         "../../environment.yml"

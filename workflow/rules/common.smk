@@ -10,12 +10,19 @@ from entropy_dynamics.config import (
     BASE,
     TRAIN,
     load_config,
+    read_yaml,
     scale_files,
     select_scale,
     split_method,
 )
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
+from snakemake_logger_plugin_progress import expect
+
+# Snakemake's default, 100/1s, starts a timer in every round of its scheduler, and each starts another round a second
+# later: with every finished job there are more of them (snakemake/snakemake#3744).
+if workflow.scheduling_settings:  # not in a dry run
+    workflow.scheduling_settings.max_jobs_per_timespan = None
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
 selection = select_scale(config)
@@ -42,6 +49,21 @@ WANTED = SCALE_CONFIG.experiments or [
     name for name in EXPERIMENTS if name not in EXTRAS
 ]
 
+# Jobs run in the order of the tables and figures that need them; what only draws, and what all runs wait for, goes first.
+URGENCY = {}
+for position, name in enumerate(reversed(["table1", "figure6", "figure1", *WANTED])):
+    for run in EXPERIMENTS[name].runs:
+        URGENCY[run.model, run.method, str(run.seed)] = URGENCY[(run.model,)] = position
+MOST_URGENT = URGENCY[(PASS_RATE_MODEL,)] = len(WANTED) + 3
+
+COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})
+expect(
+    record=LAYOUT.jobs,
+    results=[*EXPERIMENTS, "claims"],
+    seconds=COSTS | {name: COSTS["report"] for name in EXPERIMENTS if COSTS},
+    threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
+)
+
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
 shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
 
@@ -65,6 +87,11 @@ def model_config(wildcards):
 def method_config(wildcards):
     """configs/method/clip_b.yaml, for clip_b@mu=1.2 too."""
     return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
+
+
+def urgency(wildcards):
+    """The priority of a job for a model or a run."""
+    return URGENCY.get(tuple(wildcards), 0)
 
 
 def problem_files(wildcards):

@@ -10,8 +10,6 @@ rule problems:
         LAYOUT.problems_report,
     log:
         LAYOUT.log("problems"),
-    benchmark:
-        LAYOUT.benchmark("problems")
     localrule: True  # compute nodes often have no network
     conda:
         "../../environment.yml"
@@ -30,9 +28,7 @@ rule model:
         LAYOUT.facts("{model}"),
     log:
         LAYOUT.log("models/{model}"),
-    benchmark:
-        LAYOUT.benchmark("models/{model}")
-    priority: 100
+    priority: urgency
     localrule: REAL_MODELS
     conda:
         "../../environment.yml"
@@ -54,9 +50,7 @@ rule pass_rates:
         LAYOUT.pass_rates,
     log:
         LAYOUT.log("pass_rates"),
-    benchmark:
-        LAYOUT.benchmark("pass_rates")
-    priority: 100
+    priority: MOST_URGENT
     conda:
         "../../environment.yml"
     threads: of_job("threads", "pass_rates", PASS_RATE_MODEL)

@@ -11,8 +11,7 @@ rule evaluate:
         [LAYOUT.samples(*UNTRAINED, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("evaluations", *UNTRAINED),
-    benchmark:
-        LAYOUT.benchmark("evaluations", *UNTRAINED)
+    priority: urgency
     conda:
         "../../environment.yml"
     threads: of_job("threads", "evaluate")

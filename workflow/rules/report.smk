@@ -22,8 +22,7 @@ for name, experiment in EXPERIMENTS.items():
             ),
         log:
             LAYOUT.log(f"{kind}s/{name}"),
-        benchmark:
-            LAYOUT.benchmark(f"{kind}s/{name}")
+        priority: MOST_URGENT
         localrule: True
         conda:
             "../../environment.yml"

@@ -29,8 +29,7 @@ rule train:
         [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("runs", *RUN),
-    benchmark:
-        LAYOUT.benchmark("runs", *RUN)
+    priority: urgency
     conda:
         "../../environment.yml"
     threads: of_job("threads", "train")

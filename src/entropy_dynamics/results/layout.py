@@ -101,15 +101,13 @@ class Layout:
 
     def log(self, name: str, *run: str) -> Path:
         """Output of a job: its stage, or folder and run."""
-        return self._of_job("log", name, *run)
-
-    def benchmark(self, name: str, *run: str) -> Path:
-        """Time and memory of a job, measured by Snakemake."""
-        return self._of_job("jsonl", name, *run)
-
-    def _of_job(self, suffix: str, name: str, *run: str) -> Path:
         path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name
-        return path.with_name(f"{path.name}.{suffix}")
+        return path.with_name(f"{path.name}.log")
+
+    @property
+    def jobs(self) -> Path:
+        """Times of all jobs, as JSON lines."""
+        return self.root / "logs" / "jobs.jsonl"
 
     def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:
         return self.root / folder / model / method / f"seed{seed}"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from entropy_dynamics.config import TRAIN, Config, flatten, identity, load_config, read_yaml
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.archive import METADATA, archived_hashes, of_policy
 from entropy_dynamics.results.files import read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.results.provenance import commit_of_code
@@ -29,11 +30,16 @@ class Chain:
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], found: Verification):
         self.layout, self.config, self.overrides, self.found = layout, config, overrides, found
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
+        self.archived: dict[str, str] | None = None
+        """Of an unpacked archive: its files and their hashes."""
+        self.left_out: list[Path] = []
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.identity = cache(lambda *run: _of_a_run(identity(load_config(config.scale, *run, overrides=overrides))))
         self.problems = cache(lambda name: {one.id: one for one in load_problems(layout.problems(name))})
 
     def check(self) -> None:
+        if (metadata := self.layout.root / METADATA).is_file():
+            self.found.guarded(self._archive, metadata)
         if self.layout.data.is_dir():
             self.found.guarded(self._problem_sets, self.layout.problems_report)
         for folder in self._folders("models/*"):
@@ -48,6 +54,8 @@ class Chain:
         for file in self._recorded(self.layout.logit_steps.parent, self.layout.logit_steps.name):
             self.found.guarded(self._logit_steps, file)
         self._commits()
+        if self.left_out:
+            self.found.note("not checked", self.left_out, "left out of the archive")
 
     def _folders(self, pattern: str) -> list[Path]:
         return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
@@ -62,6 +70,10 @@ class Chain:
         yield from sorted(path for path in files if path.match(name))
 
     # One check per kind of result
+
+    def _archive(self, path: Path) -> None:
+        self.archived = archived_hashes(path)
+        self._hashes(path, self.archived)
 
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
@@ -242,10 +254,17 @@ class Chain:
         for name, digest in recorded.items():
             file = path.parent / name
             own = self.sha256(file)
-            if own is None:
+            if own is None and self._is_left_out(file):
+                self.left_out.append(file)
+            elif own is None:
                 self.found.add("missing", file, f"{path.name} has its hash")
             elif own != digest:
                 self.found.add("modified", file, f"its sha256 is {own[:12]}..., {path.name} has {digest[:12]}...")
+
+    def _is_left_out(self, file: Path) -> bool:
+        """Of a policy that the archive was written without."""
+        name = file.relative_to(self.layout.root)
+        return self.archived is not None and name.as_posix() not in self.archived and of_policy(name)
 
     def _unrecorded(self, folder: Path, recorded: Collection[str]) -> None:
         """Files below `folder` that no record has, without hidden ones."""

@@ -1,0 +1,120 @@
+"""Results as an RO-Crate: a zip file of everything that `verify` reads, described in JSON-LD.
+
+The terms that the standard requires (RO-Crate 1.1, Process Run Crate 0.5) are few enough to write without a library.
+"""
+
+import json
+import mimetypes
+import os
+import zipfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path, PurePath
+from typing import Any
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import sha256, written_whole
+from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout
+
+METADATA = "ro-crate-metadata.json"
+CRATE = "https://w3id.org/ro/crate/1.1"
+PROCESS_RUN = "https://w3id.org/ro/wfrun/process/0.5"
+TERMS = {"sha256": "https://w3id.org/ro/terms/workflow-run#sha256"}  # RO-Crate's own context has no checksum
+PAPER = "https://arxiv.org/abs/2602.03392"
+LICENSE = "https://spdx.org/licenses/Apache-2.0"
+WORKING = ("checkpoints", "failures", "logs", "shards")  # folders of what only the run itself needs
+TYPES = {".parquet": "application/vnd.apache.parquet", ".yaml": "application/yaml", ".md": "text/markdown"}
+
+
+def of_policy(name: PurePath) -> bool:
+    """Weights or tokenizer of a model or a policy, which an archive may leave out; not their description."""
+    return name.name != FACTS and (name.parts[0] == "models" or "policy" in name.parts)
+
+
+def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
+    """Write `results/<scale>` into a zip file.
+
+    Args:
+        policies: with the weights and tokenizers, which nothing but training and sampling needs.
+
+    Raises:
+        UserError: a folder without results.
+    """
+    root = layout.root
+    names = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    names = [name for name in names if not any(part[0] == "." for part in name.parts) and name.parts[0] not in WORKING]
+    names = [name for name in names if name != PurePath(METADATA) and (policies or not of_policy(name))]
+    if not any(name.name.endswith(PROVENANCE) for name in names):
+        raise UserError(f"{root} holds no results")
+    with written_whole(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(METADATA, json.dumps(_metadata(root, names), indent=1, ensure_ascii=False) + "\n")
+        for name in names:
+            archive.write(root / name, name.as_posix())
+    return target
+
+
+def archived_hashes(metadata: Path) -> dict[str, str]:
+    """The files of an unpacked archive, with their hashes."""
+    graph = json.loads(metadata.read_text(encoding="utf-8"))["@graph"]
+    return {entity["@id"]: entity["sha256"] for entity in graph if entity["@type"] == "File"}
+
+
+def _metadata(root: Path, names: list[Path]) -> dict[str, Any]:
+    files = [_file(root, name) for name in names]
+    records = [
+        json.loads((root / name).read_text(encoding="utf-8")) for name in names if name.name.endswith(PROVENANCE)
+    ]
+    commits = sorted({str(record["git"]["commit"]) for record in records})
+    software = [
+        {
+            "@id": f"#entropy-dynamics-{commit[:12]}",
+            "@type": "SoftwareApplication",
+            "name": "entropy-dynamics",
+            "softwareVersion": f"{version('entropy-dynamics')}, commit {commit}",
+        }
+        for commit in commits
+    ]
+    end = max(os.stat(root / name).st_mtime for name in names)
+    configs = [{"@id": name.as_posix()} for name in names if name.name == CONFIG]
+    graph = [
+        {"@id": METADATA, "@type": "CreativeWork", "conformsTo": {"@id": CRATE}, "about": {"@id": "./"}},
+        {
+            "@id": "./",
+            "@type": "Dataset",
+            "name": f"entropy-dynamics, scale {root.name}",
+            "description": "Metrics, samples, tables, figures and verdicts of a reproduction, with the provenance and "
+            "the resolved config of every run.",
+            "datePublished": datetime.now(UTC).date().isoformat(),
+            "license": {"@id": LICENSE},
+            "conformsTo": {"@id": PROCESS_RUN},
+            "isBasedOn": {"@id": PAPER},
+            "hasPart": [{"@id": file["@id"]} for file in files],
+            "mentions": [{"@id": "#run"}],
+        },
+        {
+            "@id": "#run",
+            "@type": "CreateAction",
+            "name": f"snakemake --config scale={root.name}",
+            "instrument": [{"@id": one["@id"]} for one in software],
+            "object": configs,
+            "result": [{"@id": file["@id"]} for file in files if file["@id"] not in {one["@id"] for one in configs}],
+            "endTime": datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds"),
+        },
+        {
+            "@id": PAPER,
+            "@type": "ScholarlyArticle",
+            "name": "On the Entropy Dynamics in Reinforcement Fine-Tuning of Large Language Models",
+        },
+        {"@id": LICENSE, "@type": "CreativeWork", "name": "Apache License 2.0"},
+        {"@id": PROCESS_RUN, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
+        *software,
+        *files,
+    ]
+    return {"@context": [f"{CRATE}/context", TERMS], "@graph": graph}
+
+
+def _file(root: Path, name: Path) -> dict[str, str]:
+    media = TYPES.get(name.suffix) or mimetypes.guess_type(name.name)[0] or "application/octet-stream"
+    size = str((root / name).stat().st_size)
+    entity = {"@id": name.as_posix(), "@type": "File", "name": name.name, "encodingFormat": media}
+    return entity | {"contentSize": size, "sha256": sha256(root / name)}

@@ -1,0 +1,84 @@
+"""`entropy-dynamics archive`: an RO-Crate that `verify` accepts in another place."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from entropy_dynamics.cli import main
+from entropy_dynamics.results.files import sha256
+from recorded_results import AIME24, MODEL_JSON, RESULTS, short
+
+pytestmark = pytest.mark.usefixtures("project")
+
+
+def unpacked(tmp_path: Path, *arguments: str) -> Path:
+    """What someone else has after unzipping the archive."""
+    assert main(["archive", str(RESULTS), *arguments]) == 0
+    with zipfile.ZipFile(RESULTS.with_suffix(".zip")) as archive:
+        archive.extractall(tmp_path / "elsewhere" / RESULTS.name)
+    return tmp_path / "elsewhere" / RESULTS.name
+
+
+def test_an_unpacked_archive_is_as_sound_as_the_original_and_names_its_policies_as_left_out(verify, tmp_path):
+    (RESULTS / "checkpoints").mkdir()
+    (RESULTS / "checkpoints" / "step1").write_text("working file")
+    code, findings, _ = verify()
+    folder = unpacked(tmp_path)
+    left_out = {
+        ("not checked", "models/qwen2.5-7b-instruct/model.safetensors"): "left out of the archive; 3 more like it"
+    }
+    assert verify(str(folder))[:2] == (code, findings | left_out)
+    assert not list(folder.rglob("*.safetensors"))
+    assert not (folder / "checkpoints").exists()
+
+
+def test_with_policies_nothing_is_left_out(verify, tmp_path):
+    folder = unpacked(tmp_path, "--policies")
+    assert verify(str(folder))[:2] == verify()[:2]
+    assert {path.relative_to(folder) for path in folder.rglob("*.safetensors")} == {
+        path.relative_to(RESULTS) for path in RESULTS.rglob("*.safetensors")
+    }
+
+
+@pytest.mark.parametrize("file", [AIME24, MODEL_JSON], ids=["samples", "description of a model"])
+def test_what_was_modified_or_lost_on_the_way_is_named(verify, tmp_path, file):
+    folder = unpacked(tmp_path)
+    with open(folder / short(file), "r+b") as content:  # one bit
+        first = content.read(1)[0]
+        content.seek(0)
+        content.write(bytes([first ^ 1]))
+    code, findings, _ = verify(str(folder))
+    assert code == 1
+    assert ("modified", short(file)) in findings
+    (folder / short(file)).unlink()
+    assert ("missing", short(file)) in verify(str(folder))[1]
+
+
+def test_the_metadata_has_what_the_standard_requires(tmp_path):
+    """RO-Crate 1.1, "Root Data Entity" and "Data Entities"; Process Run Crate 0.5."""
+    folder = unpacked(tmp_path)
+    document = json.loads((folder / "ro-crate-metadata.json").read_text())
+    graph = {entity["@id"]: entity for entity in document["@graph"]}
+    assert len(graph) == len(document["@graph"])
+    assert document["@context"][0] == "https://w3id.org/ro/crate/1.1/context"
+    descriptor, root = graph["ro-crate-metadata.json"], graph["./"]
+    assert (descriptor["@type"], descriptor["about"]) == ("CreativeWork", {"@id": "./"})
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.1"}
+    assert {"name", "description", "datePublished", "license"} <= root.keys()
+    parts = {part["@id"] for part in root["hasPart"]}
+    assert parts | {"ro-crate-metadata.json"} == {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    }
+    assert all(graph[name]["@type"] == "File" for name in parts)
+    assert all(graph[name]["sha256"] == sha256(folder / name) for name in parts)
+    (action,) = (entity for entity in graph.values() if entity["@type"] == "CreateAction")
+    assert [graph[one["@id"]]["@type"] for one in action["instrument"]] == ["SoftwareApplication"]
+    assert {one["@id"] for one in (*action["object"], *action["result"])} == parts
+    assert any(name.endswith("clip_b/seed0/config.yaml") for name in parts)
+
+
+def test_a_folder_without_results_is_refused(capsys):
+    assert main(["archive", "configs"]) == 2
+    assert capsys.readouterr().err == "error: configs holds no results\n"

@@ -1,0 +1,89 @@
+"""The log of a workflow: which tables are ready, the time left, the record of jobs."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
+
+import snakemake_logger_plugin_progress as progress
+
+RUN = {"model": "m", "method": "grpo", "seed": "0"}
+
+
+class Log:
+    """A log whose clock is set by hand."""
+
+    def __init__(self, monkeypatch):
+        self.handler = progress.LogHandler(SimpleNamespace(quiet=None, dryrun=False), None)
+        self.now = 1000.0
+        monkeypatch.setattr(progress.time, "time", lambda: self.now)
+
+    def emit(self, event, level=logging.INFO, message="", **more):
+        self.handler.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
+
+    def start(self, id, rule, output=(), **wildcards):
+        log = [f"results/laptop/logs/{rule}.log"]
+        self.emit(LogEvent.JOB_INFO, jobid=id, rule_name=rule, wildcards=wildcards, output=output, log=log)
+
+    def finish(self, id, at):
+        self.now = 1000.0 + at
+        self.emit(LogEvent.JOB_FINISHED, job_id=id)
+
+
+@pytest.fixture
+def log(monkeypatch):
+    monkeypatch.setattr(progress, "expected", progress.Expectation())
+    return Log(monkeypatch)
+
+
+def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys):
+    log.emit(LogEvent.RUN_INFO, stats={"pass_rates": 1, "train": 3, "total": 4})
+    log.start(1, "pass_rates")
+    log.finish(1, at=60)
+    log.start(2, "train", **RUN)
+    log.emit(LogEvent.SHELLCMD, message="not shown")
+    log.finish(2, at=180)
+    log.emit(None, logging.WARNING, "a warning")
+    assert capsys.readouterr().err.splitlines() == [
+        "4 jobs, 3 of them training runs",
+        "pass_rates  3 min left",
+        "train m grpo 0  run 1 of 3  4 min left",
+        "a warning",
+    ]
+
+
+def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_it_at_once(log, capsys, tmp_path):
+    record = tmp_path / "logs" / "jobs.jsonl"
+    costs = {"model": 60, "train": 30, "table1": 2}
+    for finished in (False, True):
+        progress.expect(record, ["table1"], costs, threads=1)
+        log.handler.__post_init__()
+        log.emit(LogEvent.RESOURCES_INFO, cores=2)
+        log.emit(LogEvent.RUN_INFO, stats={"model": 2, "train": 8, "table1": 1, "total": 11})
+        if not finished:
+            log.start(1, "model", model="m")
+            log.start(2, "model", model="n")
+            log.finish(1, at=120)  # half as fast as expected: 8 runs of a minute, and a model that should be done
+            log.start(3, "train", **RUN)
+            log.finish(2, at=120)
+            log.finish(3, at=150)  # 30 s, as expected
+            log.start(4, "table1", ["results/laptop/tables/table1.csv", "results/laptop/tables/table1.md"])
+            log.finish(4, at=154)
+    assert capsys.readouterr().err.splitlines() == [
+        "11 jobs, 8 of them training runs  3 min left",
+        "model m  0 of 1 tables and figures  4 min left",
+        "model n  0 of 1 tables and figures  4 min left",
+        "train m grpo 0  run 1 of 8  0 of 1 tables and figures  2 min left",
+        "table1 is ready: results/laptop/tables/table1.md  1 of 1 tables and figures  2 min left",
+        "11 jobs, 8 of them training runs  4 min left",  # (2 x 120 + 8 x 30 + 4) / 2
+    ]
+    jobs = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [(job["rule"], job["seconds"]) for job in jobs] == [
+        ("model", 120),
+        ("model", 120),
+        ("train", 30),
+        ("table1", 4),
+    ]
+    assert all(job["jobs_cpu_seconds"] >= 0 and job["snakemake_cpu_seconds"] >= 0 for job in jobs)
