@@ -86,7 +86,7 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     text = draw("methods_on_policy", results, SEEDS)[1].read_text()
     assert "| Entropy (nats) | AIME24 Avg@32 |" in text
     assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
-    assert "CISPO (updates\\_per\\_batch 1)" in text
+    assert "CISPO (updates_per_batch 1)" in text
 
 
 @pytest.mark.parametrize("name", ["methods_off_policy", "matched_entropy", "numerics", "lens"])
