@@ -82,14 +82,15 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
 
 
 def recorded(trainer: Trainer) -> dict:
-    """Record the rollouts, token weights and gradients of every step."""
-    seen = {"weights": [], "rollouts": [], "gradients": []}
+    """Record the rollouts, token weights, effective advantages and gradients of every step."""
+    seen = {"weights": [], "effective": [], "rollouts": [], "gradients": []}
     update, step, sample = trainer.updates.update, trainer.optimizer.step, trainer.sampler.sample
 
     def update_and_record(*arguments, **more):
-        weights, norm = update(*arguments, **more)
+        weights, effective, norm = update(*arguments, **more)
         seen["weights"].append(weights.tolist())
-        return weights, norm
+        seen["effective"].append(effective.tolist())
+        return weights, effective, norm
 
     def record_and_step():
         gradients = [whole(parameter.grad).flatten() for parameter in trainer.policy.parameters()]

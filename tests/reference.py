@@ -35,6 +35,7 @@ def training_config(**changes) -> TrainingConfig:
         "reduce_every_micro_batch": False,
         "single_forward_tokens": SINGLE_FORWARD,
         "entropy_change_every": 1,
+        "validation_set": "dapo500",
         "validation_every": 0,
         "validation_set": "dapo500",
         "validation_problems": 1,

@@ -25,11 +25,11 @@ LABELS = {
     "distill-llama-8b": "R1-Distill-Llama-8B",
     "internlm3-8b-instruct": "InternLM3-8B-Instruct",
 }
-KEPT = {  # of the entropy increase and decrease on positive, then on negative samples
+KEPT = {  # of the push on the entropy: positive samples with S* > 0 and < 0, then negative ones
     "clip_b": (1, 1, 0.7, 0.4),
     "clip_v": (1, 1, 0.6, 0.5),
     "advantage_reweighting": (1.3, 0.9, 1.1, 0.8),
-    "s_star_keep_pos_gt": (0, 1, 0, 0),
+    "s_star_keep_pos_gt": (1, 0, 0, 0),
 }
 
 
@@ -74,7 +74,7 @@ def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> Non
             np.arange(steps) % 2 == 0, 2000 * predicted + 5e-4 * rng.standard_normal(steps), np.nan
         ),
     }
-    sizes = zip(("pos_up", "pos_down", "neg_up", "neg_down"), (0.01, -0.02, 0.015, -0.012), strict=True)
+    sizes = zip(("pos_gt", "pos_lt", "neg_gt", "neg_lt"), (-0.02, 0.01, 0.015, -0.012), strict=True)
     for (part, size), kept in zip(sizes, KEPT.get(run.method, (1, 1, 1, 1)), strict=True):
         frame[f"lens_{part}"] = size * rng.uniform(0.8, 1.2, steps)
         frame[f"lens_{part}_kept"] = kept * frame[f"lens_{part}"]

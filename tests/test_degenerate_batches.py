@@ -109,7 +109,7 @@ def test_all_rewards_equal(make, model, name):
     for row in rows:
         assert row["zero_variance_groups"] == 1.0
         assert row["neg_cov"] == row["predicted_entropy_change"] == 0.0
-        assert row["lens_pos_up"] == row["lens_neg_up"] == 0.0
+        assert row["lens_pos_lt"] == row["lens_neg_gt"] == 0.0
         assert row["entropy"] > 0
     if not trainer.method.acts_without_advantage:
         assert_only_decayed(trainer, before, rows)
@@ -134,7 +134,7 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
     rows = steps_of(trainer)
     for row in rows:
         assert row["clip_fraction"] == row["clip_fraction_neg"] == 1.0
-        assert row["lens_pos_up_kept"] == row["lens_pos_down_kept"] == row["predicted_entropy_change"] == 0.0
+        assert row["lens_pos_lt_kept"] == row["lens_pos_gt_kept"] == row["predicted_entropy_change"] == 0.0
         assert row["entropy"] > 0
         assert row["reward_mean"] != 0
     if not trainer.method.acts_without_advantage:

@@ -212,17 +212,16 @@ def test_slope_and_correlation():
 
 def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     shutil.copytree(results, tmp_path / SCALE)
-    uneven = {"lens_neg_down": np.r_[-9.0, -np.ones(STEPS - 1)], "lens_neg_down_kept": np.r_[0.0, -np.ones(STEPS - 1)]}
-    uneven |= {"entropy": np.linspace(0.4, 0.01, STEPS), "lens_pos_up": 0.0, "lens_pos_up_kept": 0.0}
+    uneven = {"lens_neg_lt": np.r_[-9.0, -np.ones(STEPS - 1)], "lens_neg_lt_kept": np.r_[0.0, -np.ones(STEPS - 1)]}
+    uneven |= {"entropy": np.linspace(0.4, 0.01, STEPS), "lens_pos_lt": 0.0, "lens_pos_lt_kept": 0.0}
     write_metrics(tmp_path / SCALE, Run(MODEL, "entropy_bonus", 0), **uneven)
     frame = pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method")
-    assert frame.loc["entropy_bonus"].lens_neg_down_share == pytest.approx((STEPS - 1) / (STEPS + 8), abs=1e-4)
-    assert np.isnan(frame.loc["entropy_bonus"].lens_pos_up_share)  # none of nothing is no share
+    assert frame.loc["entropy_bonus"].lens_neg_lt_share == pytest.approx((STEPS - 1) / (STEPS + 8), abs=1e-4)
+    assert np.isnan(frame.loc["entropy_bonus"].lens_pos_lt_share)  # none of nothing is no share
     assert frame.loc["entropy_bonus"].final_entropy == pytest.approx(
         np.linspace(0.4, 0.01, STEPS)[-4:].mean(), abs=1e-5
     )
-    assert frame.loc["entropy_bonus"].acts_beyond_weights_through == "a term in the loss"
-    shares = [f"lens_{part}_share" for part in ("pos_up", "pos_down", "neg_up", "neg_down")]
+    shares = [f"lens_{part}_share" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]
     np.testing.assert_allclose(frame.loc["grpo", shares].astype(float), 1)
     np.testing.assert_allclose(frame.loc["clip_b", shares].astype(float), [1, 1, 0.7, 0.4], atol=1e-5)
     assert frame.loc["grpo"].seeds == 3

@@ -121,34 +121,37 @@ def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, mo
     assert metrics["value_loss"] > 0
 
 
-def test_the_lens_by_its_definition(make_trainer, model):
+def test_the_lens_of_clip_b_by_its_definition(make_trainer, model):
+    """On-policy the effective advantage is the advantage times the token's weight over the mean weight."""
     trainer = make_trainer(copy.deepcopy(model), "clip_b", params={"mu": 0.3})
     inputs = {}
     update = trainer.updates.update
 
     def spy(batch, scores, advantages, *rest, **named):
-        used, norm = update(batch, scores, advantages, *rest, **named)
+        used, effective, norm = update(batch, scores, advantages, *rest, **named)
         inputs.update(batch=batch, stats=scores.stats, advantages=advantages, weights=used)
-        return used, norm
+        return used, effective, norm
 
     trainer.updates.update = spy
     metrics = trainer.step(0)
     mask = inputs["batch"].mask
+    mean = inputs["weights"][mask].mean().item()
+    assert mean < 1
     totals = dict.fromkeys([name for name in metrics if name.startswith("lens_")], 0.0)
     for a, s, w in zip(
         inputs["advantages"][mask].tolist(),
-        inputs["stats"].s_centered[mask].tolist(),
+        inputs["stats"].s_star[mask].tolist(),
         inputs["weights"][mask].tolist(),
         strict=True,
     ):
         if a != 0:
-            name = f"lens_{'pos' if a > 0 else 'neg'}_{'up' if -a * s > 0 else 'down'}"
+            name = f"lens_{'pos' if a > 0 else 'neg'}_{'gt' if s > 0 else 'lt'}"
             totals[name] += -a * s
-            totals[f"{name}_kept"] += -w * a * s
+            totals[f"{name}_kept"] += -w / mean * a * s
     assert len(totals) == 8
     for name, total in totals.items():
-        assert metrics[name] == pytest.approx(total / int(mask.sum()), abs=1e-7)
-    assert metrics["lens_neg_down_kept"] > metrics["lens_neg_down"]  # Clip_B drops what lowers entropy
+        assert metrics[name] == pytest.approx(total / int(mask.sum()), rel=1e-5, abs=1e-7)
+    assert metrics["lens_neg_lt_kept"] > metrics["lens_neg_lt"]  # Clip_B drops what lowers entropy
 
 
 def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, model, monkeypatch):

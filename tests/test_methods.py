@@ -340,7 +340,8 @@ def test_every_method_file_makes_a_method_at_every_scale(name, scale):
 def test_what_methods_tell_the_trainer():
     """Which compute weights before every update, and which need no scores of the whole batch."""
     kinds = method_types()
-    assert {name for name, kind in kinds.items() if kind.per_update} == {"clip_cov", "kl_cov", "forking_tokens"}
+    per_update = {"clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s"}
+    assert {name for name, kind in kinds.items() if kind.per_update} == per_update
     assert not kinds["grpo"].needs_batch
     assert kinds["clip_b"].needs_batch
 

@@ -1,4 +1,4 @@
-"""CISPO and GSPO: losses that own their importance ratio, and adaptive entropy control, which keeps state."""
+"""CISPO, GSPO, DPPO, CE-GPPO: losses that own their importance ratio; adaptive entropy control, which keeps state."""
 
 import copy
 import math
@@ -77,12 +77,69 @@ def test_gspo_clips_whole_sequences():
     assert ppo.tolist() == [[0.0, 0.0]]
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- DPPO
 
 
-@pytest.mark.parametrize("name", ["cispo", "gspo", "grpo"])
+@pytest.mark.parametrize(
+    ("p_old", "p", "advantage", "weight"),
+    [
+        (0.5, 0.64, 1.0, 1.28),
+        (0.5, 0.66, 1.0, 0.0),  # moved by more than 0.15; its ratio is 1.32
+        (0.01, 0.1, 1.0, 10.0),  # a ratio of 10, but a small move: PPO would stop at 0.012
+        (0.001, 0.1, 1.0, 10.0),  # truncated
+        (0.5, 0.36, -1.0, 0.72),
+        (0.5, 0.34, -1.0, 0.0),
+        (0.5, 0.9, -1.0, 1.8),  # away from where A pushes: never stopped
+        (0.9, 0.5, 1.0, 5 / 9),
+    ],
+)
+def test_dppo_by_hand(p_old, p, advantage, weight):
+    logp = torch.tensor([[math.log(p)]], requires_grad=True)
+    loss = load_method("dppo").token_loss(
+        logp, torch.tensor([[math.log(p_old)]]), torch.tensor([[advantage]]), torch.ones(1, 1)
+    )
+    loss.sum().backward()
+    assert logp.grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
+    assert loss.item() == pytest.approx(-weight * advantage * math.log(p), rel=1e-5)
+
+
+# ---------------------------------------------------------------- CE-GPPO
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "weight"),
+    [
+        (1.1, 2.0, 1.1),
+        (1.5, 2.0, 0.5 * 1.2),  # PPO: 0
+        (0.5, 2.0, 0.5),
+        (0.9, -1.0, 0.9),
+        (0.5, -1.0, 0.75 * 0.8),  # PPO: 0
+        (1.5, -1.0, 1.5),
+        (11.0, -1.0, 0.0),  # dual clip
+    ],
+)
+def test_ce_gppo_by_hand(ratio, advantage, weight):
+    method = load_method("ce_gppo", beta_high=0.5)
+    _, grad = gradient(method, [[math.log(ratio)]], [[advantage]], [[1]])
+    assert grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
+
+
+def test_without_its_betas_ce_gppo_has_the_gradient_of_ppo():
+    log_ratio = torch.linspace(-3, 3, 41).repeat(2, 1)
+    advantages, mask = torch.tensor([[1.0], [-2.0]]).expand(2, 41), torch.ones(2, 41)
+    found = [
+        gradient(load_method(name, dual_clip=10.0, **params), log_ratio, advantages, mask)[1]
+        for name, params in (("grpo", {}), ("ce_gppo", {"beta_low": 0, "beta_high": 0}))
+    ]
+    torch.testing.assert_close(*found)
+
+
+# ---------------------------------------------------------------- all
+
+
+@pytest.mark.parametrize("name", ["cispo", "gspo", "dppo", "ce_gppo", "grpo"])
 def test_on_policy_they_are_the_plain_policy_gradient(name):
-    """Each with its own average: over tokens (CISPO), over sequences (GSPO)."""
+    """Each with its own average: over sequences (GSPO), over tokens (the others)."""
     method = load_method(name)
     logp, _, advantages, mask = random_batch(seed=3)
     logp.requires_grad_()
@@ -128,7 +185,7 @@ def test_micro_batches_do_not_matter(make_trainer, model, name):
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cispo", "gspo"])
+@pytest.mark.parametrize("name", ["cispo", "gspo", "dppo", "ce_gppo"])
 def test_several_updates_differ_from_grpo(make_trainer, model, name):
     """Through the trainer: with one update per batch as GRPO in direction, with several not."""
     gradients = {}

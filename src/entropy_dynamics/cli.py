@@ -131,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options")
     plan = stage("plan", _plan, "Memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
+    plan.add_argument("--target", choices=("extras", "methods"), help="the runs of this target, not the default ones")
     config = stage("config", _config, "Print the resolved config of a run.")
     config.add_argument("--model", help="a file of configs/model")
     config.add_argument("--method", help="a file of configs/method, or name@parameter=value,...")
@@ -335,7 +336,7 @@ def _plan(options: argparse.Namespace) -> None:
     from entropy_dynamics.planning.plan import check_fits, make_plan
     from entropy_dynamics.planning.tables import format_plan
 
-    plan = make_plan(options.scale, options.set)
+    plan = make_plan(options.scale, options.set, target=options.target)
     print(format_plan(plan, options.markdown))
     check_fits(plan)
 

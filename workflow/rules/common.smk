@@ -143,6 +143,15 @@ def inputs_of(name):
     ]
 
 
+def files_of(target):
+    """The tables and figures of a target of extras."""
+    names = [name for name in EXTRAS if EXPERIMENTS[name].spec.target == target]
+    return [
+        LAYOUT.table(name, "csv") if name in TABLES else LAYOUT.figure(name, "png")
+        for name in names
+    ]
+
+
 def in_report(experiment):
     """Category and label in the report, which sorts categories by name."""
     title = experiment.spec.title

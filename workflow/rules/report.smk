@@ -42,8 +42,12 @@ rule tables:
 
 rule extras:
     input:
-        [LAYOUT.table(name, "csv") for name in TABLES if name in EXTRAS],
-        [LAYOUT.figure(name, "png") for name in FIGURES if name in EXTRAS],
+        files_of("extras"),
+
+
+rule methods:
+    input:
+        files_of("methods"),
 
 
 rule figures:

@@ -126,7 +126,9 @@ class Spec(Section):
     shows: str
     """Its caption in the report, with what to look for."""
     extra: bool = False
-    """Built by the target `extras`, not by default."""
+    """Built by its target, not by default."""
+    target: Literal["extras", "methods"] = "extras"
+    """Of an extra."""
 
 
 class DataFilter(Spec):
@@ -149,6 +151,8 @@ class ScoresSpec(RunsSpec):
     metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
     baseline: str = "grpo"
     """The method that others are compared with."""
+    entropy: bool = False
+    """Also the entropy at the end, and which methods are exactly the baseline."""
 
 
 class PassSpec(RunsSpec):
@@ -206,6 +210,14 @@ class StrengthSpec(RunsSpec):
     """The method drawn as a horizontal line."""
 
 
+class MatchedSpec(StrengthSpec, OneModelSpec):
+    """Scores over the entropy that each strength ends with, and methods compared at the entropy of one of them."""
+
+    kind: Literal["matched"]  # type: ignore[assignment]
+    reference: str = "clip_b"
+    """The method whose entropy the others are compared at, with the parameters of its config."""
+
+
 class DistributionSpec(OneModelSpec):
     """Histogram of the problems of one data set by their number of correct samples, per method."""
 
@@ -220,15 +232,13 @@ class TheorySpec(OneModelSpec):
 
 
 class LensSpec(OneModelSpec):
-    """Share of GRPO's entropy increase and decrease that each method keeps (Section 4.2)."""
+    """Share of GRPO's push on the entropy that each method keeps in the quadrants of sign(A) and sign(S*)."""
 
     kind: Literal["lens"]
     labels: dict[str, str] = Field(default_factory=dict)
     """Of methods whose own label is too long."""
     baseline: str = "grpo"
     """The method whose final entropy is drawn as a line."""
-    beyond_weights: dict[str, str] = Field(default_factory=dict)
-    """By method: what it acts through besides token weights."""
 
 
 KINDS: dict[str, type[Spec]] = {
@@ -237,6 +247,7 @@ KINDS: dict[str, type[Spec]] = {
     "difficulty": DifficultySpec,
     "curves": CurvesSpec,
     "strength": StrengthSpec,
+    "matched": MatchedSpec,
     "pass_rate_distribution": DistributionSpec,
     "data_filter": DataFilter,
     "theory": TheorySpec,
@@ -297,7 +308,7 @@ class Experiment(Generic[S]):
         """The files in results/<scale> that it reads."""
         layout = Layout(results)
         evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
-        both = isinstance(self.spec, StrengthSpec)
+        both = isinstance(self.spec, StrengthSpec) or getattr(self.spec, "entropy", False)
         files = evaluations + [run.metrics_file(results) for run in self.runs if both or not evaluations]
         files += [layout.facts(model) for model in self.models]
         match self.spec:
@@ -356,13 +367,13 @@ def numbers(group: SeedGroup, seeds: Seeds) -> range:
 def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:
     """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
     methods = {run.method for run in experiment.runs}
-    baseline = getattr(experiment.spec, "baseline", None)
+    compared = [getattr(experiment.spec, name) for name in ("baseline", "reference") if hasattr(experiment.spec, name)]
     sets = _evaluation_sets(scale, configs) if experiment.evaluations else ()
     for kind, names, known in (
         ("model", experiment.models, known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, sets),
-        ("baseline", [baseline] if baseline else [], methods),
+        ("baseline", compared, methods),
     ):
         for name in names:
             if name not in known:

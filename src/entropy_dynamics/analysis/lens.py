@@ -1,12 +1,12 @@
-"""The share of the entropy increase and decrease that each method keeps, drops or amplifies (Section 4.2)."""
+"""The share of GRPO's push on the entropy that each method keeps, drops or amplifies in each quadrant."""
 
 import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment, LensSpec
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.results import Results, final_means
 
-PARTS = ("lens_pos_up", "lens_pos_down", "lens_neg_up", "lens_neg_down")  # columns of metrics.parquet
+PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # columns of metrics.parquet
 
 
 def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
@@ -21,13 +21,12 @@ def _row(experiment: Experiment[LensSpec], results: Results, model: str, method:
     stored = ["entropy", *PARTS, *(f"{part}_kept" for part in PARTS)]
     seeds = [results.metrics(run, stored) for run in experiment.of(model, method)]
     row: dict[str, object] = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
-    row["acts_beyond_weights_through"] = experiment.spec.beyond_weights.get(method, "")
     for part in PARTS:
         totals = np.array([seed[part].sum() for seed in seeds])
         kept = np.array([seed[f"{part}_kept"].sum() for seed in seeds])
         row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
         row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
-    last = np.array([seed["entropy"].to_numpy()[-max(1, len(seed) // 10) :].mean() for seed in seeds])
+    last = final_means(seed["entropy"].to_numpy() for seed in seeds)
     several = len(seeds) > 1
     row["final_entropy"] = last.mean()
     row["final_entropy_low"] = last.min() if several else np.nan

@@ -1,6 +1,7 @@
 """Results of one scale as data frames, with one-line errors for missing and damaged files."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,6 +93,11 @@ class Samples:
         return problem_pass_at_k(self.correct, self.k, self.k)
 
 
+def final_means(curves: Iterable[np.ndarray]) -> Float[np.ndarray, " run"]:
+    """The mean of each curve over the last tenth of its steps."""
+    return np.array([curve[-max(1, len(curve) // 10) :].mean() for curve in curves])
+
+
 @dataclass(frozen=True)
 class Results:
     """The results of one scale, with its configs and the paper's values."""
@@ -120,11 +126,12 @@ class Results:
         return parse(Model, read_facts(path.parent), str(path))
 
     def method_label(self, method: str) -> str:
-        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'."""
+        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; of a key in another section its last part."""
         name, parameters = split_method(method)
         path = self.configs / "method" / f"{name}.yaml"
         label = parse(_MethodFile, read_yaml(path), str(path)).method.label
-        return f"{label} ({', '.join(parameters).replace('=', ' ')})" if parameters else label
+        values = (re.sub(r"[\w.]*\.(?=\w+=)", "", one).replace("=", " ") for one in parameters)
+        return f"{label} ({', '.join(values)})" if parameters else label
 
     def toy_problems(self, dataset: str) -> bool:
         """True if the problems under this data set's name are generated ones."""

@@ -7,8 +7,8 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
-from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, share_interval
+from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, seed_interval, share_interval
 
 
 def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.DataFrame:
@@ -25,6 +25,8 @@ def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.Dat
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             row |= {"method": method, "label": results.method_label(method), "seeds": len(experiment.of(model, method))}
+            if experiment.spec.entropy:
+                row |= _entropy(experiment, results, model, method)
             for dataset, by_method in samples.items():
                 for metric in experiment.spec.metrics:
                     values = {
@@ -47,6 +49,19 @@ def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.Dat
     tests = [name for name in frame if name.endswith("_difference_p")]
     frame[tests] = holm(frame[tests].to_numpy().ravel()).reshape(-1, len(tests))
     return frame
+
+
+def _entropy(experiment: Experiment[ScoresSpec], results: Results, model: str, method: str) -> dict[str, Any]:
+    """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed."""
+
+    def curves(method: str) -> list[np.ndarray]:
+        return [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method)]
+
+    own, baseline = curves(method), curves(experiment.spec.baseline)
+    found = seed_interval([final_means(own)])
+    pairs = zip(own, baseline, strict=False)
+    same = method != experiment.spec.baseline and all(np.array_equal(one, other) for one, other in pairs)
+    return {"entropy": found.value, "entropy_low": found.low, "entropy_high": found.high, "is_baseline": same}
 
 
 def _per_cent(name: str, interval: Interval) -> dict[str, float]:

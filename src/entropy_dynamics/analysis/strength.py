@@ -7,8 +7,8 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment, Run, StrengthSpec
 from entropy_dynamics.analysis.problem_scores import Metric, problem_scores, with_seeds
-from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import Interval, score_interval, seed_interval
+from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.statistics import Interval, Scores, score_interval, seed_interval
 from entropy_dynamics.config import split_method
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
@@ -30,11 +30,11 @@ def strength_frame(experiment: Experiment[StrengthSpec], results: Results) -> pd
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             row |= {"run": method, "method": name, "parameter": parameter, "value": float(value), "seeds": len(runs)}
             frames = [results.metrics(run, ("clip_fraction", "entropy")) for run in runs]
-            ends = np.array([frame["entropy"].iloc[-max(1, len(frame) // 10) :].mean() for frame in frames])
+            ends = final_means(frame["entropy"].to_numpy() for frame in frames)
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
             row |= _columns("entropy", seed_interval([ends]))
             for metric in SCORES:
-                row |= _columns(metric, _score(metric, method, runs, experiment.evaluations, results))
+                row |= _columns(metric, score_interval([scores_of(metric, method, runs, experiment, results)]))
             rows.append(row)
     frame = pd.DataFrame(rows)
     swept = frame[frame["value"].notna()]
@@ -42,12 +42,15 @@ def strength_frame(experiment: Experiment[StrengthSpec], results: Results) -> pd
     return frame.assign(chosen=frame.index.isin(best))
 
 
-def _score(metric: Metric, method: str, runs: list[Run], datasets: list[str], results: Results) -> Interval:
-    groups = []
-    for dataset in datasets:
+def scores_of(
+    metric: Metric, method: str, runs: list[Run], experiment: Experiment[StrengthSpec], results: Results
+) -> list[Scores]:
+    """Scores of a method's runs on each data set, in per cent of their mean: a group of `score_interval`."""
+    share, scores = 100 / len(experiment.evaluations), []
+    for dataset in experiment.evaluations:
         seeds = [problem_scores(metric, results.samples(run, dataset)) for run in runs]
-        groups.append(100 / len(datasets) * with_seeds(method, seeds))
-    return score_interval([groups])
+        scores.append(share * with_seeds(method, seeds))
+    return scores
 
 
 def _columns(name: str, interval: Interval) -> dict[str, float]:

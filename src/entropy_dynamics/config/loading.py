@@ -5,7 +5,8 @@
 A scale may extend another one, whose file then comes before its own. A file may end with `overrides`, a list of
 `{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of the file.
 A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what they set
-themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values.
+themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values, and
+`grpo@training.updates_per_batch=4` sets a key of another section.
 """
 
 import io
@@ -62,7 +63,8 @@ def load_config(
         layer = _layer(machine, chosen | {"scale": [scale]})
         _check_machine(machine, layer)
         _merge(merged, layer, str(machine), origins)
-    for entry in [*(f"method.params.{param}" for param in params), *overrides]:
+    given = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
+    for entry in [*given, *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
     for section, one in named.items():
         if one is None:  # base.yaml and a scale set keys for all models and methods
@@ -165,7 +167,7 @@ def split_method(name: str) -> tuple[str, list[str]]:
     """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
     base, _, params = name.partition("@")
     entries = params.split(",") if params else []
-    if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"\w+=[\w.+-]+", entry) for entry in entries):
+    if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
         raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
     if len({entry.partition("=")[0] for entry in entries}) < len(entries):
         raise UserError(f"method {name!r} gives a parameter twice")

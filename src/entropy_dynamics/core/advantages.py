@@ -9,7 +9,9 @@ from entropy_dynamics.core.shapes import Groups, Mask, PerToken
 STD_EPS = 1e-6  # verl and Trinity-RFT; TRL takes 1e-4
 
 
-def group_advantages(rewards: Shaped[Tensor, " batch"], groups: Groups) -> Shaped[Tensor, " batch"]:
+def group_advantages(
+    rewards: Shaped[Tensor, " batch"], groups: Groups, *, scale: bool = True
+) -> Shaped[Tensor, " batch"]:
     """GRPO: (R - mean of the group) / (std of the group + 1e-6), with the unbiased std (divisor G - 1).
 
     A group of equal rewards gets exactly 0: rounding in its mean, divided by 1e-6, would otherwise push a whole group
@@ -18,6 +20,7 @@ def group_advantages(rewards: Shaped[Tensor, " batch"], groups: Groups) -> Shape
     Args:
         rewards: of every rollout.
         groups: rollouts of one prompt share a number; in any order, of any sizes.
+        scale: divide by the standard deviation.
 
     Returns:
         The advantage of every token of each rollout; at least fp32 whatever the dtype of `rewards`.
@@ -36,7 +39,7 @@ def group_advantages(rewards: Shaped[Tensor, " batch"], groups: Groups) -> Shape
 
     centered = r - per_group(r, "mean")[group_of]
     std = (per_group(centered.square(), "sum") / (sizes - 1).clamp_min(1)).sqrt()
-    advantages = centered / (std[group_of] + STD_EPS)
+    advantages = centered / (std[group_of] + STD_EPS) if scale else centered
 
     constant = per_group(r, "amax") == per_group(r, "amin")
     advantages = advantages.masked_fill(constant[group_of], 0.0)

@@ -4,6 +4,8 @@ A token's loss and its divisor are separate. Divisors are computed once, for all
 is a sum over tokens, however they are divided into micro-batches and among ranks.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -92,6 +94,27 @@ def clipped_loss(
 def weighted_sum(token_loss: Float[Tensor, "*shape"], multipliers: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
     """sum_t multiplier_t * loss_t over tokens with a multiplier other than 0; whatever padding holds is left out."""
     return torch.where(multipliers != 0, token_loss * multipliers, 0.0).sum()
+
+
+def effective_advantages(
+    loss_of: Callable[[PerToken, PerToken], Float[Tensor, ""]], logp: PerToken, entropy: PerToken
+) -> PerToken:
+    """The factor of each token's grad log p in the step that a loss asks for, by autograd: -(dloss/dlogp - L dloss/dH).
+
+    Whatever a method changes (rewards, advantages, weights, ratios, divisors, terms of the loss) is in it. Strictly
+    on-policy it is A / tokens in GRPO. A term in the entropy counts by the token's own share of its gradient: as grad H
+    is the mean of -L grad log p over tokens drawn from the policy, with L = log p + H, the sum over sampled tokens
+    estimates it without bias.
+
+    Args:
+        loss_of: the loss as a function of `logp` and `entropy`; differentiated at their values, outside their graphs.
+        logp: log-probability of the sampled tokens, nats.
+        entropy: of the distributions they were sampled from, nats.
+    """
+    with torch.enable_grad():
+        leaves = logp.detach().requires_grad_(), entropy.detach().requires_grad_()
+        by_logp, by_entropy = torch.autograd.grad(loss_of(*leaves), leaves, allow_unused=True, materialize_grads=True)
+    return (logp + entropy).detach() * by_entropy - by_logp
 
 
 def value_loss(

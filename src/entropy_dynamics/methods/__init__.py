@@ -20,6 +20,7 @@ from entropy_dynamics.validation import Section, parse
 
 if TYPE_CHECKING:
     import torch
+    from jaxtyping import Float
 
     from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
     from entropy_dynamics.core.token_stats import TokenStats
@@ -120,6 +121,18 @@ class Method(Section):
         return clipped_loss(
             logp, logp_old, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high, dual_clip=self.dual_clip
         )
+
+    def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[torch.Tensor, "batch 1"]:
+        """Divisor of the tokens of each row in the loss of an update: how tokens are averaged.
+
+        Args:
+            weights: as used, of all rows of the update.
+            mask: non-zero on response tokens.
+            groups: rollouts of one prompt share a number.
+        """
+        from entropy_dynamics.core.objective import token_divisors
+
+        return token_divisors(weights, mask, groups, scope=self.loss_scope, denominator=self.denominator)
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
         """Further columns of metrics.parquet; arguments as above, with the weights that were used."""

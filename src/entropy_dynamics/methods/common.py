@@ -1,6 +1,7 @@
 """Shared by several methods: parameter types, the choice of samples, batch statistics."""
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
+from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken
 
 # A batch with less spread has no outliers (the released code's value).
 SIGMA_FLOOR = 1e-12
@@ -49,3 +50,14 @@ def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
     chosen = torch.zeros(candidates.numel(), dtype=torch.bool, device=candidates.device)
     chosen[order[: min(count, int(candidates.bool().sum()))]] = True
     return chosen.view(candidates.shape)
+
+
+def in_each_group(
+    function: Callable[[Float[Tensor, " member"]], Float[Tensor, " member"]], values: PerRollout, groups: Groups
+) -> PerRollout:
+    """`function` of the values of each group, in float64; groups may be in any order and have any sizes."""
+    result = torch.empty_like(values)
+    for group in groups.unique():
+        members = groups == group
+        result[members] = function(values[members].double()).to(values)
+    return result

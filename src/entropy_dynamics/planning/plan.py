@@ -149,7 +149,11 @@ class Plan:
 
 
 def make_plan(
-    scale: str, overrides: Sequence[str] = (), configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
+    scale: str,
+    overrides: Sequence[str] = (),
+    configs: Path = CONFIGS,
+    experiments: Path = EXPERIMENTS,
+    target: str | None = None,
 ) -> Plan:
     """The plan of all that a scale's experiments and claims need; `check_fits` checks it against the GPUs' memory.
 
@@ -158,7 +162,7 @@ def make_plan(
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
     find_engine(bare.engine.name)
-    trained, evaluated = _runs(bare, experiments)
+    trained, evaluated = _runs(bare, experiments, target)
     if bare.hardware.device == "cpu":
         return Plan(bare, len(trained), len(evaluated))
     jobs: list[Job] = []
@@ -226,9 +230,10 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     return needed | {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0, "slurm_extra": on_each}
 
 
-def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
-    """The distinct runs to train, and the untrained models to evaluate, in a fixed order; without extras."""
-    seeds, names = dict(config.seeds), config.experiments or known_experiments(experiments)
+def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
+    """The distinct runs to train, and the untrained models to evaluate, in a fixed order: of the extras of a target, or
+    without extras."""
+    seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     unknown = [run.model for one in needed for run in one.runs if run.model not in config.models]
     if unknown:
@@ -236,7 +241,9 @@ def _runs(config: Config, experiments: Path) -> tuple[list[Run], list[Run]]:
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
             "list in `experiments` only those that do not"
         )
-    if config.experiments is None:
+    if target:
+        needed = [one for one in needed if one.spec.extra and one.spec.target == target]
+    elif config.experiments is None:
         needed = [one for one in needed if not one.spec.extra]
         needed += load_claims(config.scale, seeds, experiments)
     trained, evaluated = {}, {}

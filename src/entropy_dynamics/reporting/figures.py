@@ -14,6 +14,7 @@ from entropy_dynamics.analysis.experiments import (
     DistributionSpec,
     Experiment,
     LensSpec,
+    MatchedSpec,
     PassSpec,
     Spec,
     StrengthSpec,
@@ -24,6 +25,7 @@ from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.difficulty import draw_difficulty
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
+from entropy_dynamics.reporting.matched import draw_matched
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
 from entropy_dynamics.reporting.strength import draw_strength
 from entropy_dynamics.reporting.style import RC, save
@@ -39,6 +41,7 @@ DRAW: dict[type[Spec], Callable[..., tuple[Figure, pd.DataFrame]]] = {
     TheorySpec: draw_theory,
     LensSpec: draw_lens,
     StrengthSpec: draw_strength,
+    MatchedSpec: draw_matched,
 }
 
 

@@ -11,7 +11,12 @@ from entropy_dynamics.analysis.lens import PARTS, lens_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
-HEADINGS = ("$+$\nraise", "$+$\nlower", "$-$\nraise", "$-$\nlower")  # of PARTS
+HEADINGS = (
+    "$+$, $S_* > 0$\nlower",
+    "$+$, $S_* < 0$\nraise",
+    "$-$, $S_* > 0$\nraise",
+    "$-$, $S_* < 0$\nlower",
+)  # of PARTS
 # Dropped is blue, amplified orange, unchanged white. In grey both ends are dark; the numbers distinguish them.
 COLOURS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
 
@@ -23,8 +28,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
     _draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     names = [
-        (spec.labels.get(method) or pretty(label)) + (" †" if method in spec.beyond_weights else "")
-        for method, label in zip(frame["method"], frame["label"], strict=True)
+        spec.labels.get(method) or pretty(label) for method, label in zip(frame["method"], frame["label"], strict=True)
     ]
     shares.set_yticks(range(len(frame)), names, fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
@@ -45,7 +49,7 @@ def _draw_shares(ax: Axes, shares: np.ndarray) -> None:
     ax.grid(which="minor", color="white", linewidth=1)
     ax.tick_params(which="minor", length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title("share of the entropy change kept", fontsize=6.5)
+    ax.set_title("share of GRPO's push on the entropy", fontsize=6.5)
 
 
 def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
@@ -69,20 +73,12 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
 
 
 def _notes(experiment: Experiment[LensSpec], results: Results, frame: pd.DataFrame) -> list[str]:
-    seeds, spec = experiment.seeds, experiment.spec
-    notes = [
+    seeds = experiment.seeds
+    return [
         f"{results.scale} scale: {frame['model_that_ran'][0]}",
         f"{seeds}: the spread between seeds is unknown"
         if seeds == "one seed"
         else f"{seeds}; whiskers: lowest to highest seed",
-        r"$+$, $-$: positive and negative samples; raise, lower: where $-A\,S_c$ is above, below 0; 1: as GRPO, 0: "
-        "dropped, bold: amplified; black line: entropy that GRPO ends with",
+        r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
+        "there; 1: as GRPO, 0: dropped, bold: amplified; black line: entropy that GRPO ends with",
     ]
-    beyond = [
-        f"{label} ({spec.beyond_weights[method]})"
-        for method, label in zip(frame["method"], frame["label"], strict=True)
-        if method in spec.beyond_weights
-    ]
-    if beyond:
-        notes.append(f"†: acts, also or only, through what token weights do not show: {', '.join(beyond)}")
-    return notes

@@ -18,13 +18,14 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
     """Write tables/<name>.csv, .md, .tex and .html."""
     frame, datasets = scores_frame(experiment, results), experiment.evaluations
     columns = [(dataset, metric) for dataset in datasets for metric in experiment.spec.metrics]
-    rows = frame.set_index(["model", "method"], drop=False)
+    rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
     values = {
         "name": experiment.name,
         "heading": experiment.heading,
         "title": experiment.spec.title,
         "caption": _caption(experiment, results, frame),
-        "columns": [f"{data.upper()} {METRICS[metric]}@{frame[f'{data}_samples'][0]}" for data, metric in columns],
+        "columns": ["Entropy (nats)"] * experiment.spec.entropy
+        + [f"{data.upper()} {METRICS[metric]}@{frame[f'{data}_samples'][0]}" for data, metric in columns],
         "datasets": [dataset.upper() for dataset in datasets],
         "blocks": [
             (
@@ -32,7 +33,8 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
                 [
                     {
                         "label": row["label"],
-                        "cells": [_lines(row, rows, experiment.spec.baseline, f"{d}_{m}") for d, m in columns],
+                        "cells": [_entropy(row, baseline)] * experiment.spec.entropy
+                        + [_lines(row, rows, experiment.spec.baseline, f"{d}_{m}") for d, m in columns],
                         "failures": [f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}" for d in datasets],
                     }
                     for _, row in rows[rows["model"] == model].iterrows()
@@ -72,6 +74,11 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
     return lines
 
 
+def _entropy(row: pd.Series, baseline: str) -> list[CellLine]:
+    lines = [CellLine(f"{row['entropy']:.3f}", _brackets(row["entropy_low"], row["entropy_high"], ".3f"))]
+    return [*lines, CellLine(f"exactly {baseline}")] if row["is_baseline"] else lines
+
+
 def _brackets(low: float, high: float, form: str) -> str:
     return "" if np.isnan(low) else f"[{low:{form}}, {high:{form}}]"
 
@@ -96,6 +103,11 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
         f"on the same problems, bold where it differs from zero after Holm's correction for {tests} comparisons; "
         f"the paper's score with its difference to the paper's {baseline}.",
     ]
+    if experiment.spec.entropy:
+        sentences.append(
+            f"Entropy: mean over the response tokens of the last tenth of the steps, with its {LEVEL:.0%} interval "
+            f"over seeds; 'exactly {baseline}': that of every step is the same to the bit."
+        )
     if not all(results.model(model).is_the_papers for model in experiment.models):
         sentences.append(
             "A smaller model shows directions, not levels: its scores are not comparable with the paper's."

@@ -19,19 +19,10 @@ def entropy_metrics(
     `predicted_entropy_change` is Corollary 4 with the weighted advantages w A: the change per unit of
     the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
     another size, so it is to be compared with the measured change by its sign and correlation.
-    `lens_<samples>_<direction>` is the mean over all response tokens of the positive (up) or negative (down) part of
-    -A S_c on positive or negative samples: the entropy increase and decrease that GRPO would cause there (Section 4.2);
-    `..._kept` is what remains of it under the method's token weights.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
-    dropped, positive, negative = weight == 0, advantage > 0, advantage < 0
-    change = -advantage * s_centered
-    lens = {
-        f"lens_{samples}_{direction}": part * chosen
-        for samples, chosen in (("pos", positive), ("neg", negative))
-        for direction, part in (("up", change.clamp_min(0)), ("down", change.clamp_max(0)))
-    }
+    dropped, negative = weight == 0, advantage < 0
     return {
         "entropy": float(stats.entropy[mask].double().mean()),
         "s_star_mean": float(stats.s_star[mask].double().mean()),
@@ -47,9 +38,32 @@ def entropy_metrics(
             batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate)
         ),
         "tokens": int(mask.sum()),
-        **{name: float(part.mean()) for name, part in lens.items()},
-        **{f"{name}_kept": float((weight * part).mean()) for name, part in lens.items()},
     }
+
+
+def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken, mask: Chosen) -> dict[str, float]:
+    """The push on the entropy in each quadrant of sign(A) and sign(S*): GRPO's, and that of the method (Section 4.2).
+
+    `lens_<pos|neg>_<gt|lt>` is the mean over all response tokens of -A S* in that quadrant, positive where it raises
+    the entropy (Theorem 1); `..._kept` has the effective advantage in place of A. Tokens with A = 0 count in the
+    quadrant where the effective advantage puts them.
+
+    Args:
+        stats: under the policy that sampled.
+        advantages: A, GRPO's advantage of every rollout.
+        effective: the method's, see `effective_advantages`.
+        mask: response tokens.
+    """
+    own, s_star = effective[mask].double(), stats.s_star[mask].double()
+    grpo = advantages[:, None].expand(mask.shape)[mask].double()
+    sign = torch.where(grpo == 0, own, grpo).sign()
+    found = {}
+    for samples, side in (("pos", 1), ("neg", -1)):
+        for direction, chosen in (("gt", s_star > 0), ("lt", s_star < 0)):
+            push = -s_star * (chosen & (sign == side))
+            found[f"lens_{samples}_{direction}"] = float((grpo * push).mean())
+            found[f"lens_{samples}_{direction}_kept"] = float((own * push).mean())
+    return found
 
 
 def engine_agreement(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
@@ -23,7 +24,7 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.critic import AdvantageEstimator, MethodAdvantages, Trained
-from entropy_dynamics.training.metrics import engine_agreement, entropy_metrics, zero_variance_groups
+from entropy_dynamics.training.metrics import engine_agreement, entropy_metrics, lens_metrics, zero_variance_groups
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.rewards import REWARDS
 from entropy_dynamics.training.update import PolicyUpdate, Scores
@@ -136,7 +137,7 @@ class Trainer:
             advantages = self.estimator.estimate(batch, self.shaped(rewards, batch, scores))
         with clock("update"):
             agreement: dict[str, float] = {}
-            weights, grad_norm = self.updates.update(
+            weights, effective, grad_norm = self.updates.update(
                 batch,
                 scores,
                 advantages,
@@ -155,6 +156,7 @@ class Trainer:
             **validation,
             "entropy_change": entropy_change,
             **entropy_metrics(scores.stats, advantages, weights, batch.mask, self.config.optimizer.learning_rate),
+            **lens_metrics(scores.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
             **agreement,
             "reward_mean": rewards.mean().item(),
             "accuracy": float(np.mean([grade.correct for grade in grades])),

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from entropy_dynamics.config.schema import TrainingConfig
-from entropy_dynamics.core.objective import token_divisors, weighted_sum
+from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.shapes import PerToken, Rows
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
@@ -135,10 +135,11 @@ class PolicyUpdate:
             where: for error messages.
 
         Returns:
-            The token weights that were used, and the mean gradient norm.
+            The token weights that were used, the effective advantages (see `effective_advantages`), and the mean
+            gradient norm.
         """
         weights, coefficients = torch.zeros_like(scores.stats.logp), None
-        used, norms = torch.zeros_like(weights), []
+        used, effective, norms = torch.zeros_like(weights), torch.zeros_like(weights), []
         per_update = self.method.per_update and self.config.updates_per_batch > 1
         for number, rows in enumerate(batch.mini_batches(self.config.updates_per_batch)):
             if scores.scoring is not Scoring.DURING_UPDATE and (number == 0 or per_update):
@@ -147,10 +148,11 @@ class PolicyUpdate:
                 weights = self.method.token_weights(stats, advantages, mask, generator)
                 coefficients = self.method.loss_coefficients(stats, advantages, mask)
             divisors = self._divisors(batch, rows, weights)
-            step = _Step(batch, scores, advantages, weights, coefficients, divisors, generator, number == 0)
+            step = _Step(batch, scores, advantages, weights, coefficients, divisors, effective, generator, number == 0)
             norms.append(self._optimizer_step(step, rows, check if number == 0 else None, where))
             used[rows] = weights[rows]
-        return used, sum(norms) / len(norms)
+            effective[rows] *= batch.mask[rows].sum()
+        return used, self.ranks.sum(effective), sum(norms) / len(norms)
 
     def _optimizer_step(self, step: "_Step", rows: Tensor, check: Callable[[], None] | None, where: str) -> float:
         """The gradient norm."""
@@ -214,24 +216,23 @@ class PolicyUpdate:
         # stored scores would equal it only up to the rounding of another micro-batch.
         logp_old = now.logp.detach() if step.first else stats.logp[rows]
         coefficients = None if step.coefficients is None else step.coefficients[rows]
-        token_loss = self.method.token_loss(
-            now.logp, logp_old, advantages, mask, entropy=now.entropy, coefficients=coefficients
-        )
         multipliers = step.weights[rows] / step.divisors[rows]
         limit = self.config.importance_truncation  # of truncated importance sampling, p(trainer) / p(engine)
         if limit is not None and batch.engine_logp is not None:
             multipliers = multipliers * (stats.logp[rows] - batch.engine_logp[rows]).exp().clamp_max(limit)
-        return weighted_sum(token_loss, multipliers)
+
+        def loss_of(logp: Tensor, entropy: Tensor) -> Tensor:
+            token_loss = self.method.token_loss(
+                logp, logp_old, advantages, mask, entropy=entropy, coefficients=coefficients
+            )
+            return weighted_sum(token_loss, multipliers)
+
+        step.effective[rows] = effective_advantages(loss_of, now.logp, now.entropy)
+        return loss_of(now.logp, now.entropy)
 
     def _divisors(self, batch: RolloutBatch, rows: Tensor, weights: Tensor) -> Tensor:
         divisors = torch.ones(len(batch), 1, device=weights.device)
-        divisors[rows] = token_divisors(
-            weights[rows],
-            batch.mask[rows],
-            batch.groups[rows],
-            scope=self.method.loss_scope,
-            denominator=self.method.denominator,
-        )
+        divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
         return divisors
 
     def _micro_batches(self, batch: RolloutBatch, rows: Tensor | None = None) -> Sequence[Tensor]:
@@ -261,6 +262,8 @@ class _Step:
     weights: Tensor
     coefficients: Tensor | None
     divisors: Tensor
+    effective: Tensor
+    """Effective advantages of the batch, filled in by the update, each divided by the tokens of its optimizer step."""
     generator: torch.Generator
     first: bool
     """The first step on this batch: the policy is still the one that sampled it."""

@@ -1,0 +1,38 @@
+"""CE-GPPO: tokens that PPO clips keep a bounded gradient (Su et al., arXiv 2509.20712).
+
+    loss = -A g r / sg[r],   g = beta_low (1 - clip_low)    if A < 0 and r < 1 - clip_low,
+                             g = beta_high (1 + clip_high)  if A > 0 and r > 1 + clip_high,
+                             g = r                          else; for A < 0 at most -A dual_clip
+
+r = p / p_old, sg = stop gradient. Those of the first kind are unlikely tokens of wrong answers, whose gradient raises
+the entropy or lowers it with the sign of S*; beta_low and beta_high balance the two. Strictly on-policy it is the plain
+policy gradient.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field, NonNegativeFloat
+
+from entropy_dynamics.core.objective import importance_ratio
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.methods import Method, method
+
+
+@method("ce_gppo")
+class CEGPPO(Method):
+    """Both betas 0 give the gradient of PPO."""
+
+    beta_low: NonNegativeFloat = 0.75
+    beta_high: NonNegativeFloat = 1.0
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 10.0
+    needs_batch: ClassVar[bool] = False
+
+    def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        ratio = importance_ratio(logp, logp_old, mask)
+        g = ratio.detach()
+        g = torch.where((advantages < 0) & (g < 1 - self.clip_low), self.beta_low * (1 - self.clip_low), g)
+        g = torch.where((advantages > 0) & (g > 1 + self.clip_high), self.beta_high * (1 + self.clip_high), g)
+        loss = -advantages * g * ratio / ratio.detach()
+        dual = torch.where(advantages < 0, -advantages * self.dual_clip, torch.inf)
+        return torch.minimum(loss, dual)

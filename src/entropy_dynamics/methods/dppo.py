@@ -1,0 +1,35 @@
+"""DPPO: a trust region by how far the probability of a token moved, not by its ratio (Qi et al., arXiv 2602.04879).
+
+    loss = -sg[min(r, truncation)] A log p,   r = p / p_old, sg = stop gradient
+    no gradient where p - p_old > clip_high and A > 0, or p - p_old < -clip_low and A < 0
+
+|p - p_old| is the total variation between the two policies, of the token against all others (DPPO-Binary-TV). PPO's
+ratio stops an unlikely token after a small move, and a likely one late. Strictly on-policy it is the plain policy
+gradient.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from entropy_dynamics.core.objective import importance_ratio
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.methods import Method, method
+
+
+@method("dppo")
+class DPPO(Method):
+    """`dual_clip` is not used."""
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.15
+    clip_high: Annotated[float, Field(gt=0, le=1)] = 0.15
+    """Bounds of the change of a token's probability."""
+    truncation: Annotated[float, Field(ge=1, allow_inf_nan=True)] = 10.0
+    needs_batch: ClassVar[bool] = False
+
+    def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        moved = logp.detach().exp() - logp_old.exp()
+        outside = torch.where(advantages > 0, moved > self.clip_high, moved < -self.clip_low)
+        ratio = importance_ratio(logp, logp_old, mask).detach().clamp_max(self.truncation)
+        return torch.where(mask.bool() & ~outside, -ratio * advantages * logp, 0.0)

@@ -1,0 +1,30 @@
+"""Dr.GRPO: neither the group's standard deviation nor the length of responses (Liu et al., arXiv 2503.20783).
+
+A = R - mean of the group,   loss = sum of the token losses / (rollouts * max_tokens)
+"""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from pydantic import PositiveInt
+from torch import Tensor
+
+from entropy_dynamics.core.advantages import group_advantages
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.methods import Method, method
+
+
+@method("dr_grpo")
+class DrGRPO(Method):
+    """A token counts the same in every batch and response. `loss_scope` and `denominator` are not used."""
+
+    max_tokens: PositiveInt = 7168
+    """The longest possible response."""
+    needs_batch: ClassVar[bool] = False
+
+    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
+        return group_advantages(rewards, groups, scale=False)
+
+    def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[Tensor, "batch 1"]:
+        return torch.full((len(mask), 1), float(len(mask) * self.max_tokens), device=mask.device)

@@ -1,0 +1,47 @@
+"""Pass@k training: the advantages of groups of k rollouts, in closed form (Chen et al., arXiv 2508.10751).
+
+Of a group's n rollouts c are correct. k drawn without replacement have a correct one with probability rho, and a
+rollout's advantage is the mean over the draws that contain it:
+
+    rho = 1 - C(n - c, k) / C(n, k),   sigma = sqrt(rho (1 - rho))
+    A = (1 - rho) / sigma if correct, else (1 - rho - C(n - c - 1, k - 1) / C(n - 1, k - 1)) / sigma
+
+Hard problems count more than in GRPO, and a problem with fewer than k wrong answers not at all. Correct is a reward
+above 0.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from pydantic import PositiveInt
+from torch import Tensor
+
+from entropy_dynamics.core.advantages import STD_EPS
+from entropy_dynamics.core.shapes import Groups, PerRollout
+from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import in_each_group
+
+
+@method("pass_at_k")
+class PassAtK(Method):
+    """Only the advantages differ from GRPO's."""
+
+    k: PositiveInt = 4
+    """At most the size of a group; 1: GRPO's advantages of rewards 0 and 1, with another standard deviation."""
+    needs_batch: ClassVar[bool] = False
+
+    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
+        return in_each_group(self._of_group, rewards, groups)
+
+    def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+        correct = rewards > 0
+        n, c = len(correct), int(correct.sum())
+        if c == n:
+            return torch.zeros_like(rewards)
+        k = min(self.k, n)
+        fails = math.comb(n - c, k) / math.comb(n, k)  # 1 - rho
+        others_fail = math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1)
+        sigma = math.sqrt(fails * (1 - fails)) + STD_EPS
+        return torch.where(correct, fails / sigma, (fails - others_fail) / sigma).to(rewards)

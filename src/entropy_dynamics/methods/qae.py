@@ -1,0 +1,36 @@
+"""QAE: a quantile of the group's rewards as baseline, in place of their mean (Wu et al., arXiv 2509.22611, eq. 3).
+
+    A = (R - b) / (std + 1e-6),   b = inf {x: F(x) >= quantile},   F the empirical distribution of the group
+
+With two rewards only one kind of answer has an advantage: the correct ones where at most 1 - quantile of the group are
+correct, else the wrong ones. The official code interpolates between order statistics (`torch.quantile`).
+"""
+
+import math
+from typing import Annotated, ClassVar
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from entropy_dynamics.core.advantages import STD_EPS
+from entropy_dynamics.core.shapes import Groups, PerRollout
+from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import in_each_group
+
+
+@method("qae")
+class QAE(Method):
+    """Only the advantages differ from GRPO's."""
+
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    """K in the paper. The larger, the more groups teach by their wrong answers, and the higher the entropy."""
+    needs_batch: ClassVar[bool] = False
+
+    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
+        return in_each_group(self._of_group, rewards, groups)
+
+    def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+        place = math.ceil(self.quantile * len(rewards) - 1e-9)  # 0.7 * 10 is a little over 7 in floating point
+        baseline = rewards.sort().values[max(place, 1) - 1]
+        return (rewards - baseline) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)

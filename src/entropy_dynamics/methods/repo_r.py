@@ -1,0 +1,67 @@
+"""REPO-R: advantages rescaled by the centred log-probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
+
+    A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   never with another sign than A
+
+that is A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
+quadrants of sign(A) and sign(S*). A controller may halve or double zeta after each step, towards a target entropy.
+
+A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|. SkyRL takes the raw
+log p in place of L (pull request 1896), from where the bounds of zeta are, too.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat, PrivateAttr
+
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import Method, method
+
+
+@method("repo_r")
+class RepoR(Method):
+    """The denominator stays all response tokens."""
+
+    zeta: float = 1e-3
+    """Initial strength; negative: towards less entropy."""
+    target: Annotated[float, Field(ge=0)] | None = None
+    """Entropy that the controller aims at, nats; null: zeta is constant."""
+    zeta_min: PositiveFloat = 1e-4
+    zeta_max: PositiveFloat = 0.05
+    """The controller keeps |zeta| within these bounds; where it would fall below the lower one, zeta changes sign."""
+    needs_batch: ClassVar[bool] = False
+    per_update: ClassVar[bool] = True
+
+    _zeta: float = PrivateAttr(0.0)
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._zeta = self.zeta
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+    ) -> PerToken:
+        centred = stats.logp.detach() + stats.entropy.detach()
+        weights = (1 - self._zeta * advantages.sign() * centred).clamp_min(0)
+        return torch.where(mask.bool(), weights, 0.0)
+
+    def metrics(self, *arguments: Any) -> dict[str, float]:
+        return {"repo_zeta": self._zeta}
+
+    def observe(self, metrics: Mapping[str, float | int]) -> None:
+        if self.target is None:
+            return
+        wanted = 1 if metrics["entropy"] < self.target else -1  # the sign of zeta that moves the entropy to the target
+        if self._zeta * wanted > 0:
+            self._zeta = wanted * min(2 * abs(self._zeta), self.zeta_max)
+        elif abs(self._zeta) / 2 >= self.zeta_min:
+            self._zeta /= 2
+        else:
+            self._zeta = wanted * self.zeta_min
+
+    def state_dict(self) -> dict[str, float]:
+        return {"zeta": self._zeta}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self._zeta = state["zeta"]

@@ -1,0 +1,39 @@
+"""RSI-S: only tokens with a relative surprisal within an interval are updated (arXiv 2606.31575).
+
+    keep low <= RSI <= high,   RSI = -log p / H
+
+RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of certain
+distributions and the least likely ones.
+"""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, model_validator
+
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import Method, method
+
+
+@method("rsi_s")
+class RSIS(Method):
+    """The denominator stays all response tokens. The default bounds are a third party's, not the paper's."""
+
+    low: Annotated[float, Field(ge=0)] = 0.1
+    high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 3.0
+    needs_batch: ClassVar[bool] = False
+    per_update: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RSIS":
+        if not self.low < self.high:
+            raise ValueError(f"low is {self.low}; it should be below high ({self.high})")
+        return self
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+    ) -> PerToken:
+        surprisal, entropy = -stats.logp.detach(), stats.entropy.detach()
+        kept = (surprisal >= self.low * entropy) & (surprisal <= self.high * entropy)
+        return torch.where(kept, mask.float(), 0.0)

@@ -1,0 +1,44 @@
+"""STARE: unlikely tokens of correct answers count more while the entropy is low (arXiv 2606.19236).
+
+    if mean H < target:  weight = amplify on the `share` of the tokens with A > 0 that have the highest -log p,
+                         weight = damp on the same share of those with A < 0 (variant C2; variant O1 has damp = 1)
+
+The official code ranks the tokens of a micro-batch under the policy at each update; here they are those of the whole
+batch under the policy that sampled it, as is the mean entropy in both.
+"""
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeFloat
+
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import Share, batch_mean_and_std, largest
+
+
+@method("stare")
+class Stare(Method):
+    """Variant O1 by default. The denominator stays all response tokens."""
+
+    share: Share = 0.1
+    """Of the tokens with A > 0, and of those with A < 0; rounded up."""
+    amplify: Annotated[float, Field(ge=1)] = 1.1
+    damp: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """0.9 in variant C2."""
+    target: NonNegativeFloat = 0.3
+    """Mean entropy from which on all weights are 1, nats."""
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+    ) -> PerToken:
+        weights = mask.float()
+        if batch_mean_and_std(stats.entropy.detach(), mask)[0] >= self.target:
+            return weights
+        for sign, weight in ((1, self.amplify), (-1, self.damp)):
+            candidates = mask.bool() & (advantages * sign > 0)
+            count = math.ceil(self.share * int(candidates.sum()) - 1e-6)  # 0.1 * 30 is a little over 3
+            weights = torch.where(largest(-stats.logp.detach(), candidates, count), weight, weights)
+        return weights

@@ -1,0 +1,38 @@
+"""STEER: tokens that would change the entropy most count less, whatever the direction (arXiv 2510.10150).
+
+    Omega = (A / p_old) p (1 - p) (log p + H),   weight = exp(-k |Omega|),   k = -ln(w_min) / max(max |Omega|, floor)
+
+so that the token of the largest |Omega| has weight w_min. Here p_old = p, exact strictly on-policy, and p is that of
+the policy at each update; the maximum is over the batch of the update, in the official code over a micro-batch.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveFloat
+
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import Share
+
+
+@method("steer")
+class Steer(Method):
+    """The denominator stays all response tokens."""
+
+    w_min: Share = 0.8
+    """The smallest weight; 1 is GRPO."""
+    floor: PositiveFloat = 0.02
+    """Batches whose |Omega| are all smaller are damped less."""
+    per_update: ClassVar[bool] = True
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+    ) -> PerToken:
+        logp = stats.logp.detach()
+        omega = (advantages * (1 - logp.exp()) * (logp + stats.entropy.detach())).abs()
+        omega = torch.where(mask.bool(), omega, 0.0)
+        k = -math.log(self.w_min) / omega.max().clamp_min(self.floor)
+        return mask.float() * (-k * omega).exp()

@@ -1,0 +1,81 @@
+"""Figures of methods at matched entropy: scores over entropy, and the difference to one method at its entropy."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from entropy_dynamics.analysis.experiments import Experiment, MatchedSpec
+from entropy_dynamics.analysis.matched import METRICS, matched_frame
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
+
+TITLES = {"avg": "Avg@K", "pass": "Pass@K"}
+
+
+def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Above, a line per method through its strengths, with the Pareto front ringed; below, all at one entropy."""
+    frame, spec = matched_frame(experiment, results), experiment.spec
+    methods = list(dict.fromkeys(run.method.partition("@")[0] for run in experiment.runs))
+    looks = _looks(methods, spec.baseline)
+    reference = frame[frame["run"] == spec.reference].iloc[0]
+    figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(methods)), layout="constrained")
+    axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(methods)])
+    for metric, (above, below) in zip(METRICS, axes.T, strict=True):
+        for method, look in looks.items():
+            own = frame[frame["method"] == method]
+            above.plot(own["entropy"], own[metric], label=pretty(results.method_label(method)), **look)
+        front = frame[frame[f"{metric}_front"]]
+        above.plot(front["entropy"], front[metric], "o", markersize=7, markerfacecolor="none", color="black", zorder=3)
+        above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
+        above.set(title=f"{TITLES[metric]} (%)", xlabel="entropy at the end (nats)")
+        _draw_differences(below, frame.drop_duplicates("method").set_index("method").reindex(methods), metric)
+    label = pretty(results.method_label(spec.reference))
+    for ax in axes[1]:
+        ax.set_xlabel(f"points over {label}, at its entropy")
+    axes[1, 0].set_yticks(range(len(methods)), [pretty(results.method_label(method)) for method in methods], fontsize=5)
+    axes[1, 1].set_yticks([])
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
+    add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, frame, reference)])
+    return figure, frame
+
+
+_SMALL: Look = LINE_LEGEND | {"fontsize": 5}
+
+
+def _looks(methods: list[str], baseline: str) -> dict[str, Look]:
+    """Where colours repeat, the markers are empty."""
+    looks = line_styles(methods, baseline)
+    rounds = [method for method in methods if method != baseline]
+    empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // 6 % 2 else {} for method in rounds}
+    return {method: look | {"linewidth": 0.7} | empty.get(method, {"marker": "x"}) for method, look in looks.items()}
+
+
+def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
+    value, low, high = (rows[f"{metric}_matched{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    y = np.arange(len(rows))
+    ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2, elinewidth=0.6)
+    ax.axvline(0, color="0.5", linewidth=0.7, linestyle=":")
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def _notes(
+    experiment: Experiment[MatchedSpec], results: Results, frame: pd.DataFrame, reference: pd.Series
+) -> list[str]:
+    best = []
+    for metric in METRICS:
+        known = frame.dropna(subset=f"{metric}_matched")
+        if len(known):
+            row = known.loc[known[f"{metric}_matched"].idxmax()]
+            value, low, high = (row[f"{metric}_matched{end}"] for end in ("", "_low", "_high"))
+            ends = "" if np.isnan(low) else f" [{low:+.1f}, {high:+.1f}]"
+            best.append(f"{TITLES[metric]} {pretty(results.method_label(row['method']))} {value:+.1f}{ends}")
+    label = pretty(results.method_label(experiment.spec.reference))
+    sets = ", ".join(experiment.evaluations)
+    return [
+        f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {reference['entropy']:.3f} nats; "
+        f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths; a method without a point "
+        "does not reach that entropy",
+        f"highest there: {'; '.join(best)}" if best else "no other method reaches that entropy",
+    ]

@@ -1,0 +1,183 @@
+"""Methods that act through advantages, rollouts or the average: hand-worked cases and brute force over definitions."""
+
+import copy
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from batches import stats_of
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.methods import load_method
+from reference import batch_of
+
+CONFIGS = ROOT / "configs"
+
+
+def advantages_of(name, rewards, groups=None, **params) -> list[float]:
+    groups = torch.zeros(len(rewards), dtype=torch.long) if groups is None else torch.tensor(groups)
+    return load_method(name, **params).advantages(torch.tensor(rewards), groups).tolist()
+
+
+# ---------------------------------------------------------------- W-REINFORCE, NSR, PSR
+
+
+@pytest.mark.parametrize(
+    ("name", "advantages", "weights"),
+    [
+        ("w_reinforce", [0.1, -1, -1, -1], [1, 1, 1, 1]),
+        ("nsr", [0, -1, -1, -1], [0, 1, 1, 1]),
+        ("psr", [1, 0, 0, 0], [1, 0, 0, 0]),
+    ],
+)
+def test_fixed_advantages(name, advantages, weights):
+    """Whatever the size of a reward, and in a group of equal ones too."""
+    rewards = [1.0, 0.0, -0.1, -1.0]
+    assert advantages_of(name, rewards) == pytest.approx(advantages)
+    assert advantages_of(name, rewards, groups=[3, 1, 1, 2]) == pytest.approx(advantages)
+    method, per_token = load_method(name), torch.tensor(advantages)[:, None].expand(4, 2)
+    mask = torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]])
+    found = method.token_weights(stats_of(torch.zeros(4, 2)), per_token, mask)
+    assert torch.equal(found, mask * torch.tensor(weights)[:, None].float())
+    divisors = method.divisors(found, mask, torch.zeros(4, dtype=torch.long))
+    assert divisors[:, 0].tolist() == [found.sum().item()] * 4  # dropped rollouts are not averaged over
+
+
+# ---------------------------------------------------------------- Pass@k training
+
+
+def slow_pass_at_k(correct: list[bool], k: int) -> list[float]:
+    """Reward of a draw of k rollouts: 1 if one is correct; an advantage is the mean over the draws that contain it."""
+    draws = list(combinations(range(len(correct)), k))
+    rewards = np.array([float(any(correct[i] for i in draw)) for draw in draws])
+    if rewards.std() == 0:
+        return [0.0] * len(correct)
+    of_draw = (rewards - rewards.mean()) / rewards.std()
+    return [
+        float(np.mean([a for draw, a in zip(draws, of_draw, strict=True) if i in draw])) for i in range(len(correct))
+    ]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("c", range(9))
+def test_pass_at_k_training_is_the_mean_over_all_draws(c, k):
+    correct = [i < c for i in range(8)]
+    found = advantages_of("pass_at_k", [1.0 if one else -0.1 for one in correct], k=k)
+    assert found == pytest.approx(slow_pass_at_k(correct, k), rel=1e-5, abs=1e-5)
+
+
+def test_pass_at_k_training_by_hand():
+    """n = 4, c = 1, k = 2: rho = 1 - 3/6, sigma = 1/2, A+ = 1, A- = (1/2 - 2/3) / (1/2) = -1/3; groups interleaved."""
+    found = advantages_of("pass_at_k", [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0], groups=[5, 5, 5, 9, 5, 9, 9, 9], k=2)
+    assert [found[i] for i in (0, 1, 2, 4)] == pytest.approx([-1 / 3, 1, -1 / 3, -1 / 3], rel=1e-5)
+    assert [found[i] for i in (3, 5, 6, 7)] == [0, 0, 0, 0]  # every draw of two has a correct one
+
+
+# ---------------------------------------------------------------- QAE
+
+
+@pytest.mark.parametrize(
+    ("correct", "quantile", "baseline"),
+    [
+        (6, 0.4, 0.0),  # correct are at most 1 - 0.4: only they have an advantage
+        (7, 0.4, 1.0),
+        (3, 0.7, 0.0),
+        (4, 0.7, 1.0),
+        (0, 0.4, 0.0),
+        (10, 0.4, 1.0),
+    ],
+)
+def test_qae_of_two_rewards_is_a_threshold_on_the_share_of_correct_ones(correct, quantile, baseline):
+    rewards = np.r_[np.ones(correct), np.zeros(10 - correct)]
+    expected = (rewards - baseline) / (rewards.std(ddof=1) + 1e-6)
+    assert advantages_of("qae", rewards.tolist(), quantile=quantile) == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_qae_of_four_rewards():
+    """Sorted: -1, -0.1, 0, 1 in one group, so that the medians by `inf {x: F(x) >= 1/2}` are -0.1 and 2."""
+    found = advantages_of("qae", [0.0, 2.0, -1.0, 1.0, -0.1, 2.0], groups=[0, 1, 0, 0, 0, 1], quantile=0.5)
+    std = np.std([-1, -0.1, 0, 1], ddof=1)
+    assert [found[i] for i in (0, 2, 3, 4)] == pytest.approx([0.1 / std, -0.9 / std, 1.1 / std, 0], rel=1e-4)
+    assert [found[1], found[5]] == [0, 0]
+
+
+# ---------------------------------------------------------------- Dr.GRPO
+
+
+def test_dr_grpo_only_subtracts_the_mean():
+    found = advantages_of("dr_grpo", [1.0, -0.1, 0.0, -0.1, -0.1, -0.1], groups=[0, 1, 0, 1, 0, 1])
+    assert [found[i] for i in (0, 2, 4)] == pytest.approx([0.7, -0.3, -0.4])
+    assert [found[i] for i in (1, 3, 5)] == [0, 0, 0]  # exactly
+
+
+def test_a_token_counts_the_same_in_every_batch():
+    method = load_method("dr_grpo", max_tokens=50)
+    for mask in (torch.ones(4, 9), torch.eye(4)):
+        assert method.divisors(mask, mask, torch.arange(4))[:, 0].tolist() == [200] * 4
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_its_constant_is_the_longest_response(scale):
+    config = load_config(scale, "qwen2.5-7b-instruct", "dr_grpo", configs=CONFIGS)
+    assert config.method.build().max_tokens == config.sampling.max_new_tokens
+
+
+def test_dr_grpo_in_training_against_autograd(make_trainer, model):
+    """The mean over rollouts of the sum over tokens, divided by max_tokens; advantages without the deviation."""
+    trainer = make_trainer(copy.deepcopy(model), "dr_grpo", params={"max_tokens": 30})
+    batch = batch_of(make_trainer(model))
+    trainer.step(0)
+    found = torch.cat([parameter.grad.flatten() for parameter in trainer.policy.model.parameters()])
+
+    reference = make_trainer(copy.deepcopy(model))
+    logp = reference.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
+    rewards = torch.tensor([float(sum(row[mask].tolist()) % 2 == 0) for row, mask in _responses(batch)])
+    centred = (rewards.view(-1, 6) - rewards.view(-1, 6).mean(1, keepdim=True)).flatten()
+    (-(centred[:, None] * logp * batch.mask).sum(1) / 30).mean().backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in reference.policy.model.parameters()])
+    assert expected.norm() > 1e-4
+    assert torch.allclose(found, expected, atol=1e-4 * expected.abs().max().item())
+
+
+def _responses(batch):
+    for row, prompt, length in zip(batch.sequences, batch.prompt_lengths, batch.response_lengths, strict=True):
+        place = torch.arange(len(row))
+        yield row, (place >= prompt) & (place < prompt + length)
+
+
+# ---------------------------------------------------------------- Entrocraft
+
+SIGNS = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]])
+ONES = torch.ones(3, 2)
+
+
+def kept_rows(method, entropy) -> list[float]:
+    return method.token_weights(stats_of(entropy=torch.full((3, 2), entropy)), SIGNS, ONES)[:, 0].tolist()
+
+
+def test_entrocraft_rejects_one_sign_outside_of_the_band():
+    method = load_method("entrocraft", start=0.5, end=0.5, width=0.2)
+    assert kept_rows(method, 0.61) == [1, 0, 1]  # too high: what lowers it is kept
+    assert kept_rows(method, 0.39) == [0, 1, 1]
+    for inside in (0.41, 0.5, 0.59):
+        assert kept_rows(method, inside) == [1, 1, 1]
+    assert method.denominator == "kept"
+
+
+def test_the_band_of_entrocraft_moves_and_is_restored():
+    method = load_method("entrocraft", start=0.8, end=0.4, width=0.0, steps=4)
+    expected = [0.8, 0.7, 0.6, 0.5, 0.4, 0.4]
+    for step, target in enumerate(expected):
+        assert kept_rows(method, target + 0.01) == [1, 0, 1]
+        assert kept_rows(method, target - 0.01) == [0, 1, 1]
+        restored = load_method("entrocraft", start=0.8, end=0.4, width=0.0, steps=4)
+        restored.load_state_dict(method.state_dict())
+        assert kept_rows(restored, target + 0.01) == [1, 0, 1]
+        method.observe({"step": step})
+
+
+def test_the_band_of_a_run_ends_with_it():
+    config = load_config("laptop", "qwen2.5-7b-instruct", "entrocraft", configs=CONFIGS)
+    assert config.method.build().steps == config.training.steps

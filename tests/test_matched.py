@@ -1,0 +1,134 @@
+"""Methods at matched entropy, tables with the entropy, and the experiments of the target `methods`."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
+from entropy_dynamics.analysis.matched import matched_frame
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.scores import scores_frame
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.planning.plan import make_plan
+from synthetic_results import MODEL, ROOT, SCALE, draw, write_all, write_evaluation, write_metrics, write_models
+
+SEEDS = {"tables": 2, "extras": 2, "pilot": 1}
+ENTROPY = {"grpo": 0.1, "clip_b": 0.3, "steer@w_min=0.2": 0.5, "steer": 0.2, "steer@w_min=0.5": 0.4, "qae": 0.2}
+CORRECT = {"grpo": 3, "clip_b": 2, "steer@w_min=0.2": 0, "steer": 2, "steer@w_min=0.5": 4, "qae": 1}  # of 4 samples
+MATCHED = f"""
+kind: matched
+title: A title
+shows: What to look for.
+seeds: extras
+runs:
+  - {{models: [{MODEL}], methods: [grpo, clip_b, steer, qae]}}
+sweeps:
+  - {{models: [{MODEL}], method: steer, parameter: w_min, values: {{default: [0.2, 0.5]}}}}
+evaluations: [dapo500]
+"""
+
+
+@pytest.fixture
+def matched(tmp_path):
+    """The frame of six runs of two seeds. One of 40 problems has another count, so that scores vary."""
+    results, experiments = tmp_path / SCALE, tmp_path / "experiments"
+    experiments.mkdir()
+    (experiments / "matched.yaml").write_text(MATCHED)
+    experiment = load_experiment("matched", SCALE, SEEDS, experiments, ROOT / "configs")
+    write_models(results)
+    for run in experiment.runs:
+        write_metrics(results, run, entropy=ENTROPY[run.method])
+        correct = np.arange(4) < np.full((40, 1), CORRECT[run.method])
+        correct[run.seed] = True
+        write_evaluation(results, run, "dapo500", correct)
+    frame = matched_frame(experiment, Results(results, SCALE, ROOT / "configs", experiments))
+    return frame.set_index("run")
+
+
+def score(correct: float) -> float:
+    """Avg@4 in per cent, with one problem of 40 that is always solved."""
+    return 100 * (39 * correct / 4 + 1) / 40
+
+
+def test_scores_at_the_entropy_of_the_reference(matched):
+    """0.3 lies halfway between STEER's 0.2 and 0.4; QAE has one strength only."""
+    assert matched["avg"].to_dict() == pytest.approx({run: score(correct) for run, correct in CORRECT.items()})
+    expected = (score(2) + score(4)) / 2 - score(2)
+    for run in ("steer", "steer@w_min=0.2", "steer@w_min=0.5"):
+        row = matched.loc[run]
+        assert row["avg_matched"] == pytest.approx(expected)
+        assert row["avg_matched_low"] < expected < row["avg_matched_high"]
+        assert row["pass_matched"] == pytest.approx(0)  # all three solve every problem of these
+    assert matched.loc[["clip_b", "grpo", "qae"], ["avg_matched", "pass_matched"]].isna().all(axis=None)
+
+
+def test_the_pareto_front(matched):
+    """STEER's strongest has the most entropy; at 0.4 it scores highest, and so is ahead of all others."""
+    assert set(matched.index[matched["avg_front"]]) == {"steer@w_min=0.2", "steer@w_min=0.5"}
+
+
+def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
+    results = tmp_path / SCALE
+    experiment = load_experiment("methods_on_policy", SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
+    write_all(results, SEEDS, names=["methods_on_policy"])
+    same, nearly = "cispo@training.updates_per_batch=1", "dppo@training.updates_per_batch=1"
+    entropy = np.linspace(0.5, 0.1, 40)
+    for run in experiment.runs:
+        if run.method in ("grpo", same):
+            write_metrics(results, run, entropy=entropy + run.seed)
+        if run.method == nearly:
+            write_metrics(results, run, entropy=entropy + run.seed + 1e-12 * (run.seed == 1))
+    frame = scores_frame(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
+    rows = frame.set_index("method")
+    assert rows.index[rows["is_baseline"]].tolist() == [same]
+    assert rows.loc["grpo", "entropy"] == pytest.approx(entropy[-4:].mean() + 0.5)
+    text = draw("methods_on_policy", results, SEEDS)[1].read_text()
+    assert "| Entropy (nats) | AIME24 Avg@32 |" in text
+    assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
+    assert "CISPO (updates_per_batch 1)" in text
+
+
+@pytest.mark.parametrize("name", ["methods_off_policy", "matched_entropy", "numerics", "lens"])
+def test_the_others_are_drawn(tmp_path, name):
+    write_all(tmp_path / SCALE, SEEDS, names=[name])
+    files = draw(name, tmp_path / SCALE, SEEDS)
+    assert all(path.stat().st_size for path in files)
+    frame = pd.read_csv(next(path for path in files if path.suffix == ".csv"))
+    assert len(frame) > 3
+
+
+# ---------------------------------------------------------------- planned
+
+
+def experiments_of(target: str) -> dict:
+    every = {name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in _names()}
+    return {name: one for name, one in every.items() if one.spec.extra and one.spec.target == target}
+
+
+def _names() -> list[str]:
+    return known_experiments(ROOT / "experiments")
+
+
+def test_the_plan_of_a_target_has_its_runs_only():
+    methods = experiments_of("methods")
+    assert set(methods) == {"lens", "matched_entropy", "methods_off_policy", "methods_on_policy", "numerics"}
+    arguments = (SCALE, ["seeds.extras=2", "seeds.tables=2"], ROOT / "configs", ROOT / "experiments")
+    runs = {run for one in methods.values() for run in one.runs}
+    assert make_plan(*arguments, target="methods").trained == len(runs)
+    assert make_plan(*arguments).trained < len(runs) + make_plan(*arguments, target="extras").trained
+
+
+@pytest.mark.parametrize("name", ["methods_on_policy", "methods_off_policy"])
+def test_every_run_has_as_many_updates_as_the_table_says(name):
+    wanted = 1 if "_on_" in name else 4
+    for method in experiments_of("methods")[name].methods(MODEL):
+        config = load_config(SCALE, MODEL, method, configs=ROOT / "configs")
+        assert config.training.updates_per_batch == wanted, method
+
+
+def test_a_key_of_another_section_in_a_methods_name():
+    config = load_config(SCALE, MODEL, "clip_b@mu=1.2,training.updates_per_batch=2", configs=ROOT / "configs")
+    assert (config.method.params.mu, config.training.updates_per_batch) == (1.2, 2)
+    with pytest.raises(UserError, match=r"training\.updates"):
+        load_config(SCALE, MODEL, "grpo@training.updates=2", configs=ROOT / "configs")

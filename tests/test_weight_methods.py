@@ -1,0 +1,205 @@
+"""REPO-R, STEER, STARE and RSI-S: hand-worked weights, and the state of REPO-R's controller."""
+
+import math
+
+import pytest
+import torch
+
+from batches import random_batch, stats_of
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import load_method
+
+
+def weights_of(method, p, entropy, advantages, mask=None) -> list:
+    """Token weights from probabilities; one list per row."""
+    logp, entropy = torch.tensor(p).log(), torch.tensor(entropy)
+    stats = TokenStats(logp, entropy, torch.zeros_like(logp), torch.zeros_like(logp))
+    mask = torch.ones_like(logp) if mask is None else torch.tensor(mask)
+    weights = method.token_weights(stats, torch.tensor(advantages), mask)
+    assert weights.dtype == torch.float32
+    return weights.tolist()
+
+
+# L = log p + H of three tokens: 0.5, -1.5 and -40
+P, ENTROPY = [math.exp(-0.5), math.exp(-2.5), math.exp(-41.0)], [1.0, 1.0, 1.0]
+
+
+# ---------------------------------------------------------------- REPO-R
+
+
+@pytest.mark.parametrize(
+    ("zeta", "advantage", "expected"),
+    [
+        (0.1, 2.0, [0.95, 1.15, 5.0]),  # A (1 - zeta L)
+        (0.1, -2.0, [1.05, 0.85, 0.0]),  # A (1 + zeta L), which would be positive for the third
+        (-0.1, 2.0, [1.05, 0.85, 0.0]),
+        (0.0, -2.0, [1.0, 1.0, 1.0]),
+        (0.1, 0.0, [1.0, 1.0, 1.0]),
+    ],
+)
+def test_repo_r_by_hand(zeta, advantage, expected):
+    (weights,) = weights_of(load_method("repo_r", zeta=zeta), [P], [ENTROPY], [[advantage] * 3])
+    assert weights == pytest.approx(expected, rel=1e-5)
+
+
+def test_repo_r_pushes_the_entropy_up_in_all_four_quadrants():
+    """-A' S* is at least -A S*, as S* = p L."""
+    logp, entropy, advantages, mask = random_batch(seed=1)
+    weights = load_method("repo_r", zeta=0.2).token_weights(stats_of(logp, entropy), advantages, mask)
+    s_star = logp.exp() * (logp + entropy)
+    pushed = (-advantages * s_star * (weights - 1))[mask]
+    assert (pushed >= 0).all()
+    for positive in (True, False):
+        for likely in (True, False):
+            quadrant = ((advantages > 0) == positive) & ((s_star > 0) == likely) & (advantages != 0) & mask
+            assert (weights != 1)[quadrant].any()
+
+
+def zetas(method, entropies) -> list[float]:
+    found = []
+    for entropy in entropies:
+        method.observe({"entropy": entropy})
+        found.append(method.metrics()["repo_zeta"])
+    return found
+
+
+def test_the_controller_of_repo_r():
+    """Doubled while the entropy is below the target, up to the bound; halved above it, then of the other sign."""
+    method = load_method("repo_r", zeta=0.01, target=0.3, zeta_min=0.004, zeta_max=0.03)
+    entropies = [0.1, 0.1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.3, 0.1, 0.1, 0.1]
+    expected = [0.02, 0.03, 0.015, 0.0075, -0.004, -0.008, -0.016, -0.03, -0.015, -0.0075, 0.004]
+    assert zetas(method, entropies) == pytest.approx(expected)
+    (weights,) = weights_of(method, [P[:2]], [ENTROPY[:2]], [[1.0, 1.0]])
+    assert weights == pytest.approx([1 - 0.004 * 0.5, 1 + 0.004 * 1.5])
+
+
+def test_without_a_target_zeta_is_constant():
+    assert zetas(load_method("repo_r", zeta=0.01), [0.0, 9.0]) == [0.01, 0.01]
+    assert zetas(load_method("repo_r", zeta=0.0, target=0.3), [0.1]) == [1e-4]
+
+
+def test_the_state_of_repo_r_is_restored():
+    method, restored = (load_method("repo_r", zeta=0.01, target=0.3) for _ in range(2))
+    zetas(method, [0.1, 0.5, 0.5])
+    restored.load_state_dict(method.state_dict())
+    assert zetas(restored, [0.1]) == zetas(method, [0.1]) == pytest.approx([0.01])
+
+
+# ---------------------------------------------------------------- STEER
+
+
+def test_steer_by_hand():
+    """|Omega| = |A (1 - p) L|; the largest gets 0.8, and half of it the square root of that."""
+    p, entropy = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 1.0], [math.log(2), 3.0]]
+    l_first = 1.0 - math.log(2)
+    omega = [2 * 0.5 * l_first, 0.0]  # of row 1 (A = 2) and of the first token of row 2, where L = 0
+    weights = weights_of(load_method("steer"), p, entropy, [[2.0, 2.0], [-1.0, 9.0]], [[1, 1], [1, 0]])
+    assert weights[0] == pytest.approx([0.8, 0.8])
+    assert weights[1] == [pytest.approx(1.0), 0.0]
+    weights = weights_of(load_method("steer"), p[:1], entropy[:1], [[2.0, -1.0]])
+    assert weights[0] == pytest.approx([0.8, math.sqrt(0.8)])
+    small = [[1e-3, 1e-4]]  # below the floor: k = -ln 0.8 / 0.02
+    weights = weights_of(load_method("steer"), p[:1], entropy[:1], small)
+    assert weights[0] == pytest.approx([math.exp(math.log(0.8) / 0.02 * a * omega[0] / 2) for a in small[0]])
+
+
+def test_steer_against_its_definition():
+    logp, entropy, advantages, mask = random_batch(seed=2)
+    weights = load_method("steer", w_min=0.3).token_weights(stats_of(logp, entropy), advantages, mask)
+    p = logp.double().exp()
+    omega = (advantages / p * p * (1 - p) * (logp.double() + entropy)).abs()
+    k = -math.log(0.3) / max(max(omega[mask].tolist()), 0.02)
+    assert torch.allclose(weights[mask], (-k * omega[mask]).exp().float(), rtol=1e-5)
+    assert weights[mask].min().item() == pytest.approx(0.3)
+    assert not weights[~mask].any()
+    unchanged = load_method("steer", w_min=1.0).token_weights(stats_of(logp, entropy), advantages, mask)
+    assert torch.equal(unchanged, mask.float())
+
+
+# ---------------------------------------------------------------- STARE
+
+ROWS = [[0.9, 0.1, 0.5], [0.2, 0.3, 0.05]]
+SIGNS = [[1.0] * 3, [-1.0] * 3]
+
+
+@pytest.mark.parametrize(
+    ("params", "first", "second"),
+    [
+        ({"share": 0.1}, [1, 1.1, 1], [1, 1, 1]),  # rounded up to one of three
+        ({"share": 0.5}, [1, 1.1, 1.1], [1, 1, 1]),
+        ({"share": 1.0, "amplify": 2}, [2, 2, 2], [1, 1, 1]),
+        ({"share": 0.5, "damp": 0.9}, [1, 1.1, 1.1], [0.9, 1, 0.9]),  # variant C2
+        ({"share": 0.5, "damp": 0.9, "target": 0.25}, [1, 1, 1], [1, 1, 1]),  # the mean entropy is 0.25
+    ],
+)
+def test_stare_by_hand(params, first, second):
+    entropy = [[0.0, 0.5, 0.25], [0.25, 0.25, 0.25]]
+    found = weights_of(load_method("stare", **params), ROWS, entropy, SIGNS)
+    assert found == [pytest.approx(first), pytest.approx(second)]
+
+
+def test_a_tenth_of_thirty_is_three():
+    logp, mask = -torch.arange(30.0)[None], torch.ones(1, 30)
+    weights = load_method("stare").token_weights(stats_of(logp), torch.ones(1, 30), mask)
+    assert weights[0].tolist() == pytest.approx([1.0] * 27 + [1.1] * 3)
+
+
+# ---------------------------------------------------------------- RSI-S
+
+
+def test_rsi_s_by_hand():
+    """-log p / H of 0.05, 0.1, 1, 3 and 3.1; and a certain token, at which H = log p = 0."""
+    rsi = torch.tensor([[0.05, 0.1, 1.0, 3.0, 3.1, 0.0]])
+    entropy = torch.tensor([[0.5, 0.5, 2.0, 1.0, 1.0, 0.0]])
+    stats = stats_of(-rsi * entropy, entropy)
+    weights = load_method("rsi_s").token_weights(stats, torch.ones(1, 6), torch.ones(1, 6))
+    assert weights.tolist() == [[0, 1, 1, 1, 0, 1]]
+
+
+def test_above_one_rsi_is_where_s_star_is_negative():
+    logp, entropy, advantages, mask = random_batch(seed=3)
+    weights = load_method("rsi_s", low=1.0, high=math.inf).token_weights(stats_of(logp, entropy), advantages, mask)
+    assert torch.equal(weights[mask] > 0, (logp.exp() * (logp + entropy) <= 0)[mask])
+
+
+# ---------------------------------------------------------------- all
+
+
+@pytest.mark.parametrize("name", ["repo_r", "steer", "stare", "rsi_s"])
+def test_nothing_carries_a_gradient_and_no_tokens_no_weight(name):
+    logp, entropy, advantages, mask = random_batch(seed=4)
+    stats = stats_of(logp, entropy).map(lambda x: x.clone().requires_grad_())
+    method = load_method(name)
+    assert not method.token_weights(stats, advantages, mask).requires_grad
+    assert not method.token_weights(stats, advantages, torch.zeros_like(mask)).any()
+    assert method.denominator == "all"
+
+
+@pytest.mark.parametrize("garbage", [-1e20, 1e20, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["repo_r", "steer", "stare", "rsi_s", "entrocraft", "w_reinforce"])
+def test_padding_may_hold_anything(name, garbage):
+    *values, mask = random_batch(seed=8)
+    method = load_method(name)
+    found = [
+        method.token_weights(stats_of(logp, entropy), advantages, mask)
+        for logp, entropy, advantages in ([torch.where(mask, x, fill) for x in values] for fill in (0.0, garbage))
+    ]
+    assert torch.equal(*found)
+    assert not found[1][~mask].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("repo_r", {"zeta_min": 0.0}, "zeta_min is 0.0"),
+        ("steer", {"w_min": 0.0}, "w_min is 0.0"),
+        ("stare", {"amplify": 0.9}, "amplify is 0.9"),
+        ("stare", {"damp": 1.1}, "damp is 1.1"),
+        ("rsi_s", {"low": 3.0}, "low is 3.0; it should be below high (3.0)"),
+    ],
+)
+def test_bad_values(name, params, message):
+    with pytest.raises(UserError) as error:
+        load_method(name, **params)
+    assert message in str(error.value)
