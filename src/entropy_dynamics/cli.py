@@ -58,6 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
+            raise
+        print(
+            f'error: {error.name} is not installed, this needs: pip install "entropy-dynamics[harness]"',
+            file=sys.stderr,
+        )
+        return 2
     except Unfinished:  # its first rank has said so
         return Unfinished.EXIT_CODE
     except RuntimeError as error:
