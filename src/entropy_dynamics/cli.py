@@ -126,6 +126,21 @@ def _parser() -> argparse.ArgumentParser:
     compare.set_defaults(run=_compare)
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
 
+    def diagnostic(name: str, run, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=f"{about} Formats: docs/diagnostics.md.")
+        sub.set_defaults(run=run)
+        sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
+        return sub
+
+    passes = diagnostic("pass-at-k", _pass_at_k, "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
+    passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
+    passes.add_argument("--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct")
+    lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
+    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
+    lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
+    watch = diagnostic("entropy-watch", _entropy_watch, "When and why the entropy of a run fell.", "RUN")
+    watch.add_argument("--figure", type=Path, metavar="FILE", help="also draw it: .png, .svg or .pdf")
+
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
     verify = stage("verify", _verify, "Check results against their hashes, their samples and the configs.")
@@ -290,6 +305,30 @@ def _compare(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.comparison import write_comparison
 
     print(write_comparison(*options.runs), end="")
+
+
+def _pass_at_k(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table
+
+    table = pass_at_k_table(options.files, options.problem, options.correct)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+
+
+def _lens(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.lens import METHODS, lens_table
+
+    table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
+    print(about)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
+
+
+def _entropy_watch(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
+
+    metrics = read_metrics(options.files)
+    print(describe(metrics, options.files))
+    if options.figure:
+        draw(metrics, options.figure)
 
 
 def _prompt(options: argparse.Namespace) -> None:
