@@ -85,6 +85,6 @@ clean:  ## removes results and caches; the environment stays
 # Neither trainer's requirements as a whole: those of its engines and clusters are of no use here, and want a GPU.
 .venv-verl/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/python -m pip install --quiet -e . "pytest>=9" "verl>=0.9.1,<0.10"
+	.venv-verl/bin/python -m pip install --quiet -e . "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
 	.venv-verl/bin/python -m pip install --quiet --no-deps "trinity-rft>=0.6,<0.7"
 	@touch $@

@@ -175,8 +175,8 @@ def tensorboard(folder):
 def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     write(tmp_path)
     text = run(capsys, "entropy-watch", tmp_path)
-    assert text.startswith("Entropy fell from 1.4 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
-    assert "Half of it was over by step 12; it moved fastest between the steps 10 and 14" in text
+    assert text.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in text
     if write is ours:
         assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
         assert "goes with the predicted change (Corollary 4) (+0." in text
