@@ -130,11 +130,11 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
         for cut in (slice(0, 90), slice(90, 200), slice(200, 400))
     ]
     (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    about, _, *lines = run(capsys, "lens", path).splitlines()
+    about, _, *lines = run(capsys, "lens", path, "--methods", "clip_b@mu=1.5", "clip_v").splitlines()
     assert about.startswith("400 tokens")
     assert "E[S] is not in the file" in about
     shown = {line.split()[0]: line.split()[1:] for line in lines}
-    assert float(shown["clip_b"][0]) > 0
+    assert float(shown["clip_b@mu=1.5"][0]) > 0
     assert set(shown["clip_v"]) == {"-"}
 
 
