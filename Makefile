@@ -5,7 +5,7 @@ SCALE ?= laptop
 WORKERS ?= 2
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: reproduce smoke rehearsal report docs test test-vllm test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke rehearsal report docs test test-vllm test-integrations test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -32,6 +32,10 @@ test-long: .venv/ready  ## what takes minutes to an hour each: runs killed at 50
 
 test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
 	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
+
+test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and verl's own code, on toy models
+	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
+	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_integration_trinity.py
 
 # With any Python that has torch: a GPU machine without a network cannot set up .venv.
 gpu-check:  ## the first hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
@@ -81,4 +85,16 @@ clean:  ## removes results and caches; the environment stays
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install --quiet "pip>=25.1"
 	.venv-docs/bin/python -m pip install --quiet --group docs
+	@touch $@
+
+.venv-trl/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install --quiet -e ".[trl]" "pytest>=9"
+	@touch $@
+
+# Neither trainer's requirements as a whole: those of its engines and clusters are of no use here, and want a GPU.
+.venv-verl/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-verl
+	.venv-verl/bin/python -m pip install --quiet -e . "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
+	.venv-verl/bin/python -m pip install --quiet --no-deps "trinity-rft>=0.6,<0.7"
 	@touch $@

@@ -37,7 +37,6 @@ def training_config(**changes) -> TrainingConfig:
         "entropy_change_every": 1,
         "validation_set": "dapo500",
         "validation_every": 0,
-        "validation_set": "dapo500",
         "validation_problems": 1,
         "validation_samples": 1,
         "optimizer": optimizer,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from batches import random_batch, stats_of
+from entropy_dynamics.core.metrics import lens_metrics
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.training.metrics import lens_metrics
 
 PARTS = ["pos_gt", "pos_lt", "neg_gt", "neg_lt"]
 

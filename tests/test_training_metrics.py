@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.training.failures import save_failure
-from entropy_dynamics.training.metrics import engine_agreement, entropy_metrics, zero_variance_groups
+from entropy_dynamics.training.metrics import engine_agreement, zero_variance_groups
 from reference import even_sum, graded, parameters, rollouts_of, slow_advantages, slow_stats
 
 COLUMNS = {

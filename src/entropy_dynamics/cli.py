@@ -58,6 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
+            raise
+        print(
+            f'error: {error.name} is not installed, this needs: pip install "entropy-dynamics[harness]"',
+            file=sys.stderr,
+        )
+        return 2
     except Unfinished:  # its first rank has said so
         return Unfinished.EXIT_CODE
     except RuntimeError as error:
@@ -124,6 +132,21 @@ def _parser() -> argparse.ArgumentParser:
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
+
+    def diagnostic(name: str, run, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=f"{about} Formats: docs/diagnostics.md.")
+        sub.set_defaults(run=run)
+        sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
+        return sub
+
+    passes = diagnostic("pass-at-k", _pass_at_k, "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
+    passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
+    passes.add_argument("--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct")
+    lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
+    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
+    lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
+    watch = diagnostic("entropy-watch", _entropy_watch, "When and why the entropy of a run fell.", "RUN")
+    watch.add_argument("--figure", type=Path, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
@@ -297,6 +320,30 @@ def _archive(options: argparse.Namespace) -> None:
 
     target = options.out or options.folder.with_name(f"{options.folder.name}.zip")
     print(write_archive(Layout(options.folder), target, options.policies))
+
+
+def _pass_at_k(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table
+
+    table = pass_at_k_table(options.files, options.problem, options.correct)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+
+
+def _lens(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.lens import METHODS, lens_table
+
+    table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
+    print(about)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
+
+
+def _entropy_watch(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
+
+    metrics = read_metrics(options.files)
+    print(describe(metrics, options.files))
+    if options.figure:
+        draw(metrics, options.figure)
 
 
 def _prompt(options: argparse.Namespace) -> None:

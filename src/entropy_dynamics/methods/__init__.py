@@ -49,6 +49,8 @@ class Method(Section):
     needs_batch: ClassVar[bool] = True
     """False: a token's weight depends on its own statistics and advantage only, so `token_weights` may get a single
     micro-batch. Rewards are not reshaped then, and `loss_coefficients` is not called."""
+    uses_s_expected: ClassVar[bool] = False
+    """True: weights depend on E[S], which takes the logits; other trainers keep log p and entropy only."""
     entropy_in_loss: ClassVar[bool] = False
     """True: `token_loss` gets the entropy with its gradient."""
     acts_without_advantage: ClassVar[bool] = False

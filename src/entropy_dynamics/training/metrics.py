@@ -1,69 +1,11 @@
-"""Metrics of a training step: one flat dictionary of numbers, which becomes a row of metrics.parquet."""
+"""Metrics of a training step that concern the engine and the groups; those of tokens are in core/metrics.py."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from entropy_dynamics.core.dynamics import batch_entropy_change
-from entropy_dynamics.core.shapes import Chosen, Groups, PerRollout, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.errors import EngineMismatchError
-
-
-def entropy_metrics(
-    stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Chosen, learning_rate: float
-) -> dict[str, float]:
-    """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
-
-    `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
-    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A: the change per unit of
-    the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
-    another size, so it is to be compared with the measured change by its sign and correlation.
-    """
-    advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
-    terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
-    dropped, negative = weight == 0, advantage < 0
-    return {
-        "entropy": float(stats.entropy[mask].double().mean()),
-        "s_star_mean": float(stats.s_star[mask].double().mean()),
-        "s_centered_mean": float(s_centered.mean()),
-        "s_star_std": float(stats.s_star[mask].double().std(correction=0)),
-        "s_centered_std": float(s_centered.std(correction=0)),
-        "neg_cov": float(terms.mean()),
-        "neg_cov_positive": float(terms.clamp_min(0).mean()),
-        "neg_cov_negative": float(terms.clamp_max(0).mean()),
-        "clip_fraction": float(dropped.double().mean()),
-        "clip_fraction_neg": float((dropped & negative).sum() / negative.sum().clamp_min(1)),
-        "predicted_entropy_change": float(
-            batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate)
-        ),
-        "tokens": int(mask.sum()),
-    }
-
-
-def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken, mask: Chosen) -> dict[str, float]:
-    """The push on the entropy in each quadrant of sign(A) and sign(S*): GRPO's, and that of the method (Section 4.2).
-
-    `lens_<pos|neg>_<gt|lt>` is the mean over all response tokens of -A S* in that quadrant, positive where it raises
-    the entropy (Theorem 1); `..._kept` has the effective advantage in place of A. Tokens with A = 0 count in the
-    quadrant where the effective advantage puts them.
-
-    Args:
-        stats: under the policy that sampled.
-        advantages: A, GRPO's advantage of every rollout.
-        effective: the method's, see `effective_advantages`.
-        mask: response tokens.
-    """
-    own, s_star = effective[mask].double(), stats.s_star[mask].double()
-    grpo = advantages[:, None].expand(mask.shape)[mask].double()
-    sign = torch.where(grpo == 0, own, grpo).sign()
-    found = {}
-    for samples, side in (("pos", 1), ("neg", -1)):
-        for direction, chosen in (("gt", s_star > 0), ("lt", s_star < 0)):
-            push = -s_star * (chosen & (sign == side))
-            found[f"lens_{samples}_{direction}"] = float((grpo * push).mean())
-            found[f"lens_{samples}_{direction}_kept"] = float((own * push).mean())
-    return found
 
 
 def engine_agreement(

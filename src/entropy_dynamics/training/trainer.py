@@ -15,6 +15,7 @@ from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
+from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
@@ -24,7 +25,7 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.critic import AdvantageEstimator, MethodAdvantages, Trained
-from entropy_dynamics.training.metrics import engine_agreement, entropy_metrics, lens_metrics, zero_variance_groups
+from entropy_dynamics.training.metrics import engine_agreement, zero_variance_groups
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.rewards import REWARDS
 from entropy_dynamics.training.update import PolicyUpdate, Scores

@@ -127,7 +127,7 @@ class PolicyUpdate:
         *,
         check: Callable[[], None],
         where: str,
-    ) -> tuple[PerToken, float]:
+    ) -> tuple[PerToken, PerToken, float]:
         """`updates_per_batch` optimizer steps, each on its share of the prompts.
 
         Args:

@@ -1,0 +1,161 @@
+"""When and why the entropy of a run fell, from the metrics that its trainer logged."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+from scipy.stats import spearmanr
+
+from entropy_dynamics.analysis.lens import PARTS
+from entropy_dynamics.errors import UserError
+
+ENTROPY = ("entropy", "train/entropy", "actor/entropy")  # ours and TRL's state file; TRL's trackers; verl's
+REWARD = ("reward_mean", "reward", "train/reward", "critic/score/mean", "accuracy")
+SIGNALS = {
+    "predicted_entropy_change": "the predicted change (Corollary 4)",
+    "neg_cov": "-Cov(A, S_c)",
+    "grad_norm": "the gradient norm",
+    "clip_fraction": "the share of tokens dropped",
+    "response_length": "the response length",
+    "mean_length": "the response length",
+    "lr": "the learning rate",
+}
+SOURCES = {
+    "lens_pos_gt": "likely tokens of positive samples",
+    "lens_neg_lt": "unlikely tokens of negative samples",
+}
+FEWEST = 5  # steps
+
+
+def read_metrics(run: Path) -> pd.DataFrame:
+    """The numbers that a run logged, a row per step, index `step`.
+
+    Args:
+        run: our metrics.parquet, TRL's trainer_state.json, a TensorBoard event file or an offline W&B file, or a
+            folder that contains one of them.
+
+    Raises:
+        UserError: none of them is there, or it cannot be read.
+    """
+    kinds = {
+        "metrics.parquet": lambda file: pd.read_parquet(file).set_index("step"),
+        "trainer_state.json": _trainer_state,
+        "*tfevents*": _tensorboard,
+        "*.wandb": _wandb,
+    }
+    for pattern, read in kinds.items():
+        files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.is_file() and run.match(pattern) else []
+        if files:
+            try:
+                frame = read(files[-1])
+            except (OSError, ValueError, KeyError) as error:
+                raise UserError(f"{files[-1]} cannot be read: {str(error).splitlines()[0]}") from error
+            return frame.select_dtypes("number").groupby(level=0).mean().sort_index()
+    raise UserError(f"{run}: no {', '.join(kinds)} there")
+
+
+def describe(metrics: pd.DataFrame, run: Path) -> str:
+    """One paragraph: how far entropy fell, when, and what it went with.
+
+    Raises:
+        UserError: no column of entropy, or fewer than 5 steps of it.
+    """
+    entropy = _first(metrics, ENTROPY)
+    if entropy is None:
+        raise UserError(f"{run} logs no entropy ({', '.join(ENTROPY)}); it logs {', '.join(map(str, metrics.columns))}")
+    entropy = entropy.dropna()
+    if len(entropy) < FEWEST:
+        raise UserError(f"{run} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
+    tenth = max(1, len(entropy) // 10)
+    start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
+    verb = "fell" if end < start else "rose"
+    halfway = ((entropy - start).abs() >= abs(end - start) / 2).idxmax()
+    window = entropy.diff(tenth) / tenth
+    last = window.idxmin() if end < start else window.idxmax()
+    first = entropy.index[entropy.index.get_loc(last) - tenth]
+    text = [
+        f"Entropy {verb} from {start:.3g} to {end:.3g} nats ({(end - start) / start:+.0%}; means of the first and the "
+        f"last {tenth} of {len(entropy)} steps). Half of it was over by step {halfway}; it moved fastest between the "
+        f"steps {first} and {last}, by {window[last]:+.2g} nats per step."
+    ]
+    reward = _first(metrics, REWARD)
+    if reward is not None and reward.reindex([first, last]).notna().all():
+        text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
+    if set(PARTS) <= set(metrics):
+        fall = {part: abs(metrics[part].sum()) for part in SOURCES}
+        shares = [f"{value / sum(fall.values()):.0%} from {SOURCES[part]}" for part, value in fall.items()]
+        text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
+    text.append(_correlations(metrics, entropy))
+    return " ".join(text)
+
+
+def draw(metrics: pd.DataFrame, path: Path) -> None:
+    """Entropy over steps, and the reward below it."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from entropy_dynamics.reporting.style import RC, WIDTH
+
+    series = [one for one in (_first(metrics, ENTROPY), _first(metrics, REWARD)) if one is not None]
+    with rc_context(RC):
+        figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
+        for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
+            ax.plot(values.dropna(), color="black")
+            ax.set_ylabel(f"{values.name} (nats)" if values is series[0] else values.name)
+        ax.set_xlabel("step")
+        figure.savefig(path)
+
+
+def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
+    """The logged quantities that the change of entropy in the next step goes with, the closest first."""
+    change = entropy.diff().shift(-1)
+    found = {}
+    for name in metrics:
+        signal = next((text for end, text in SIGNALS.items() if str(name).rpartition("/")[2] == end), None)
+        pairs = pd.DataFrame({"change": change, "signal": metrics[name]}).dropna()
+        if signal and len(pairs) >= FEWEST and pairs["signal"].nunique() > 1:
+            rank, p = spearmanr(pairs["change"], pairs["signal"])
+            if p < 0.05:
+                found[signal] = (rank, len(pairs))
+    if not found:
+        return "None of the logged quantities goes with its change per step."
+    ordered = sorted(found.items(), key=lambda item: -abs(item[1][0]))[:3]
+    listed = ", ".join(f"{signal} ({rank:+.2f} over {count} steps)" for signal, (rank, count) in ordered)
+    return f"Its change per step goes with {listed} (rank correlations at p < 0.05; no proof of a cause)."
+
+
+def _first(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
+    return next((metrics[name] for name in names if name in metrics), None)
+
+
+def _trainer_state(file: Path) -> pd.DataFrame:
+    return pd.DataFrame(json.loads(file.read_text())["log_history"]).set_index("step")
+
+
+def _tensorboard(file: Path) -> pd.DataFrame:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    scalars = {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    for name in events.Tags()["tensors"]:
+        values = [(one.step, one.tensor_proto.float_val) for one in events.Tensors(name)]
+        scalars |= {name: [(step, value[0]) for step, value in values]} if all(len(v) == 1 for _, v in values) else {}
+    return pd.DataFrame({name: pd.Series(dict(values)) for name, values in scalars.items()}).rename_axis("step")
+
+
+def _wandb(file: Path) -> pd.DataFrame:
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, rows = DataStore(), []
+    store.open_for_scan(str(file))
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            rows.append({name: value for name, value in row.items() if isinstance(value, int | float)})
+    frame = pd.DataFrame(rows)
+    step = next(name for name in ("train/global_step", "training/global_step", "_step") if name in frame)
+    return frame.set_index(step)

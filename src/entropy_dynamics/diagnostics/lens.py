@@ -1,0 +1,104 @@
+"""The S*-lens of one batch: where its tokens push entropy, and what each method would drop."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.lens import PARTS
+from entropy_dynamics.config import split_method
+from entropy_dynamics.diagnostics.reading import column, read_table
+from entropy_dynamics.errors import UserError
+
+LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage",)
+EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
+METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
+
+
+def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float = 1.0) -> tuple[pd.DataFrame, str]:
+    """What each method does to the tokens of a file.
+
+    The file has a row per token, or per response with lists: log p and entropy, or `logits` and `token`; and the
+    advantage. Token statistics are those of the file as one batch.
+
+    Returns:
+        One row per method: the share of tokens that it drops, of all and of those with A < 0; the predicted entropy
+        change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the entropy that it
+        keeps in each quadrant of sign(A) and sign(S*), see `lens_metrics`. And a line about the batch.
+
+    Raises:
+        UserError: a file that cannot be read, a missing column, a value that is not finite, or an unknown method.
+    """
+    import torch
+
+    from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
+    from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+    from entropy_dynamics.core.token_stats import TokenStats, token_stats
+    from entropy_dynamics.methods import load_method
+
+    frame = _per_token(read_table(file), file)
+
+    def tensor(names: Sequence[str], what: str) -> torch.Tensor:  # [token, 1], logits [token, 1, vocabulary]
+        return torch.tensor(np.stack(column(frame, file, None, names, what).to_numpy()).astype(np.float32)).unsqueeze(1)
+
+    advantages = tensor(ADVANTAGE, "the advantage")
+    if any(name in frame for name in LOGITS):
+        tokens = tensor(TOKEN, "the sampled token").long()
+        stats = token_stats(tensor(LOGITS, "logits"), tokens, temperature=temperature)
+    else:
+        logp, entropy = tensor(LOGP, "log p"), tensor(ENTROPY, "the entropy")
+        s_star = logp.exp() * (entropy + logp)
+        known = any(name in frame for name in EXPECTED)
+        stats = TokenStats(logp, entropy, s_star, tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp))
+    if not all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected)):
+        raise UserError(f"{file}: a log p, entropy or advantage is not finite")
+    centred = bool(stats.s_expected.any())
+
+    mask, rows = torch.ones_like(advantages, dtype=torch.bool), []
+    groups = torch.zeros(len(mask), dtype=torch.long)
+    for entry in methods:
+        name, params = split_method(entry)
+        method = load_method(name, **_values(params))
+        row: dict[str, object] = {"method": entry}
+        if centred or not method.uses_s_expected:
+            weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+            multipliers = weights / method.divisors(weights, mask, groups)
+            coefficients = method.loss_coefficients(stats, advantages, mask)
+
+            def loss_of(logp, entropy):
+                own = method.token_loss(logp, stats.logp, advantages, mask, entropy=entropy, coefficients=coefficients)
+                return weighted_sum(own, multipliers)
+
+            effective = effective_advantages(loss_of, stats.logp, stats.entropy) * len(mask)
+            found = entropy_metrics(stats, advantages, weights, mask, 1.0)
+            found |= lens_metrics(stats, advantages[:, 0], effective, mask)
+            row |= {"dropped": found["clip_fraction"], "dropped_negative": found["clip_fraction_neg"]}
+            row["predicted_change"] = found["predicted_entropy_change"]
+            for part in PARTS:
+                row[part.removeprefix("lens_")] = found[f"{part}_kept"] / found[part] if found[part] else np.nan
+        rows.append(row)
+    about = f"{mask.numel()} tokens, entropy {stats.entropy.mean():.4g} nats, mean S* {stats.s_star.mean():.4g}"
+    if not centred:
+        about += "; E[S] is not in the file: S* stands for S* - E[S], and methods that need E[S] have no numbers"
+    return pd.DataFrame(rows), about
+
+
+def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """A row per token, from a row per response whose log p is a list."""
+    measured = column(frame, file, None, (*LOGITS, *LOGP), "logits or log p")
+    first = measured.iloc[0]
+    if not isinstance(first[0] if measured.name in LOGITS else first, list | np.ndarray):
+        return frame
+    lists = [name for name in frame.columns if isinstance(frame[name].iloc[0], list | np.ndarray)]
+    try:
+        return frame.explode(lists, ignore_index=True)
+    except ValueError as error:
+        raise UserError(f"{file}: the lists of a row have different lengths") from error
+
+
+def _values(params: Sequence[str]) -> dict[str, object]:
+    """{"mu": 1.2} of ["mu=1.2"]."""
+    import yaml
+
+    return {key: yaml.safe_load(value) for key, _, value in (param.partition("=") for param in params)}

@@ -1,0 +1,69 @@
+"""Unbiased Pass@k of sampled answers for all k, and the paired difference of two files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.statistics import Interval, score_interval, share_interval
+from entropy_dynamics.diagnostics.reading import column, read_table
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.evaluation import problem_pass_at_k
+
+# Ours; verl's dumps of rollouts and validations; TRL's completions.
+PROBLEM = ("problem_id", "problem", "input", "prompt")
+CORRECT = ("correct", "acc", "score")
+
+
+def pass_at_k_table(files: Sequence[Path], problem: str | None = None, correct: str | None = None) -> pd.DataFrame:
+    """Pass@k in per cent for k = 1, 2, 4, ... up to the fewest samples of a problem in any file.
+
+    Args:
+        problem, correct: columns, if not one of the known names. An answer is correct if its value is above 0.
+
+    Returns:
+        One row per k; per file its value and the ends of its 95 % interval over problems, and with two files those of
+        the second minus the first on the problems that both have.
+
+    Raises:
+        UserError: a file that cannot be read, a missing column, or two files without a common problem.
+    """
+    counts = [_counts(file, problem, correct) for file in files]
+    fewest = min(int(one["samples"].min()) for one in counts)
+    ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
+    columns: dict[str, object] = {"k": ks}
+    for file, one in zip(files, counts, strict=True):
+        columns |= _columns(str(file), [share_interval(_scores(one, k)) for k in ks])
+    if len(files) == 2:
+        shared = counts[0].index.intersection(counts[1].index)
+        if shared.empty:
+            raise UserError(f"{files[0]} and {files[1]} have no problem in common")
+        first, second = (one.loc[shared] for one in counts)
+        columns |= _columns("difference", [score_interval([[_scores(second, k)], [-_scores(first, k)]]) for k in ks])
+    return pd.DataFrame(columns)
+
+
+def _counts(file: Path, problem: str | None, correct: str | None) -> pd.DataFrame:
+    """Samples and correct samples of each problem."""
+    frame = read_table(file)
+    name = column(frame, file, problem, PROBLEM, "the problem").astype(str)  # TRL's prompts may be lists of messages
+    values = column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)")
+    if not pd.api.types.is_numeric_dtype(values):
+        raise UserError(f"{file}: {values.name} is {values.iloc[0]!r}; it should be true, false or a number")
+    counts = (values > 0).groupby(name).agg(["size", "sum"])
+    return counts.rename(columns={"size": "samples", "sum": "correct"})
+
+
+def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:
+    """Pass@k of each problem, which may have different numbers of samples."""
+    scores = np.empty(len(counts))
+    for samples in counts["samples"].unique():
+        rows = (counts["samples"] == samples).to_numpy()
+        scores[rows] = problem_pass_at_k(counts["correct"].to_numpy()[rows], int(samples), k)
+    return scores
+
+
+def _columns(name: str, intervals: list[Interval]) -> dict[str, list[float]]:
+    ends = {"": "value", " low": "low", " high": "high"}
+    return {f"{name}{end}": [100 * float(getattr(one, field)) for one in intervals] for end, field in ends.items()}

@@ -1,0 +1,103 @@
+"""Entropy control in TRL's GRPOTrainer: token weights decided once per generation batch, TRL's own loss.
+
+    from entropy_dynamics.integrations.trl import make_grpo_trainer
+    trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
+
+After TRL has generated and scored its rollouts, one forward pass without gradients gives log p, H, S* and E[S] of each
+token; the weights go into the advantages, which TRL lets be [batch, token]. Statistics are those of the generation
+batch of all processes, under the policy that sampled it. This is the batch of an optimizer step where
+steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
+"""
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
+from entropy_dynamics.methods import Method
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+TESTED = "1.16"
+HOOKS = ("_generate_and_score_completions", "_compute_loss", "_prepare_inputs")
+TOKEN_TOTAL = ("cispo", "dapo", "vespo")  # losses divided by num_items_in_batch; the others' divisors follow their mask
+
+
+def make_grpo_trainer(trainer: "type[GRPOTrainer]", method: str, **params: Any) -> "type[GRPOTrainer]":
+    """A subclass of TRL's GRPOTrainer, or of a subclass of it, that weights tokens as `method` does.
+
+    Args:
+        method: one that acts through token weights; `grpo` changes nothing and reports the metrics.
+        params: its hyper-parameters.
+
+    Raises:
+        UserError: another method or parameter, or a trainer without the methods that this overrides.
+    """
+    if missing := [hook for hook in HOOKS if not hasattr(trainer, hook)]:
+        raise UserError(
+            f"{trainer.__name__} of trl {version('trl')} has no {missing[0]}: it needs a GRPOTrainer of trl {TESTED}"
+        )
+    control = {"entropy_control": token_weight_method(method, params, "TRL")}
+    return type(f"EntropyControl{trainer.__name__}", (EntropyControlMixin, trainer), control)
+
+
+class EntropyControlMixin:
+    """Comes before GRPOTrainer among the bases; `entropy_control` is the method."""
+
+    entropy_control: Method
+
+    def _generate_and_score_completions(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        if self.model.training:
+            self._weight_tokens(output)
+        return output
+
+    @torch.no_grad()
+    def _weight_tokens(self: Any, output: dict[str, Any]) -> None:
+        """Decide the weights over the batch of all processes, and write those of this one into `output`."""
+        mask = output["completion_mask"] * output.get("tool_mask", 1)
+        advantages = output["advantages"]
+        advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)
+        whole_stats = self._token_stats(output).map(self._whole)
+        whole_advantages, whole_mask = self._whole(advantages), self._whole(mask)
+        generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
+        weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator)
+
+        first = self.accelerator.process_index * len(mask)
+        own = weights[first : first + len(mask), : mask.shape[1]]
+        output["advantages"] = advantages * own
+        if self.entropy_control.denominator == "kept":
+            if self.loss_type in TOKEN_TOTAL:
+                output["num_items_in_batch"] = (weights > 0).sum()
+            else:
+                output["tool_mask"] = (own > 0).to(mask.dtype)
+        found = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
+        for name, value in found.items():
+            self._metrics["train"][name].append(value)
+
+    def _token_stats(self: Any, output: dict[str, Any]) -> TokenStats:
+        """Statistics of this process's completions, in micro-batches of the update's size."""
+        if "pixel_values" in output:
+            raise UserError("entropy control reads text-only batches, and this one has images")
+        ids, attention = (
+            torch.cat([output[f"prompt_{name}"], output[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
+        )
+        tokens = output["completion_ids"]
+        length, parts = tokens.shape[1], []
+        for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
+            with self.accelerator.autocast():
+                found = self.model(
+                    input_ids=ids[rows], attention_mask=attention[rows], logits_to_keep=length + 1, use_cache=False
+                )
+            parts.append(token_stats(found.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
+        return TokenStats(*(torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__annotations__))
+
+    def _whole(self: Any, values: Tensor) -> Tensor:
+        """[batch of all processes, longest completion], zero on padding."""
+        gathered: Tensor = self.accelerator.gather(self.accelerator.pad_across_processes(values.contiguous(), dim=1))
+        return gathered

@@ -1,0 +1,106 @@
+"""Entropy control in verl's V1 trainer: response tokens are dropped between advantages and update.
+
+verl finds this module through its entry-point group `verl.plugins`. In verl's own command:
+
+    trainer.v1.trainer_mode=entropy_control +entropy_control.method=clip_b +entropy_control.mu=2.5
+
+The entropy and log p of each token are those that verl stored when it recomputed `old_log_probs`, so they cost nothing
+further. E[S] is not among them: verl keeps no logits, and its sum of p^2 does not give it. Methods that need it are
+refused.
+"""
+
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf, open_dict
+from tensordict import TensorDict
+from torch import Tensor
+from verl import DataProto
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.utils.padding import response_to_nested
+
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
+from entropy_dynamics.methods import Method
+
+FIELDS = ["advantages", "response_mask", "old_log_probs", "entropy"]
+
+
+@register_trainer("entropy_control")
+class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
+    """verl's synchronous trainer; the section `entropy_control` of its config names the method."""
+
+    def __init__(self, config: Any):
+        self.entropy_control = method_of(config)
+        with open_dict(config):  # much of the base class depends on this name
+            config.trainer.v1.trainer_mode = "sync"
+        super().__init__(config)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_advantage(batch, metrics)
+        where = {"keys": batch.keys, "partition_id": batch.partition_id}
+        stored = tq.kv_batch_get(**where, select_fields=FIELDS)
+        lengths = stored["response_mask"]  # nested
+        data = DataProto(batch=stored.to_padded_tensor())
+        generator = torch.Generator().manual_seed(self.global_steps)
+        changed, found = weight_tokens(self.entropy_control, data, generator, self.learning_rate)
+        metrics.update(found)
+        fields = {name: response_to_nested(data.batch[name], lengths) for name in changed}
+        return tq.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.config.actor_rollout_ref.actor.optim.lr)
+
+
+def method_of(config: Any) -> Method:
+    """The method that verl's config names.
+
+    Raises:
+        UserError: no such section, a method that verl cannot run, or no recomputed entropy.
+    """
+    params = OmegaConf.to_container(config.get("entropy_control") or OmegaConf.create())
+    assert isinstance(params, dict)
+    if "method" not in params:
+        raise UserError("verl's config names no method: add +entropy_control.method=clip_b")
+    method = token_weight_method(str(params.pop("method")), {str(key): value for key, value in params.items()}, "verl")
+    if method.uses_s_expected:
+        raise UserError(
+            f"{type(method).__name__} needs E[S] of each token, and verl keeps no logits to compute it from"
+        )
+    if (config.algorithm.get("rollout_correction") or {}).get("bypass_mode", False):
+        raise UserError(
+            "algorithm.rollout_correction.bypass_mode=true skips the pass that computes entropy: set it to false"
+        )
+    return method
+
+
+def weight_tokens(
+    method: Method, data: Any, generator: torch.Generator, learning_rate: float
+) -> tuple[list[str], dict[str, float]]:
+    """Write the method's weights into a DataProto with the padded tensors of `FIELDS`.
+
+    Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, which verl sums
+    over, and `loss_mask`, which it counts the tokens of a token mean in.
+
+    Returns:
+        The names of the tensors that changed, and metrics.
+
+    Raises:
+        UserError: a tensor is missing.
+    """
+    if missing := [name for name in FIELDS if name not in data.batch]:
+        raise UserError(f"verl's batch has no {missing[0]}, which entropy control reads")
+    advantages, mask, logp, entropy = (data.batch[name] for name in FIELDS)
+    s_star = logp.exp() * (entropy + logp)
+    stats = TokenStats(logp.float(), entropy.float(), s_star.float(), torch.full_like(s_star, torch.nan).float())
+    weights: Tensor = method.token_weights(stats, advantages, mask, generator)
+    data.batch["advantages"] = advantages * weights
+    changed = ["advantages"]
+    if method.denominator == "kept":
+        data.batch["response_mask"] = data.batch["loss_mask"] = mask * (weights > 0).to(mask.dtype)
+        changed += ["response_mask", "loss_mask"]
+    return changed, reported_metrics(stats, advantages, weights, mask, learning_rate)

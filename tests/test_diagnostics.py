@@ -1,0 +1,198 @@
+"""The commands on other trainers' files: pass-at-k, lens, entropy-watch."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from entropy_dynamics.cli import main
+from entropy_dynamics.core.dynamics import batch_entropy_change
+from entropy_dynamics.core.token_stats import token_stats
+
+
+def run(capsys, *arguments) -> str:
+    code = main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return printed.out
+
+
+def error(capsys, *arguments) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line.removeprefix("error: ")
+
+
+# ---------------------------------------------------------------- pass-at-k
+
+GRADES = {"a": [1, 0, 0, 0], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
+
+
+def samples(path, problem, correct, grades):
+    frame = pd.DataFrame([(name, grade) for name, row in grades.items() for grade in row], columns=[problem, correct])
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_json(path, orient="records", lines=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "problem", "correct", "options"),
+    [
+        ("ours.parquet", "problem_id", "correct", []),
+        ("verl.jsonl", "input", "score", []),
+        ("trl.parquet", "prompt", "my_reward", ["--correct", "my_reward"]),
+    ],
+)
+def test_pass_at_k_is_the_mean_over_all_subsets(file, problem, correct, options, tmp_path, capsys):
+    path = samples(tmp_path / file, problem, correct, GRADES)
+    printed = run(capsys, "pass-at-k", path, *options).splitlines()[1:]
+    for line, k in zip(printed, (1, 2, 4), strict=True):
+        subsets = [any(subset) for row in GRADES.values() for subset in itertools.combinations(row, k)]
+        shown, value, low, high = map(float, line.split())
+        assert shown == k
+        assert value == pytest.approx(100 * np.mean(subsets), abs=0.05)
+        assert 0 <= low < value < high <= 100
+
+
+def test_two_files_are_compared_on_the_same_problems(tmp_path, capsys):
+    one = samples(tmp_path / "one.parquet", "problem_id", "correct", GRADES)
+    better = {name: [*row[1:], 1] for name, row in GRADES.items()} | {"e": [0, 0, 0, 0]}
+    two = samples(tmp_path / "two.parquet", "problem_id", "correct", better)
+    first = run(capsys, "pass-at-k", one, two).splitlines()[1].split()
+    rates = [np.mean(row) for row in GRADES.values()], [np.mean(better[name]) for name in GRADES]
+    assert float(first[7]) == pytest.approx(100 * (np.mean(rates[1]) - np.mean(rates[0])), abs=0.05)
+    assert float(first[8]) < float(first[7]) < float(first[9])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("missing.jsonl", None, [], "no file {}"),
+        ("samples.csv", "a,b", [], "{}: should be a .parquet or a .jsonl file"),
+        ("broken.jsonl", "{", [], "{} cannot be read: "),
+        ("no.jsonl", '{"input": "1+1", "output": "2"}', [], "{} has no column for the grade of an answer"),
+        (
+            "text.jsonl",
+            '{"input": "1+1", "score": "good"}',
+            [],
+            "{}: score is 'good'; it should be true, false or a number",
+        ),
+        (
+            "typo.jsonl",
+            '{"input": "1", "score": 1}',
+            ["--correct", "scor"],
+            "{} has no column 'scor'; did you mean 'score'?",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(name, text, options, message, tmp_path, capsys):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    assert error(capsys, "pass-at-k", path, *options).startswith(message.format(path))
+
+
+# ---------------------------------------------------------------- lens
+
+
+@pytest.fixture
+def tokens():
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(400, 30, generator=generator)
+    sampled = torch.multinomial(logits.softmax(-1), 1, generator=generator).squeeze(-1)
+    return logits, sampled, torch.where(torch.arange(400) < 200, 1.0, -1.0)
+
+
+def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tmp_path, capsys):
+    logits, sampled, advantages = tokens
+    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
+    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+    printed = run(capsys, "lens", path, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=0.01")
+    about, _, grpo, clip_b, clip_v = printed.splitlines()
+    stats = token_stats(logits, sampled)
+    assert about.startswith(f"400 tokens, entropy {stats.entropy.mean():.4g} nats")
+    predicted = float(batch_entropy_change(advantages, stats.s_centered, torch.ones(400), 1.0))
+    assert grpo.split()[1:4] == ["0", "0", f"{predicted:.4g}"]
+    low = stats.s_star < stats.s_star.mean() - 1.5 * stats.s_star.std(correction=0)
+    assert float(clip_b.split()[1]) == pytest.approx(float((low & (advantages < 0)).double().mean()), rel=1e-3)
+    assert grpo.split()[4:] == ["1"] * 4
+    kept, corner = ~(low & (advantages < 0)), (advantages < 0) & (stats.s_star < 0)
+    share = float(stats.s_star[corner & kept].sum() / stats.s_star[corner].sum() / kept.double().mean())
+    assert float(clip_b.split()[-1]) == pytest.approx(share, rel=1e-3)
+    assert clip_v.split()[0] == "clip_v@max_frac=0.01"
+
+
+def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys):
+    logits, sampled, advantages = tokens
+    stats = token_stats(logits, sampled)
+    rows = [
+        {name: values[cut].tolist() for name, values in (("logp", stats.logp), ("entropy", stats.entropy))}
+        | {"advantage": float(advantages[cut][0])}
+        for cut in (slice(0, 90), slice(90, 200), slice(200, 400))
+    ]
+    (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    about, _, *lines = run(capsys, "lens", path, "--methods", "clip_b@mu=1.5", "clip_v").splitlines()
+    assert about.startswith("400 tokens")
+    assert "E[S] is not in the file" in about
+    shown = {line.split()[0]: line.split()[1:] for line in lines}
+    assert float(shown["clip_b@mu=1.5"][0]) > 0
+    assert set(shown["clip_v"]) == {"-"}
+
+
+def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
+    (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "advantage": 1.0}')
+    assert error(capsys, "lens", path).startswith(f"{path} has no column for the entropy (entropy, entropys)")
+    assert error(capsys, "lens", path, "--methods", "clip").startswith(f"{path} has no column for the entropy")
+
+
+# ---------------------------------------------------------------- entropy-watch
+
+STEPS = 40
+FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]
+
+
+def ours(folder):
+    frame = pd.DataFrame({"step": range(STEPS), "entropy": FALLING, "reward_mean": np.linspace(0, 1, STEPS)})
+    frame["predicted_entropy_change"] = np.gradient(FALLING)
+    parts = {"lens_pos_lt": 1.0, "lens_pos_gt": -3.0, "lens_neg_gt": 2.0, "lens_neg_lt": -1.0}
+    frame.assign(**parts).to_parquet(folder / "metrics.parquet")
+
+
+def trl(folder):
+    history = [{"step": step, "entropy": value, "reward": step} for step, value in enumerate(FALLING)]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [*history, {"step": 40, "train_loss": 0.1}]}))
+
+
+def tensorboard(folder):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, value in enumerate(FALLING):
+            writer.add_scalar("actor/entropy", value, step)
+
+
+@pytest.mark.parametrize("write", [ours, trl, tensorboard])
+def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
+    write(tmp_path)
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in text
+    if write is ours:
+        assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
+        assert "goes with the predicted change (Corollary 4) (+0." in text
+
+
+def test_entropy_watch_draws(tmp_path, capsys):
+    ours(tmp_path)
+    run(capsys, "entropy-watch", tmp_path, "--figure", tmp_path / "watch.png")
+    assert (tmp_path / "watch.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
+    pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} logs no entropy (entropy, train/entropy")
