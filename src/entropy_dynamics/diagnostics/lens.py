@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,11 @@ from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.config import split_method
 from entropy_dynamics.diagnostics.reading import column, read_table
 from entropy_dynamics.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from entropy_dynamics.core.token_stats import TokenStats
 
 LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage",)
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
@@ -32,14 +38,11 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     """
     import torch
 
-    from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
-    from entropy_dynamics.core.objective import effective_advantages, weighted_sum
     from entropy_dynamics.core.token_stats import TokenStats, token_stats
-    from entropy_dynamics.methods import load_method
 
     frame = _per_token(read_table(file), file)
 
-    def tensor(names: Sequence[str], what: str) -> torch.Tensor:  # [token, 1], logits [token, 1, vocabulary]
+    def tensor(names: Sequence[str], what: str) -> "Tensor":  # [token, 1], logits [token, 1, vocabulary]
         return torch.tensor(np.stack(column(frame, file, None, names, what).to_numpy()).astype(np.float32)).unsqueeze(1)
 
     advantages = tensor(ADVANTAGE, "the advantage")
@@ -55,33 +58,46 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
         raise UserError(f"{file}: a log p, entropy or advantage is not finite")
     centred = bool(stats.s_expected.any())
 
-    mask, rows = torch.ones_like(advantages, dtype=torch.bool), []
-    groups = torch.zeros(len(mask), dtype=torch.long)
-    for entry in methods:
-        name, params = split_method(entry)
-        method = load_method(name, **_values(params))
-        row: dict[str, object] = {"method": entry}
-        if centred or not method.uses_s_expected:
-            weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
-            multipliers = weights / method.divisors(weights, mask, groups)
-            coefficients = method.loss_coefficients(stats, advantages, mask)
-
-            def loss_of(logp, entropy):
-                own = method.token_loss(logp, stats.logp, advantages, mask, entropy=entropy, coefficients=coefficients)
-                return weighted_sum(own, multipliers)
-
-            effective = effective_advantages(loss_of, stats.logp, stats.entropy) * len(mask)
-            found = entropy_metrics(stats, advantages, weights, mask, 1.0)
-            found |= lens_metrics(stats, advantages[:, 0], effective, mask)
-            row |= {"dropped": found["clip_fraction"], "dropped_negative": found["clip_fraction_neg"]}
-            row["predicted_change"] = found["predicted_entropy_change"]
-            for part in PARTS:
-                row[part.removeprefix("lens_")] = found[f"{part}_kept"] / found[part] if found[part] else np.nan
-        rows.append(row)
-    about = f"{mask.numel()} tokens, entropy {stats.entropy.mean():.4g} nats, mean S* {stats.s_star.mean():.4g}"
+    rows = [_row(entry, stats, advantages, centred) for entry in methods]
+    about = f"{len(advantages)} tokens, entropy {stats.entropy.mean():.4g} nats, mean S* {stats.s_star.mean():.4g}"
     if not centred:
         about += "; E[S] is not in the file: S* stands for S* - E[S], and methods that need E[S] have no numbers"
     return pd.DataFrame(rows), about
+
+
+def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -> dict[str, object]:
+    """What one method does to the tokens of a batch, each [token, 1]; no numbers if it needs an unknown E[S]."""
+    import torch
+
+    from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
+    from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+    from entropy_dynamics.methods import load_method
+
+    name, params = split_method(entry)
+    method = load_method(name, **_values(params))
+    if method.uses_s_expected and not centred:
+        return {"method": entry}
+    mask = torch.ones_like(advantages, dtype=torch.bool)
+    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    coefficients = method.loss_coefficients(stats, advantages, mask)
+    multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
+
+    def loss_of(logp: "Tensor", entropy: "Tensor") -> "Tensor":
+        loss = method.token_loss(logp, stats.logp, advantages, mask, entropy=entropy, coefficients=coefficients)
+        return weighted_sum(loss, multipliers)
+
+    effective = effective_advantages(loss_of, stats.logp, stats.entropy) * len(mask)
+    found = entropy_metrics(stats, advantages, weights, mask, 1.0)
+    found |= lens_metrics(stats, advantages[:, 0], effective, mask)
+    return {
+        "method": entry,
+        "dropped": found["clip_fraction"],
+        "dropped_negative": found["clip_fraction_neg"],
+        "predicted_change": found["predicted_entropy_change"],
+        **{
+            part.removeprefix("lens_"): found[f"{part}_kept"] / found[part] if found[part] else np.nan for part in PARTS
+        },
+    }
 
 
 def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
