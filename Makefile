@@ -9,17 +9,15 @@ PYTEST ?= $(BIN)/python -m pytest
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
-	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims; exit 1; }  # what is there is judged all the same
-	$(BIN)/snakemake --quiet all --report results/laptop/report.html
+	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics page; exit 1; }  # of what is there
 	@echo && cat results/laptop/tables/table1.md && echo && cat results/laptop/claims.md && echo
 	@echo "Everything on one page: results/laptop/report.html"
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke
-	$(BIN)/snakemake --config scale=smoke --quiet all --report results/smoke/report.html
 
-report: .venv/ready  ## only the page with all tables and figures, from results that are there: make report SCALE=smoke
-	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/report.html
+report: .venv/ready  ## Snakemake's own report: rules, parameters and times of all jobs: make report SCALE=smoke
+	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/workflow.html
 
 docs: .venv-docs/ready  ## the documentation site, its links checked: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
@@ -43,7 +41,6 @@ gpu-check:  ## the first hour on a GPU (docs/gpu.md): make gpu-check STAGE=kerne
 
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal
-	.venv-vllm/bin/snakemake --config scale=rehearsal --quiet all --report results/rehearsal/report.html
 
 lock: .venv/ready  ## requirements.lock, from pyproject.toml; without torch and triton, of which every machine has its own
 	$(BIN)/python -m pip install --quiet uv

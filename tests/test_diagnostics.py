@@ -183,7 +183,7 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in text
     if write is ours:
         assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
-        assert "goes with the predicted change (Corollary 4) (+0." in text
+        assert "goes with the predicted change (Corollary 4) (+" in text
 
 
 def test_entropy_watch_draws(tmp_path, capsys):

@@ -172,9 +172,9 @@ def in_repository(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def test_the_paper_scale_fits_and_the_readme_shows_its_plan(in_repository, capsys):
+def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository, capsys):
     assert main(["plan", "--scale", "paper", "--markdown"]) == 0
-    output, readme = capsys.readouterr().out, (ROOT / "README.md").read_text(encoding="utf-8")
+    output, page = capsys.readouterr().out, (ROOT / "docs/paper-scale.md").read_text(encoding="utf-8")
 
     def first_table(text):
         table = text[text.index("| model ") :].split("\n\n")[0]
@@ -185,9 +185,9 @@ def test_the_paper_scale_fits_and_the_readme_shows_its_plan(in_repository, capsy
     assert {row[0] for row in planned_rows[1:]} == set(load_config("paper").models) - {
         "qwen2.5-14b-instruct"
     }  # of an extra
-    assert first_table(readme[readme.index("**Cost**") :]) == planned_rows
+    assert first_table(page[page.index("## Cost") :]) == planned_rows
     for gpu in ("A100", "H100", "H200"):
-        assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in readme
+        assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in page
 
 
 def test_the_gpu_scale_fits_into_about_a_day(in_repository, capsys):

@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", _report, "Write tables and figures.")
     report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
+    stage("page", _page, "Write report.html, one page with all tables, figures and claims that are there.")
     compare = stages.add_parser("compare", help=(about := "Compare the effects and verdicts of two complete runs."))
     compare.description = about
     compare.set_defaults(run=_compare)
@@ -307,6 +308,13 @@ def _claims(options: argparse.Namespace) -> None:
         raise UserError(f"no folder {root}; make it with: snakemake --config scale={options.scale}")
     for path in write_claims(root, options.scale, dict(config.seeds)):
         print(path)
+
+
+def _page(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.page import write_page
+
+    config = load_config(options.scale, overrides=options.set)
+    print(write_page(_layout(options).root, options.scale, dict(config.seeds)))
 
 
 def _compare(options: argparse.Namespace) -> None:

@@ -52,3 +52,23 @@ rule claims:
         seeds=SET_SEEDS,
     shell:
         "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"
+
+
+rule page:
+    input:
+        rules.tables.input,
+        rules.figures.input,
+        LAYOUT.claims("json"),
+        LAYOUT.claims("png"),
+    output:
+        LAYOUT.report,
+    log:
+        LAYOUT.log("page"),
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+        seeds=SET_SEEDS,
+    shell:
+        "entropy-dynamics page --scale {params.scale} {params.seeds} > {log} 2>&1"

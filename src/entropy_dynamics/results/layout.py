@@ -99,6 +99,11 @@ class Layout:
         """`suffix`: json, md, html, png or svg."""
         return self.root / f"claims.{suffix}"
 
+    @property
+    def report(self) -> Path:
+        """Everything on one page."""
+        return self.root / "report.html"
+
     def log(self, name: str, *run: str) -> Path:
         """Output of a job: its stage, or folder and run."""
         path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name

@@ -1,0 +1,140 @@
+"""report.html: everything of a scale on one page that needs nothing else, what matters most first."""
+
+import base64
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Seeds, known_experiments, load_experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.verdicts import VERDICTS
+from entropy_dynamics.config import CONFIGS
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.templates import fill
+from entropy_dynamics.results.files import write_text
+from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
+
+FIRST = ("table1", "figure6", "figure1")
+
+
+def write_page(
+    results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
+) -> Path:
+    """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
+
+    Raises:
+        UserError: there are no claims yet.
+    """
+    source = Results(results, scale, configs, experiments)
+    layout = source.layout
+    file = layout.claims("json")
+    if not file.is_file():
+        raise UserError(f"no {file}; make it with: snakemake claims --config scale={scale}")
+    entries = json.loads(file.read_text(encoding="utf-8"))
+    claims = [entry for entry in entries if entry["subject"] == "this run"]
+    sections = []
+    for name in known_experiments(experiments):
+        experiment = load_experiment(name, scale, seeds, experiments, configs)
+        if content := _content(layout, name):
+            links = [claim for claim in claims if name in shown_in(claim["place"])]
+            section = {"name": name, "heading": experiment.heading, "title": experiment.spec.title, "claims": links}
+            sections.append(section | content | {"shows": experiment.spec.shows, "extra": not _numbered(experiment)})
+    there = {section["name"] for section in sections}
+    for claim in claims:
+        claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
+        claim["shown"] = _effect(claim)
+    values = {
+        "scale": scale,
+        "counts": {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
+        "claims": claims,
+        "claims_figure": _picture(layout.claims("png")),
+        "first": sorted((s for s in sections if s["name"] in FIRST), key=lambda s: FIRST.index(s["name"])),
+        "numbered": [s for s in sections if s["name"] not in FIRST and not s["extra"]],
+        "extras": [s for s in sections if s["extra"]],
+        "ran": _ran(layout),
+        "models": [
+            source.model(path.parent.name).ran_with_size for path in sorted(layout.root.glob(f"models/*/{FACTS}"))
+        ],
+    }
+    write_text(path := layout.report, fill("report.html", **values))
+    return path
+
+
+def shown_in(place: str) -> list[str]:
+    """["figure2", "figure6"] of "Section 5.3, Figures 2(c) and 6(c)", and theory_check of a theorem."""
+    found = []
+    for kind, numbers in re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place):
+        found += [f"{kind.lower()}{number}" for number in re.findall(r"\d+", numbers)]
+    return found + ["theory_check"] * ("Theorem" in place)
+
+
+def _numbered(experiment: Any) -> bool:
+    return bool(experiment.heading != experiment.name)
+
+
+def _content(layout: Layout, name: str) -> dict[str, Any]:
+    """The body of a table's page, or a figure as a data URI; empty if it was not made."""
+    table, figure = layout.table(name, "html"), layout.figure(name, "png")
+    if table.is_file():
+        body = re.search(r"<body>(.*)</body>", table.read_text(encoding="utf-8"), re.DOTALL)
+        assert body is not None, table
+        tables = re.findall(r"<table>.*?</table>", body[1], re.DOTALL)
+        return {"tables": [Markup(one) for one in tables], "picture": None, "csv": f"tables/{name}.csv"}
+    if figure.is_file():
+        return {"tables": [], "picture": _picture(figure), "csv": f"figures/{name}.csv"}
+    return {}
+
+
+def _picture(path: Path) -> str | None:
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" if path.is_file() else None
+
+
+def _effect(claim: dict[str, Any]) -> str:
+    if claim["effect"] is None:
+        return claim["reason"]
+    interval = "" if claim["low"] is None else f" [{claim['low']:.3g}, {claim['high']:.3g}]"
+    return f"{claim['effect']:.3g}{interval} {claim['unit']}; claimed: {claim['claimed']}"
+
+
+def _ran(layout: Layout) -> list[str]:
+    """How many runs, on what, by which commit, for how long."""
+    records = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))
+    ]
+    machines, commits = Counter(map(_machine, records)), Counter(_commit(record) for record in records)
+    lines = (
+        [f"{len(records)} training runs on {', '.join(machines)}", f"commit {', '.join(commits)}"] if records else []
+    )
+    if layout.jobs.is_file():
+        jobs = [json.loads(line) for line in layout.jobs.read_text(encoding="utf-8").splitlines()]
+        busy = sum(
+            end - start for start, end in _merged([(job["start"], job["start"] + job["seconds"]) for job in jobs])
+        )
+        lines.append(f"{busy / 60:.0f} minutes with jobs running")
+    return lines
+
+
+def _machine(record: dict[str, Any]) -> str:
+    hardware = record["hardware"]
+    gpus = [f"{count} × {name}" for name, count in Counter(hardware["gpus"]).items()]
+    return " and ".join([*gpus, f"{hardware['cores']} cores of {hardware['processor']}"])
+
+
+def _commit(record: dict[str, Any]) -> str:
+    changed = " with uncommitted changes" if record["git"]["changed"] else ""
+    return f"{str(record['git']['commit'])[:7]}{changed}"
+
+
+def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Overlapping spans as one."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

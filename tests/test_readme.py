@@ -1,0 +1,32 @@
+"""The method in README.md does what it says, with the parameters of its YAML."""
+
+import re
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+import yaml
+
+from conftest import ROOT
+from entropy_dynamics import methods
+from entropy_dynamics.core.token_stats import token_stats
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def confident(monkeypatch):
+    monkeypatch.setattr(methods, "_METHODS", dict(methods.method_types()))
+    monkeypatch.setitem(sys.modules, "confident", module := ModuleType("confident"))
+    exec(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1], module.__dict__)
+    config = yaml.safe_load(re.search(r"```yaml\n(.*?)```", README, re.DOTALL)[1])["method"]
+    return methods.load_method(config["name"], **config["params"])
+
+
+def test_the_method_drops_sure_tokens_of_correct_answers(confident):
+    logits = torch.tensor([[[6.0, 0.0], [1.0, 0.0]]]).repeat(2, 1, 1)  # p = 0.998, 0.731
+    stats = token_stats(logits, torch.zeros(2, 2, dtype=torch.long))
+    advantages = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
+    weights = confident.token_weights(stats, advantages, torch.ones(2, 2))
+    assert weights.tolist() == [[0, 1], [1, 1]]
