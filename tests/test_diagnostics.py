@@ -142,6 +142,17 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
     assert set(shown["clip_v"]) == {"-"}
 
 
+def test_a_lens_of_all_methods_is_drawn(tokens, tmp_path, capsys):
+    logits, sampled, advantages = tokens
+    columns = {"logits": logits.tolist(), "token_id": sampled.tolist(), "advantage": advantages.tolist()}
+    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+    _, _, *rows = run(capsys, "lens", path, "--figure", tmp_path / "lens.svg").splitlines()
+    svg = (tmp_path / "lens.svg").read_text()
+    for row in rows:
+        assert f"<!-- {row.split()[0]} -->" in svg
+    assert svg.count("<!-- 1.00 -->") >= 4  # of GRPO
+
+
 def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
     (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "advantage": 1.0}')
     assert error(capsys, "lens", path).startswith(f"{path} has no column for the entropy (entropy, entropys)")

@@ -1,6 +1,7 @@
-"""The report as a reader meets it: built from synthetic results, opened in a browser, clicked through."""
+"""Our report and Snakemake's, as a reader meets them: from synthetic results, opened in a browser, clicked through."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import matplotlib.image
 import pandas as pd
 import pytest
 
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
+from entropy_dynamics.reporting.page import shown_in, write_page
 from synthetic_results import MODEL, ROOT, write_all
 
 SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1, "pilot": 1}
@@ -28,7 +31,7 @@ def snakemake(project: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
-    """report.html of a project with a table, two figures and the claims, from synthetic results."""
+    """Snakemake's report of a project with a table, two figures and the claims, from synthetic results."""
     project = tmp_path_factory.mktemp("project")
     for name in NEEDED:
         source = ROOT / name
@@ -41,6 +44,7 @@ def report(tmp_path_factory) -> Path:
     write_claims(results, SCALE, SEEDS, project / "configs", project / "experiments")
     for name in NAMES:
         render(name, results, SCALE, SEEDS, project / "configs", project / "experiments")
+    write_page(results, SCALE, SEEDS, project / "configs", project / "experiments")
     # All other outputs of the workflow need only exist.
     for line in snakemake(project, "--summary").splitlines()[1:]:
         file = project / line.split("\t")[0]
@@ -149,3 +153,57 @@ def test_the_report_holds_every_result_and_caption_without_a_browser_too(report)
     for file in ("claims.html", "claims.png", "tables/table1.html", "figures/figure5.png", "figures/theory_check.png"):
         assert f'"results/{SCALE}/{file}": {{"name"' in text
     assert "only sign and correlation are comparable" in " ".join(text.replace("\\n", " ").split())
+
+
+# ---------------------------------------------------------------- our own page
+
+
+@pytest.fixture
+def page(report) -> Path:
+    return report.parent / "results" / SCALE / "report.html"
+
+
+def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
+    claims = [one for one in json.loads((page.parent / "claims.json").read_text()) if one["subject"] == "this run"]
+    text = page.read_text()
+    for verdict in ("holds", "does not hold", "inconclusive"):
+        assert f'<b class="{verdict}">{sum(one["verdict"] == verdict for one in claims)}</b>' in text
+    for name in NAMES:
+        assert f'<section id="{name}">' in text
+    for target in re.findall(r'href="#([^"]+)"', text):
+        assert f'id="{target}"' in text
+    for file in re.findall(r'href="([^"#:]+)"', text):
+        assert (page.parent / file).is_file()
+    score = pd.read_csv(page.parent / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
+    assert f"{score.dapo500_avg:.1f}" in text[text.index('id="table1"') :]
+
+
+@pytest.mark.parametrize(
+    ("place", "names"),
+    [
+        ("Section 5.2, Figure 1(a)", ["figure1"]),
+        ("Section 5.3, Figures 2(c) and 6(c)", ["figure2", "figure6"]),
+        ("Section 3.2, Corollary 2; Section 5.2, Figure 3", ["figure3"]),
+        ("Section 3.1, Theorem 1", ["theory_check"]),
+        ("Appendix E.3, Table 3", ["table3"]),
+    ],
+)
+def test_a_place_in_the_paper_names_what_shows_it(place, names):
+    assert shown_in(place) == names
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_a_telephone_and_a_desk(page, browser, width):
+    # A headless window is at least 500 pixels wide, an emulated screen is not.
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(page.as_uri())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    sizes = "return [...document.images].map(image => image.naturalWidth)"
+    assert all(browser.execute_script(sizes))
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_a_page_before_there_are_claims_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"no .*claims\.json; make it with"):
+        write_page(tmp_path, SCALE, SEEDS)

@@ -146,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
+    lens.add_argument("--figure", type=Path, metavar="FILE", help="also draw it: .png, .svg or .pdf")
     watch = diagnostic("entropy-watch", _entropy_watch, "When and why the entropy of a run fell.", "RUN")
     watch.add_argument("--figure", type=Path, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
@@ -338,11 +339,13 @@ def _pass_at_k(options: argparse.Namespace) -> None:
 
 
 def _lens(options: argparse.Namespace) -> None:
-    from entropy_dynamics.diagnostics.lens import METHODS, lens_table
+    from entropy_dynamics.diagnostics.lens import METHODS, draw, lens_table
 
     table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
     print(about)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
+    if options.figure:
+        draw(table, options.figure)
 
 
 def _entropy_watch(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -155,6 +155,16 @@ class ScoresSpec(RunsSpec):
     """Also the entropy at the end, and which methods are exactly the baseline."""
 
 
+class GainsSpec(RunsSpec):
+    """Gains over the baseline on each data set, beside those that the paper states."""
+
+    kind: Literal["gains"]
+    evaluations: Names
+    metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
+    baseline: str = "grpo"
+    entropy: ClassVar[bool] = False
+
+
 class PassSpec(RunsSpec):
     """Pass@k over k: a row of panels per model, a panel per data set, a line per method."""
 
@@ -243,6 +253,7 @@ class LensSpec(OneModelSpec):
 
 KINDS: dict[str, type[Spec]] = {
     "scores": ScoresSpec,
+    "gains": GainsSpec,
     "pass_at_k": PassSpec,
     "difficulty": DifficultySpec,
     "curves": CurvesSpec,

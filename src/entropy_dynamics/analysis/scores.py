@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
+from entropy_dynamics.analysis.experiments import Experiment, GainsSpec, ScoresSpec
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, seed_interval, share_interval
 
 
-def scores_frame(experiment: Experiment[ScoresSpec], results: Results) -> pd.DataFrame:
+def scores_frame(experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in per cent.
 
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,

@@ -65,6 +65,23 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     return pd.DataFrame(rows), about
 
 
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """The share of GRPO's push on the entropy that each method keeps, as a matrix."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from entropy_dynamics.reporting.lens import draw_shares
+    from entropy_dynamics.reporting.style import RC, WIDTH, pretty
+
+    with rc_context(RC):
+        figure = Figure(figsize=(WIDTH, 0.7 + 0.16 * len(table)), layout="constrained")
+        ax = figure.subplots()
+        quadrants = [part.removeprefix("lens_") for part in PARTS]
+        draw_shares(ax, table.reindex(columns=quadrants).to_numpy(float))
+        ax.set_yticks(range(len(table)), [pretty(entry) for entry in table["method"]], fontsize=6)
+        figure.savefig(path)
+
+
 def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -> dict[str, object]:
     """What one method does to the tokens of a batch, each [token, 1]; no numbers if it needs an unknown E[S]."""
     import torch

@@ -13,6 +13,7 @@ from entropy_dynamics.analysis.experiments import (
     DifficultySpec,
     DistributionSpec,
     Experiment,
+    GainsSpec,
     LensSpec,
     MatchedSpec,
     PassSpec,
@@ -23,6 +24,7 @@ from entropy_dynamics.analysis.experiments import (
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.difficulty import draw_difficulty
+from entropy_dynamics.reporting.gains import draw_gains
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
 from entropy_dynamics.reporting.matched import draw_matched
@@ -34,6 +36,7 @@ from entropy_dynamics.results.files import write_text
 
 DRAW: dict[type[Spec], Callable[..., tuple[Figure, pd.DataFrame]]] = {
     CurvesSpec: draw_curves,
+    GainsSpec: draw_gains,
     PassSpec: draw_pass_curves,
     DifficultySpec: draw_difficulty,
     DistributionSpec: draw_distribution,

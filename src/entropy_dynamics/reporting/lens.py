@@ -26,7 +26,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     frame, spec = lens_frame(experiment, results), experiment.spec
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
     shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
-    _draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
+    draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     names = [
         spec.labels.get(method) or pretty(label) for method, label in zip(frame["method"], frame["label"], strict=True)
     ]
@@ -36,7 +36,8 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     return figure, frame
 
 
-def _draw_shares(ax: Axes, shares: np.ndarray) -> None:
+def draw_shares(ax: Axes, shares: np.ndarray) -> None:
+    """A cell per row and quadrant, `shares` in the order of PARTS; NaN is a dash."""
     ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=2, aspect="auto")
     for (y, x), share in np.ndenumerate(shares):
         text = "–" if not np.isfinite(share) else f"{share:.2f}"

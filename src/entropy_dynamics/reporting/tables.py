@@ -33,7 +33,7 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
                 [
                     {
                         "label": row["label"],
-                        "cells": [_entropy(row, baseline)] * experiment.spec.entropy
+                        "cells": ([_entropy(row, baseline)] if experiment.spec.entropy else [])
                         + [_lines(row, rows, experiment.spec.baseline, f"{d}_{m}") for d, m in columns],
                         "failures": [f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}" for d in datasets],
                     }
