@@ -27,6 +27,7 @@ def training_config(**changes) -> TrainingConfig:
         "advantage": "group",
         "importance_truncation": None,
         "precision": "float32",
+        "head_precision": None,
         "activation_checkpointing": "none",
         "compile": False,
         "checkpoint_every": 0,

@@ -15,16 +15,21 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import ENGINES, open_sampler
-from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler, open_engine
+from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler, _noise, open_engine
 
 NEW_TOKENS = 30
+NOISE = 0.5
 
 
 @pytest.fixture
 def sampler_of(tokenizer):
-    def make(model, batch_size=64):
-        return NativeSampler(
-            model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=batch_size
+    def make(model, batch_size=64, kind=NativeSampler, **options):
+        return kind(
+            model,
+            end_token=tokenizer.eos_token_id,
+            pad_token=tokenizer.pad_token_id,
+            batch_size=batch_size,
+            **options,
         )
 
     return make
@@ -204,6 +209,24 @@ def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, t
             logp = (policy(ids).logits[0, :-1] / (temperature or 1.0)).log_softmax(-1)
         expected = logp.gather(-1, ids[0, 1:, None]).squeeze(-1)[-len(one.token_ids) :]
         assert one.logp == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_logit_noise_has_its_standard_deviation_in_any_batch(make_model, sampler_of, prompts):
+    model = make_model(seed=7)
+    noisy = {size: sampler_of(model, size, ReplicaSampler, logit_noise=NOISE) for size in (4, 64)}
+    rollouts = sample(noisy[64], prompts, samples=8)
+    assert plain(rollouts) == plain(sample(noisy[4], prompts, samples=8))
+    assert plain(rollouts) != plain(sample(sampler_of(model), prompts, samples=8))
+    noise = _noise(torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), 50)
+    assert noise.mean().abs() < 0.01
+    assert noise.std().item() == pytest.approx(1, abs=0.01)
+    of, off = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}, []
+    for one in rollouts:
+        ids = torch.tensor([[*of[one.problem_id], *one.token_ids]])
+        with torch.no_grad():
+            logp = model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
+        off += (torch.tensor(one.logp) - logp[-len(one.token_ids) :]).tolist()
+    assert 0.3 * NOISE < np.std(off) < 1.3 * NOISE
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])

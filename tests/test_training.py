@@ -76,6 +76,25 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
             assert not got[length:].any()
 
 
+def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):
+    model = make_model("qwen2", layers=2)
+    trainer = make_trainer(model)
+    batch = RolloutBatch.collate(*rollouts_of(trainer), trainer.pad_token)
+    rows = torch.arange(len(batch))
+    stats = Policy(model, torch.bfloat16).stats(batch, rows, 1.0)
+    hidden = model.model(batch.sequences).last_hidden_state.bfloat16().double()
+    logits = hidden @ model.lm_head.weight.bfloat16().double().T
+    row, place = batch.mask.nonzero(as_tuple=True)
+    position = batch.prompt_lengths[row] + place
+    expected = logits[row, position - 1].log_softmax(-1).gather(-1, batch.sequences[row, position][:, None]).squeeze(-1)
+    exact = Policy(model).stats(batch, rows, 1.0).logp[batch.mask].double()
+    rounding = (stats.logp[batch.mask].double() - expected).abs().max()  # of the products, which are bf16 too
+    assert 0 < rounding < 0.1
+    assert 1e-5 < (expected - exact).abs().max() < 0.1
+    stats.logp.sum().backward()
+    assert model.lm_head.weight.grad.dtype == torch.float32
+
+
 # ---------------------------------------------------------------- gradients
 
 

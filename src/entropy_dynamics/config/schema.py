@@ -151,6 +151,8 @@ class EngineConfig(DataParallelSection):
     name: str
     """native | vllm, or another that is registered in sampling/engines.py."""
     dtype: Precision
+    logit_noise: NonNegativeFloat
+    """Native engine: standard deviation of Gaussian noise on the logits that it samples from; 0: none."""
     eager: Annotated[bool, PER_MACHINE]
     """vLLM: neither compilation nor CUDA graphs."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1), PER_MACHINE]
@@ -161,6 +163,12 @@ class EngineConfig(DataParallelSection):
     """Nats. A mean difference between the engine's and the trainer's log p above it is noted, once per run."""
     tolerance: Threshold
     """Nats. Above it the run stops: the engine does not hold the trainer's weights."""
+
+    @model_validator(mode="after")
+    def _noise_is_native(self) -> Self:
+        if self.logit_noise and self.name != "native":
+            raise ValueError(f"logit_noise is {self.logit_noise:g}; only the native engine has it")
+        return self
 
     @model_validator(mode="after")
     def _warns_before_it_stops(self) -> Self:
@@ -243,6 +251,8 @@ class TrainingConfig(Section):
     """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
     precision: Precision
     """Of forward and backward passes; master weights and reductions are float32."""
+    head_precision: Precision | None
+    """Of the output projection; null: `precision`."""
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
     """What a backward pass recomputes: nothing; all but the outputs of matrix products and attention; whole blocks."""
     compile: Annotated[bool, PER_MACHINE]

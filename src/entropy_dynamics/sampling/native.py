@@ -44,6 +44,7 @@ def open_engine(
         end_token=tokenizer.eos_token_id,
         pad_token=pad_token(tokenizer),
         batch_size=config.sampling.batch_size,
+        logit_noise=config.engine.logit_noise,
     )
 
 
@@ -96,9 +97,15 @@ class NativeSampler(Sampler):
 
     returns_logp = False  # nothing to compare with where the model is the policy itself
 
-    def __init__(self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int):
-        """batch_size: sequences generated at a time; it bounds memory and changes no result."""
-        self.model, self.batch_size = model, batch_size
+    def __init__(
+        self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int, logit_noise: float = 0.0
+    ):
+        """
+        Args:
+            batch_size: sequences generated at a time; it bounds memory and changes no result.
+            logit_noise: standard deviation of noise on the logits.
+        """
+        self.model, self.batch_size, self.logit_noise = model, batch_size, logit_noise
         self.end_token, self.pad_token = end_token, pad_token
 
     @torch.inference_mode()
@@ -141,6 +148,8 @@ class NativeSampler(Sampler):
         rows = torch.arange(len(names), device=device)  # column of `responses` of each row still in the batch
         alive = torch.ones(len(names), dtype=torch.bool, device=device)
         for position in range(max_new_tokens):
+            if self.logit_noise:
+                logits = logits + self.logit_noise * _noise(uniforms[position, rows], logits.shape[-1])
             tokens = _draw(logits, temperature, uniforms[position, rows])
             responses[position, rows] = tokens  # what follows an end token is dropped below
             if self.returns_logp:
@@ -234,6 +243,16 @@ def _uniforms(seeds: Sequence[int], count: int) -> Float[np.ndarray, "count seed
         philox.state = state
         generator.random(out=row)
     return rows.T.copy()
+
+
+def _noise(uniforms: Float[Tensor, " row"], size: int) -> Float[Tensor, "row size"]:
+    """Standard normal numbers from a fixed table, at a place that the last bits of a row's uniform choose.
+
+    They do not depend on the batch, and hardly on the token that the uniform's first bits choose.
+    """
+    table = torch.randn(2**17, generator=torch.Generator().manual_seed(0)).to(uniforms.device)
+    start = ((uniforms * 2**24) % 1 * len(table)).long()
+    return table[(start[:, None] + torch.arange(size, device=uniforms.device)) % len(table)]
 
 
 def _draw(

@@ -30,7 +30,6 @@ from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.loading import load_critic, load_trained_policy
-from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.time_limit import TimeLimit
 from entropy_dynamics.training.trackers import Trackers
@@ -84,7 +83,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         model = load_model(base).to(ranks.device) if shared else None
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
-        policy = Policy(model) if model is not None else load_trained_policy(base, config.training, ranks)
+        policy = load_trained_policy(base, config.training, ranks, model)
 
         def validate() -> dict[str, float]:
             rollouts = sampler.sample(

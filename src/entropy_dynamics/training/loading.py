@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.sharding import empty_model, fill, shard
+from entropy_dynamics.distributed.sharding import PRECISIONS, empty_model, fill, shard
 from entropy_dynamics.models.loading import check_model_directory, load_model
 from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
@@ -28,16 +29,22 @@ SAVED = [  # by selective checkpointing: nearly all of a block's time, and less 
 ]
 
 
-def load_trained_policy(directory: Path, config: TrainingConfig, ranks: Ranks) -> Policy:
+def load_trained_policy(
+    directory: Path, config: TrainingConfig, ranks: Ranks, model: PreTrainedModel | None = None
+) -> Policy:
     """The policy in `directory`, in fp32, on this rank's device.
+
+    Args:
+        model: what `directory` holds, if it is loaded already; without ranks only.
 
     Raises UserError if the directory holds no model, or its weights do not fit its config.
     """
     check_model_directory(directory)
+    head = PRECISIONS[config.head_precision] if config.head_precision else None
     if ranks.mesh is None:
-        policy = Policy(load_model(directory).to(ranks.device))
+        policy = Policy(load_model(directory).to(ranks.device) if model is None else model, head)
     else:
-        policy = Policy(empty_model(directory))
+        policy = Policy(empty_model(directory), head)
         prepare_blocks(policy.model.model.layers, config)
         shard(policy, policy.model.model.layers, config.precision, ranks)
         fill(policy, directory, lambda name: name.removeprefix("model."), ranks)

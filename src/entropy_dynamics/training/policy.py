@@ -18,9 +18,10 @@ class Policy(nn.Module):
     It is a separate module because FSDP gathers parameters around a module's forward (distributed/sharding.py).
     """
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, head_dtype: torch.dtype | None = None):
+        """head_dtype: of the output projection; None: that of the hidden states."""
         super().__init__()
-        self.model = model
+        self.model, self.head_dtype = model, head_dtype
 
     def forward(
         self,
@@ -36,10 +37,11 @@ class Policy(nn.Module):
         of response tokens go through the output projection.
         """
         hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state
+        dtype = self.head_dtype or hidden.dtype
         stats = token_stats(
-            hidden[row, position - 1],
+            hidden[row, position - 1].to(dtype),
             ids[row, position],
-            weight=self.model.lm_head.weight,
+            weight=self.model.lm_head.weight.to(dtype),
             temperature=temperature,
             entropy_gradient=entropy_gradient,
         )
