@@ -13,6 +13,7 @@ from entropy_dynamics.analysis.strength import strength_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.difficulty import draw_difficulty
+from entropy_dynamics.reporting.gains import draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
 from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
@@ -98,6 +99,25 @@ def test_a_panel_of_pass_at_k_has_a_line_per_method_over_log_k(solved):
         assert [ax.get_title() for ax in row.axes] == ["AIME24", "AIME25", "DAPO500"]
         assert {(ax.get_xscale(), len(ax.lines), len(ax.collections)) for ax in row.axes} == {("log", 4, 4)}
     assert "shading: 95% intervals over 2 seeds and over problems" in footer
+
+
+# Gains
+
+
+def test_gains_are_those_of_table_1_beside_the_papers(graded):
+    frame, table = report("gains", graded), report("table1", graded).set_index(["model", "method"])
+    assert len(frame) == 2 * 2 * 2 * 3
+    for row in frame.itertuples():
+        name = f"{row.dataset}_{row.metric}_difference"
+        ends = table.loc[(row.model, row.method), [name, f"{name}_low", f"{name}_high"]].astype(float)
+        np.testing.assert_allclose([row.gain, row.low, row.high], ends, atol=1e-3)
+    one = frame.set_index(["model", "method", "metric", "dataset"]).loc[(MODEL, "clip_b", "avg")]
+    assert one["paper"].tolist() == pytest.approx([19.69 - 16.88, 16.35 - 15.42, 49.68 - 48.03])
+    clip_b, grpo = [3.5 / 4, 1, 1 / 4, 1 / 4, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 0, 0, 1, 1]  # means over both seeds
+    assert one["gain"]["aime24"] == pytest.approx(100 * (np.mean(clip_b) - np.mean(grpo)), abs=1e-3)
+    figure, footer = drawn(draw_gains, "gains", graded)
+    assert [ax.get_title().splitlines()[-1] for ax in figure.axes] == ["Avg@K", "Pass@K"] * 2
+    assert "the paper's come from one run each" in footer
 
 
 # Difficulty
