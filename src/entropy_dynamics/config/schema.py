@@ -475,10 +475,10 @@ def keys_of_the_machine(kind: type[Section] = RunConfig, prefix: str = "") -> li
 def file_schema() -> Mapping[str, object]:
     """JSON schema of the YAML files in configs/scale, configs/model, configs/method and of machine.yaml.
 
-    A file may leave out any key, extend another scale and hold `overrides`.
+    A file may leave out any key, extend another scale and hold `overrides`; a number may be another key's, `${key}`.
     """
     schema = RunConfig.model_json_schema()
-    _all_optional(schema)
+    _loosen(schema)
     names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     condition = {"type": "object", "properties": dict.fromkeys(("scale", "model", "method"), names)}
     entry = {"type": "object", "properties": {"for": condition, **schema["properties"]}}
@@ -489,13 +489,20 @@ def file_schema() -> Mapping[str, object]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
-def _all_optional(node: object) -> None:
+def _loosen(node: object) -> None:
     if isinstance(node, dict):
         node.pop("required", None)
+        if node.get("type") in ("integer", "number"):
+            about = {key: node.pop(key) for key in ("title", "description", "default") if key in node}
+            about = {key: value for key, value in about.items() if value != math.inf}  # JSON has none
+            number = dict(node)
+            node.clear()
+            node |= {"anyOf": [number, {"type": "string", "pattern": r"^\$\{.+\}$"}]} | about
+            return
         for key in [key for key, value in node.items() if value == math.inf]:  # a default that JSON cannot express
             del node[key]
         for child in node.values():
-            _all_optional(child)
+            _loosen(child)
     elif isinstance(node, list):
         for child in node:
-            _all_optional(child)
+            _loosen(child)
