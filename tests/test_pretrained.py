@@ -382,6 +382,7 @@ def test_without_a_network_the_alternative_is_named(tmp_path, monkeypatch, capsy
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     results = ["--results", str(tmp_path)]
     laptop = ["--set", "data.train.size=8", "--set", "data.evaluation.dapo500.size=2"]
+    laptop += ["--set", "data.evaluation.validation.size=2"]
     assert main(["problems", "--scale", "laptop", *results, *laptop]) == 0
     (tmp_path / "laptop").rename(tmp_path / "paper")
     capsys.readouterr()

@@ -80,6 +80,7 @@ def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
 
 MODEL = "qwen2.5-7b-instruct"
 TEXTS = {"long": "1+1+1+1+1+1", "short": "1+2", "longer": "1+1+1+1+1+1+1", "fits": "1+3+1"}
+SETS = ("aime24", "aime25", "dapo500", "validation")
 SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "arithmetic") for name, text in TEXTS.items()]
 
 
@@ -152,7 +153,8 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     limit = lengths(scale(1000)[0], tokenizer)[3]
     _, layout = scale(limit)
     write_json(layout.model(MODEL) / "model.json", {})
-    write_problems(layout.problems("dapo500"), [Problem("v", "2+2", "4", "arithmetic")])
+    for name in SETS:
+        write_problems(layout.problems(name), [Problem("v", "2+2", "4", "arithmetic")])
     pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}).to_parquet(layout.pass_rates)
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
@@ -171,7 +173,7 @@ def command(scale, tmp_path, monkeypatch, capfd):
     """`command(...)`: `entropy-dynamics prompt` of MODEL -> (exit code, stdout, stderr)."""
     monkeypatch.chdir(ROOT)
     _, layout = scale(1000)
-    for name in ("aime24", "aime25", "dapo500"):
+    for name in SETS:
         write_problems(
             layout.problems(name),
             [Problem(f"{name}-{number}", f"4+{4 + number}", str(8 + number), "arithmetic") for number in range(2)],
@@ -187,10 +189,10 @@ def command(scale, tmp_path, monkeypatch, capfd):
 def test_the_command_prints_what_the_model_gets(command):
     code, out, err = command()
     assert (code, out) == (0, "<user>1+1+1+1+1+1<assistant>\n")
-    assert err == "long of train: 13 tokens (limit 32)\n"
+    assert err == "long of train: 13 tokens (limit 40)\n"
     assert command("--problem", "aime25-1")[1:] == (
         "<user>4+5<assistant>\n",
-        "aime25-1 of aime25: 5 tokens (limit 32)\n",
+        "aime25-1 of aime25: 5 tokens (limit 40)\n",
     )
 
 

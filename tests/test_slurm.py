@@ -25,6 +25,7 @@ data:
   train: {size: 24}
   evaluation:
     dapo500: {size: 4}
+    validation: {size: 2}
 sampling: {max_new_tokens: 8}
 pass_rates: {samples: 2, low: null, high: null}
 toy_models:
