@@ -33,7 +33,8 @@ def _front(x: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"]) -> Bool[n
     """The Pareto front, where more of both is better."""
     at_least = (x[None] >= x[:, None]) & (y[None] >= y[:, None])
     better = at_least & ((x[None] > x[:, None]) | (y[None] > y[:, None]))
-    return ~better.any(axis=1) & np.isfinite(x) & np.isfinite(y)
+    front: np.ndarray = ~better.any(axis=1) & np.isfinite(x) & np.isfinite(y)
+    return front
 
 
 def _matched(

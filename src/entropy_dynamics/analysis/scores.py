@@ -51,7 +51,9 @@ def scores_frame(experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], res
     return frame
 
 
-def _entropy(experiment: Experiment[ScoresSpec], results: Results, model: str, method: str) -> dict[str, Any]:
+def _entropy(
+    experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], results: Results, model: str, method: str
+) -> dict[str, Any]:
     """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed."""
 
     def curves(method: str) -> list[np.ndarray]:
