@@ -94,8 +94,9 @@ def make_trl_trainer(
     steps: int,
     seed: int,
     directory: str,
+    kind: type[GRPOTrainer] = GRPOTrainer,
 ) -> GRPOTrainer:
-    """TRL's trainer of `model` with the settings, prompts and reward of `ours`."""
+    """TRL's trainer of `model`, or a subclass of it, with the settings, prompts and reward of `ours`."""
     prompts = [prompt for step in range(steps) for prompt in ours.prompts_of_step(step)]
     texts = [tokenizer.decode(prompt.token_ids) for prompt in prompts]
     if tokenizer(text=texts)["input_ids"] != [list(prompt.token_ids) for prompt in prompts]:
@@ -107,7 +108,7 @@ def make_trl_trainer(
             for name, ids in zip(problem_id, completion_ids, strict=True)
         ]
 
-    return GRPOTrainer(
+    return kind(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward,
