@@ -38,6 +38,10 @@ CASES = {
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
     "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2},
     "negative": {"method": "s_star_keep_neg_gt", **MICRO_BATCHES, "updates_per_batch": 2},  # an odd number of rows
+    "steer": {"method": "steer", **MICRO_BATCHES, "updates_per_batch": 2},
+    "repo_r": {"method": "repo_r", "params": {"target": 9.0}, **MICRO_BATCHES, "updates_per_batch": 2},
+    "entrocraft": {"method": "entrocraft", **MICRO_BATCHES},
+    "nsr": {"method": "nsr", **MICRO_BATCHES},
     "gspo": {"method": "gspo", **MICRO_BATCHES, "updates_per_batch": 2},
     "reduced": {"method": "clip_b", **MICRO_BATCHES, "reduce_every_micro_batch": True},
     "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "single_forward_tokens": 0},

@@ -10,6 +10,7 @@ import torch
 from batches import stats_of
 from conftest import ROOT
 from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from reference import batch_of
 
@@ -60,12 +61,17 @@ def slow_pass_at_k(correct: list[bool], k: int) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("c", range(9))
 def test_pass_at_k_training_is_the_mean_over_all_draws(c, k):
     correct = [i < c for i in range(8)]
     found = advantages_of("pass_at_k", [1.0 if one else -0.1 for one in correct], k=k)
     assert found == pytest.approx(slow_pass_at_k(correct, k), rel=1e-5, abs=1e-5)
+
+
+def test_pass_at_k_training_needs_groups_larger_than_k():
+    with pytest.raises(UserError, match="k is 4; it should be below the group's size, 4"):
+        advantages_of("pass_at_k", [1.0, 0.0, 0.0, 0.0], k=4)
 
 
 def test_pass_at_k_training_by_hand():

@@ -197,6 +197,17 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
         assert "goes with the predicted change (Corollary 4) (+" in text
 
 
+def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
+    for last in (5, 40):  # by name checkpoint-40 comes first
+        (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
+        history = [{"step": step, "entropy": value} for step, value in enumerate(FALLING[:last])]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert "last 4 of 40 steps" in run(capsys, "entropy-watch", tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/trainer_state.json").write_text("{}")
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} holds 2 runs; name one of them: ")
+
+
 def test_entropy_watch_draws(tmp_path, capsys):
     ours(tmp_path)
     run(capsys, "entropy-watch", tmp_path, "--figure", tmp_path / "watch.png")

@@ -60,7 +60,7 @@ def test_a_stage_without_the_harness_names_the_extra():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
-    expected = 'is not installed, this needs: pip install "entropy-dynamics[harness]"'
+    expected = "is not installed; it comes with this project's extra 'harness'"
     assert done.stderr.startswith("error: ")
     assert expected in done.stderr
     assert done.stderr.count("\n") == 1

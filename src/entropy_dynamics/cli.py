@@ -61,10 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
             raise
-        print(
-            f'error: {error.name} is not installed, this needs: pip install "entropy-dynamics[harness]"',
-            file=sys.stderr,
-        )
+        extra = "trackers" if error.name in ("tensorboard", "wandb") else "harness"
+        print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # its first rank has said so
         return Unfinished.EXIT_CODE
@@ -327,8 +325,8 @@ def _compare(options: argparse.Namespace) -> None:
 def _archive(options: argparse.Namespace) -> None:
     from entropy_dynamics.results.archive import write_archive
 
-    target = options.out or options.folder.with_name(f"{options.folder.name}.zip")
-    print(write_archive(Layout(options.folder), target, options.policies))
+    folder = options.folder if options.folder.name else options.folder.resolve()  # `.` has no name
+    print(write_archive(Layout(folder), options.out or folder.with_name(f"{folder.name}.zip"), options.policies))
 
 
 def _pass_at_k(options: argparse.Namespace) -> None:

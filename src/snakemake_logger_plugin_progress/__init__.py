@@ -18,6 +18,8 @@ from statistics import fmean
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from entropy_dynamics.results.files import read_json_lines
+
 COUNTED = "train"  # the rule whose jobs are the training runs
 SHOWN = (".md", ".png")  # the file of a table or figure that is named when it is ready
 
@@ -46,8 +48,7 @@ def expect(record: Path, results: Collection[str], seconds: Mapping[str, float],
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
-    for line in record.read_text(encoding="utf-8").splitlines() if record.is_file() else ():
-        job = json.loads(line)
+    for job in read_json_lines(record):
         past[job["rule"]].append(job["seconds"])
     expected = Expectation(record, results, {**seconds, **{rule: fmean(past[rule]) for rule in past}}, threads)
 

@@ -15,13 +15,13 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from entropy_dynamics.config import BASE, CONFIGS, known_names, load_config, read_yaml, split_method
+from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
 
 EXPERIMENTS = Path("experiments")
 NOT_EXPERIMENTS = {"paper_values", "claims"}
-FIRST_PILOT_SEED = 100
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
 
 

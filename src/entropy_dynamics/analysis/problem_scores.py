@@ -47,11 +47,7 @@ def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.n
 
 
 def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " point"]) -> Float[np.ndarray, "..."]:
-    """The mean height of a curve over its first axis, by the trapezoidal rule.
-
-    Of Pass@k over log k it is one number for all k; of the scores of checkpoints over their steps it says who learns
-    faster, where the last checkpoint says who ends higher.
-    """
+    """The mean height of a curve over its first axis, by the trapezoidal rule: of Pass@k over log k, one number."""
     mean: np.ndarray = curve[0] if len(x) == 1 else np.trapezoid(curve, x, axis=0) / (x[-1] - x[0])
     return mean
 

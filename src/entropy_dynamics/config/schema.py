@@ -327,6 +327,9 @@ def method_sections() -> dict[str, type[Section]]:
     return sections
 
 
+FIRST_PILOT_SEED = 100
+
+
 class SeedsConfig(Section):
     """Seeds per method, counted from `first`."""
 
@@ -338,6 +341,15 @@ class SeedsConfig(Section):
     """Of ablations and sweeps."""
     pilot: Count
     """Of experiments that choose a parameter; always from 100 on, so that no reported run takes part in a choice."""
+
+    @model_validator(mode="after")
+    def _pilots_stay_apart(self) -> Self:
+        if self.first < FIRST_PILOT_SEED + self.pilot and self.first + max(self.tables, self.extras) > FIRST_PILOT_SEED:
+            raise ValueError(
+                f"first is {self.first}; its seeds should be apart from the pilot seeds, {FIRST_PILOT_SEED} to "
+                f"{FIRST_PILOT_SEED + self.pilot - 1}"
+            )
+        return self
 
 
 class ThroughputConfig(Section):

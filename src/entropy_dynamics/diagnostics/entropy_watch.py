@@ -46,11 +46,16 @@ def read_metrics(run: Path) -> pd.DataFrame:
     for pattern, read in kinds.items():
         files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.is_file() and run.match(pattern) else []
         if files:
-            try:
-                frame = read(files[-1])
-            except (OSError, ValueError, KeyError) as error:
-                raise UserError(f"{files[-1]} cannot be read: {str(error).splitlines()[0]}") from error
-            return frame.select_dtypes("number").groupby(level=0).mean().sort_index()
+            runs = sorted({str(file.parents[file.parent.name.startswith("checkpoint-")]) for file in files})
+            if len(runs) > 1:
+                raise UserError(f"{run} holds {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
+            frames = []
+            for file in files:  # of one run: its checkpoints, or what it wrote before and after it was resumed
+                try:
+                    frames.append(read(file))
+                except (OSError, ValueError, KeyError) as error:
+                    raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
+            return pd.concat(frames).select_dtypes("number").groupby(level=0).mean().sort_index()
     raise UserError(f"{run}: no {', '.join(kinds)} there")
 
 

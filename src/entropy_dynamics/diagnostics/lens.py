@@ -123,7 +123,8 @@ def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     first = measured.iloc[0]
     if not isinstance(first[0] if measured.name in LOGITS else first, list | np.ndarray):
         return frame
-    lists = [name for name in frame.columns if isinstance(frame[name].iloc[0], list | np.ndarray)]
+    used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN} & set(frame.columns)
+    lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
     try:
         return frame.explode(lists, ignore_index=True)
     except ValueError as error:

@@ -19,7 +19,7 @@ REPORTED = (
 )
 NEEDS_E_S = ("neg_cov", "predicted_entropy_change")
 THE_TRAINERS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # the host trainer has settings for these
-OWN_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss")
+OWN_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "observe")  # no trainer calls the last
 
 
 def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Method:

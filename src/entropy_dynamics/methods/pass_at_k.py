@@ -20,6 +20,7 @@ from torch import Tensor
 
 from entropy_dynamics.core.advantages import STD_EPS
 from entropy_dynamics.core.shapes import Groups, PerRollout
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import in_each_group
 
@@ -29,18 +30,20 @@ class PassAtK(Method):
     """Only the advantages differ from GRPO's."""
 
     k: PositiveInt = 4
-    """At most the size of a group; 1: GRPO's advantages of rewards 0 and 1, with another standard deviation."""
+    """Below the size of a group; 1: GRPO's advantages of rewards 0 and 1, with another standard deviation."""
     needs_batch: ClassVar[bool] = False
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return in_each_group(self._of_group, rewards, groups)
 
     def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
-        correct = rewards > 0
+        """Raises UserError for k >= n: every group with a correct rollout would then have rho = 1."""
+        correct, k = rewards > 0, self.k
         n, c = len(correct), int(correct.sum())
+        if k >= n:
+            raise UserError(f"method pass_at_k: k is {k}; it should be below the group's size, {n}")
         if c == n:
             return torch.zeros_like(rewards)
-        k = min(self.k, n)
         fails = math.comb(n - c, k) / math.comb(n, k)  # 1 - rho
         others_fail = math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1)
         sigma = math.sqrt(fails * (1 - fails)) + STD_EPS

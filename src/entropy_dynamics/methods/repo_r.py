@@ -6,14 +6,14 @@ that is A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta
 quadrants of sign(A) and sign(S*). A controller may halve or double zeta after each step, towards a target entropy.
 
 A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|. SkyRL takes the raw
-log p in place of L (pull request 1896), from where the bounds of zeta are, too.
+log p in place of L (pull request 1896); the bounds of zeta are the paper's.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PrivateAttr
+from pydantic import Field, PositiveFloat, PrivateAttr, model_validator
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -35,6 +35,12 @@ class RepoR(Method):
     per_update: ClassVar[bool] = True
 
     _zeta: float = PrivateAttr(0.0)
+
+    @model_validator(mode="after")
+    def _bounds_are_ordered(self) -> Self:
+        if self.zeta_min > self.zeta_max:
+            raise ValueError(f"zeta_min is {self.zeta_min:g}; it should be at most zeta_max = {self.zeta_max:g}")
+        return self
 
     def model_post_init(self, context: Any, /) -> None:
         self._zeta = self.zeta

@@ -75,7 +75,9 @@ def _notes(
     sets = ", ".join(experiment.evaluations)
     return [
         f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {reference['entropy']:.3f} nats; "
-        f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths; a method without a point "
-        "does not reach that entropy",
-        f"highest there: {'; '.join(best)}" if best else "no other method reaches that entropy",
+        f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, for entropies taken as "
+        "known, which makes them too narrow; a method without a point does not reach that entropy",
+        f"highest there (best of all, not corrected for that): {'; '.join(best)}"
+        if best
+        else "no other method reaches that entropy",
     ]

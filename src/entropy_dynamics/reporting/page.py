@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.templates import fill
-from entropy_dynamics.results.files import write_text
+from entropy_dynamics.results.files import read_json_lines, write_text
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
 
 FIRST = ("table1", "figure6", "figure1")
@@ -97,7 +97,9 @@ def _effect(claim: dict[str, Any]) -> str:
     if claim["effect"] is None:
         return claim["reason"]
     interval = "" if claim["low"] is None else f" [{claim['low']:.3g}, {claim['high']:.3g}]"
-    return f"{claim['effect']:.3g}{interval} {claim['unit']}; claimed: {claim['claimed']}"
+    needs = claim["reason"].rpartition("; ")[2] if claim["verdict"] == "inconclusive" else ""
+    shown = f"{claim['effect']:.3g}{interval} {claim['unit']}; claimed: {claim['claimed']}"
+    return f"{shown}; {needs}" if needs else shown
 
 
 def _ran(layout: Layout) -> list[str]:
@@ -109,8 +111,7 @@ def _ran(layout: Layout) -> list[str]:
     lines = (
         [f"{len(records)} training runs on {', '.join(machines)}", f"commit {', '.join(commits)}"] if records else []
     )
-    if layout.jobs.is_file():
-        jobs = [json.loads(line) for line in layout.jobs.read_text(encoding="utf-8").splitlines()]
+    if jobs := read_json_lines(layout.jobs):
         busy = sum(
             end - start for start, end in _merged([(job["start"], job["start"] + job["seconds"]) for job in jobs])
         )

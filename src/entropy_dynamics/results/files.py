@@ -41,6 +41,15 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         _remove(temporary)
 
 
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file that processes append to, but lines that a crash left unfinished; [] without a file."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        with suppress(json.JSONDecodeError):
+            records.append(json.loads(line))
+    return records
+
+
 def _remove_stale(path: Path) -> None:
     """Remove temporaries of `path` whose process has ended, by SIGKILL or a power cut."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
