@@ -32,6 +32,8 @@ test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a C
 	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
 
 test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and verl's own code, on toy models
+	.venv-trl/bin/python -m pip install --quiet --no-deps --force-reinstall .  # the wheel, as a user gets it
+	.venv-verl/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
 	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_integration_trinity.py
 
@@ -86,12 +88,12 @@ clean:  ## removes results and caches; the environment stays
 
 .venv-trl/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/python -m pip install --quiet -e ".[trl]" "pytest>=9"
+	.venv-trl/bin/python -m pip install --quiet ".[trl]" "pytest>=9"
 	@touch $@
 
 # Neither trainer's requirements as a whole: those of its engines and clusters are of no use here, and want a GPU.
 .venv-verl/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/python -m pip install --quiet -e . "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
+	.venv-verl/bin/python -m pip install --quiet . "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
 	.venv-verl/bin/python -m pip install --quiet --no-deps "trinity-rft>=0.6,<0.7"
 	@touch $@
