@@ -37,6 +37,11 @@ pytest_plugins = ["recorded_results", "fault_harness"]
 LONGEST = ("ranks", "shapes", "gpu_check", "kills", "token_stats_triton", "nodes", "slurm", "time_limit", "disks")
 
 
+def smallest_group(method: str) -> int:
+    """Of rollouts, so that a step is short: Pass@k training needs more than k = 4."""
+    return 6 if method == "pass_at_k" else 2
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in [f"test_{name}" for name in LONGEST])
     if find_spec("vllm") is None:

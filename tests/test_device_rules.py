@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import METHODS
+from conftest import METHODS, smallest_group
 from emulated_device import DEVICE, DeviceError, DeviceTensor, emulated_device
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
@@ -77,7 +77,14 @@ def test_what_pytorch_allows_is_computed_as_on_the_cpu():
 )
 def test_every_method_trains_on_the_device_as_on_the_cpu(trainer_on, make_model, name, single_forward_tokens):
     expected, trainer = (
-        trainer_on(device, name, make_model(), group_size=2, max_new=4, single_forward_tokens=single_forward_tokens)
+        trainer_on(
+            device,
+            name,
+            make_model(),
+            group_size=smallest_group(name),
+            max_new=4,
+            single_forward_tokens=single_forward_tokens,
+        )
         for device in (torch.device("cpu"), DEVICE)
     )
     row, on_cpu = trainer.step(0), expected.step(0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import METHODS, ROOT, toy_model_config
+from conftest import METHODS, ROOT, smallest_group, toy_model_config
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.distributed.launch import start_ranks
 from entropy_dynamics.models.loading import save_policy
@@ -89,7 +89,7 @@ def test_memory_is_within_a_fifth_of_the_plan(tmp_path):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_as_on_a_cpu(trainer_on, make_model, name):
     gpu, cpu = (
-        trainer_on(torch.device(device), name, make_model(), group_size=2, max_new=4).step(0)
+        trainer_on(torch.device(device), name, make_model(), group_size=smallest_group(name), max_new=4).step(0)
         for device in ("cuda", "cpu")
     )
     # Clip-Cov draws tokens with the generator of the device.
