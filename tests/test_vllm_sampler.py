@@ -40,6 +40,7 @@ def engine_config(**changes):
         "dtype": "float32",
         "eager": True,
         "kv_cache_gib": 0.1,
+        "logit_noise": 0.0,
         "warn_above": TOLERANCE,
         "tolerance": TOLERANCE,
     }
