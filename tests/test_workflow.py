@@ -75,6 +75,16 @@ def test_table1_and_its_figures_come_first_and_each_table_follows_its_runs(resul
     assert "train" in rules[rules.index("figure1") :]
 
 
+def test_the_scheduler_does_not_poll(project, results):
+    tables = ["table1", "table3", "table4"]
+    for name in tables:
+        (results / "tables" / f"{name}.md").unlink()
+    run = snakemake(project, *tables, "--cores", "1", "--verbose")
+    assert run.returncode == 0, run.stderr
+    log = max((project / ".snakemake/log").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert log.read_text().count("Ready jobs") == len(tables)  # with timers it is one per second
+
+
 def test_table1_agrees_with_the_samples(results):
     table = pd.read_csv(results / "tables" / "table1.csv").set_index(["model", "method"])
     assert set(table.index) == {

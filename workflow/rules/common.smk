@@ -19,11 +19,6 @@ from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from snakemake_logger_plugin_progress import expect
 
-# Snakemake's default, 100/1s, starts a timer in every round of its scheduler, and each starts another round a second
-# later: with every finished job there are more of them (snakemake/snakemake#3744).
-if workflow.scheduling_settings:  # not in a dry run
-    workflow.scheduling_settings.max_jobs_per_timespan = None
-
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
 selection = select_scale(config)
 SCALE = selection.scale

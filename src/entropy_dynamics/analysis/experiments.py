@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -143,43 +143,40 @@ class RunsSpec(Spec):
     sweeps: list[Sweep] = Field(default_factory=list)
 
 
-class ScoresSpec(RunsSpec):
+class ComparedSpec(RunsSpec):
+    evaluations: Names
+    baseline: str = "grpo"
+    """The method that others are compared with; its line is black."""
+
+
+class MetricsSpec(ComparedSpec):
+    metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
+
+
+class ScoresSpec(MetricsSpec):
     """Table of Avg@K and Pass@K, a row per model and method."""
 
     kind: Literal["scores"]
-    evaluations: Names
-    metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
-    baseline: str = "grpo"
-    """The method that others are compared with."""
     entropy: bool = False
     """Also the entropy at the end, and which methods are exactly the baseline."""
 
 
-class GainsSpec(RunsSpec):
+class GainsSpec(MetricsSpec):
     """Gains over the baseline on each data set, beside those that the paper states."""
 
     kind: Literal["gains"]
-    evaluations: Names
-    metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
-    baseline: str = "grpo"
-    entropy: ClassVar[bool] = False
 
 
-class PassSpec(RunsSpec):
+class PassSpec(ComparedSpec):
     """Pass@k over k: a row of panels per model, a panel per data set, a line per method."""
 
     kind: Literal["pass_at_k"]
-    evaluations: Names
-    baseline: str = "grpo"
-    """The method with the black line."""
 
 
-class DifficultySpec(RunsSpec):
+class DifficultySpec(ComparedSpec):
     """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
 
     kind: Literal["difficulty"]
-    evaluations: Names
-    baseline: str = "grpo"
 
     @model_validator(mode="after")
     def _one_group(self) -> Self:
@@ -209,21 +206,24 @@ class OneModelSpec(RunsSpec):
         return self
 
 
-class StrengthSpec(RunsSpec):
-    """Clipped tokens, entropy and scores over the parameter of each sweep."""
-
-    kind: Literal["strength"]
+class SweepsSpec(RunsSpec):
     sweeps: Annotated[list[Sweep], Field(min_length=1)]
     evaluations: Names | None = None
     """null: the scale's validation set."""
     baseline: str = "grpo"
-    """The method drawn as a horizontal line."""
+    """The method that stands for no strength at all."""
 
 
-class MatchedSpec(StrengthSpec, OneModelSpec):
+class StrengthSpec(SweepsSpec):
+    """Clipped tokens, entropy and scores over the parameter of each sweep."""
+
+    kind: Literal["strength"]
+
+
+class MatchedSpec(SweepsSpec, OneModelSpec):
     """Scores over the entropy that each strength ends with, and methods compared at the entropy of one of them."""
 
-    kind: Literal["matched"]  # type: ignore[assignment]
+    kind: Literal["matched"]
     reference: str = "clip_b"
     """The method whose entropy the others are compared at, with the parameters of its config."""
 
@@ -319,7 +319,7 @@ class Experiment(Generic[S]):
         """The files in results/<scale> that it reads."""
         layout = Layout(results)
         evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
-        both = isinstance(self.spec, StrengthSpec) or getattr(self.spec, "entropy", False)
+        both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
         files = evaluations + [run.metrics_file(results) for run in self.runs if both or not evaluations]
         files += [layout.facts(model) for model in self.models]
         match self.spec:
@@ -347,7 +347,7 @@ def load_experiment(
     if name not in known_experiments(experiments):
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
     spec = parse(_File, read_yaml(path), str(path)).root
-    if isinstance(spec, StrengthSpec) and spec.evaluations is None:
+    if isinstance(spec, SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [load_config(scale, configs=configs).training.validation_set]})
     experiment = Experiment(name, spec, _runs(spec, scale, seeds) if isinstance(spec, RunsSpec) else ())
     _check_names(experiment, str(path), scale, configs)

@@ -4,12 +4,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from entropy_dynamics.analysis.experiments import Experiment, MatchedSpec
+from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec
+from entropy_dynamics.analysis.problem_scores import Metric
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.analysis.strength import scores_of, strength_frame
-
-METRICS = ("avg", "pass")
 
 
 def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.DataFrame:
@@ -38,7 +37,7 @@ def _front(x: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"]) -> Bool[n
 
 
 def _matched(
-    metric: str, own: pd.DataFrame, frame: pd.DataFrame, experiment: Experiment[MatchedSpec], results: Results
+    metric: Metric, own: pd.DataFrame, frame: pd.DataFrame, experiment: Experiment[MatchedSpec], results: Results
 ) -> Interval:
     """The difference to the reference, linear between the two strengths whose entropies enclose the reference's.
 
@@ -51,7 +50,7 @@ def _matched(
     weights = {run: share for run, share in zip(own["run"], shares, strict=True) if share} | {reference: -1.0}
     return score_interval(
         [
-            [weight * one for one in scores_of(metric, run, experiment.of(model, run), experiment, results)]  # type: ignore[arg-type]
+            [weight * one for one in scores_of(metric, run, experiment.of(model, run), experiment, results)]
             for run, weight in weights.items()
         ]
     )

@@ -5,19 +5,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment, GainsSpec, ScoresSpec
+from entropy_dynamics.analysis.experiments import Experiment, MetricsSpec, ScoresSpec
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, seed_interval, share_interval
 
 
-def scores_frame(experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], results: Results) -> pd.DataFrame:
+def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in per cent.
 
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
     _difference_high to the baseline on the same problems, with _difference_p, the p value after Holm's correction for
-    all differences of the table. Per data set _unreadable and _truncated, the shares of
-    samples without an answer in the required format and cut off at the token limit, _problems, and _samples of each.
+    all differences of the table. Per data set _unreadable and _truncated, the shares of samples without an answer in
+    the required format and cut off at the token limit, _problems, and _samples of each. With `entropy` of a table also
+    the columns of `_entropy`.
     """
     rows = []
     for model in experiment.models:
@@ -25,7 +26,7 @@ def scores_frame(experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], res
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             row |= {"method": method, "label": results.method_label(method), "seeds": len(experiment.of(model, method))}
-            if experiment.spec.entropy:
+            if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
             for dataset, by_method in samples.items():
                 for metric in experiment.spec.metrics:
@@ -51,9 +52,7 @@ def scores_frame(experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], res
     return frame
 
 
-def _entropy(
-    experiment: Experiment[ScoresSpec] | Experiment[GainsSpec], results: Results, model: str, method: str
-) -> dict[str, Any]:
+def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
     """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed."""
 
     def curves(method: str) -> list[np.ndarray]:

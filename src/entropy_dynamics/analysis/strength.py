@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment, Run, StrengthSpec
+from entropy_dynamics.analysis.experiments import Experiment, Run, SweepsSpec
 from entropy_dynamics.analysis.problem_scores import Metric, problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, Scores, score_interval, seed_interval
@@ -14,7 +14,7 @@ from entropy_dynamics.config import split_method
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 
 
-def strength_frame(experiment: Experiment[StrengthSpec], results: Results) -> pd.DataFrame:
+def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.DataFrame:
     """One row per model, method and value of its parameter, NaN for methods without one.
 
     Columns `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass`
@@ -43,7 +43,7 @@ def strength_frame(experiment: Experiment[StrengthSpec], results: Results) -> pd
 
 
 def scores_of(
-    metric: Metric, method: str, runs: list[Run], experiment: Experiment[StrengthSpec], results: Results
+    metric: Metric, method: str, runs: list[Run], experiment: Experiment[SweepsSpec], results: Results
 ) -> list[Scores]:
     """Scores of a method's runs on each data set, in per cent of their mean: a group of `score_interval`."""
     share, scores = 100 / len(experiment.evaluations), []

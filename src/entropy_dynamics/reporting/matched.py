@@ -5,13 +5,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import Experiment, MatchedSpec
-from entropy_dynamics.analysis.matched import METRICS, matched_frame
+from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec
+from entropy_dynamics.analysis.matched import matched_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
 
-TITLES = {"avg": "Avg@K", "pass": "Pass@K"}
+_SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 
 
 def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -29,7 +29,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
         front = frame[frame[f"{metric}_front"]]
         above.plot(front["entropy"], front[metric], "o", markersize=7, markerfacecolor="none", color="black", zorder=3)
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
-        above.set(title=f"{TITLES[metric]} (%)", xlabel="entropy at the end (nats)")
+        above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)")
         _draw_differences(below, frame.drop_duplicates("method").set_index("method").reindex(methods), metric)
     label = pretty(results.method_label(spec.reference))
     for ax in axes[1]:
@@ -39,9 +39,6 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
     add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, frame, reference)])
     return figure, frame
-
-
-_SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 
 
 def _looks(methods: list[str], baseline: str) -> dict[str, Look]:
@@ -70,7 +67,7 @@ def _notes(
             row = known.loc[known[f"{metric}_matched"].idxmax()]
             value, low, high = (row[f"{metric}_matched{end}"] for end in ("", "_low", "_high"))
             ends = "" if np.isnan(low) else f" [{low:+.1f}, {high:+.1f}]"
-            best.append(f"{TITLES[metric]} {pretty(results.method_label(row['method']))} {value:+.1f}{ends}")
+            best.append(f"{METRICS[metric]}@K {pretty(results.method_label(row['method']))} {value:+.1f}{ends}")
     label = pretty(results.method_label(experiment.spec.reference))
     sets = ", ".join(experiment.evaluations)
     return [
