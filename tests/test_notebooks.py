@@ -70,6 +70,11 @@ def test_theory(monkeypatch):
     assert "the entropy peaks at update" in text
     assert len(shown(notebook, "image/png")) == 2
     assert len(shown(notebook, "text/html")) == 2
+    (widgets,) = notebook.metadata["widgets"].values()
+    states = [widget["state"] for widget in widgets["state"].values()]
+    assert [state["description"] for state in states if "max" in state and "step" in state] == ["probability", "α"]
+    (drawn,) = [output for state in states for output in state.get("outputs", [])]
+    assert "image/png" in drawn["data"]  # an error would be here too
 
 
 def test_inspect_run(monkeypatch, results):

@@ -150,7 +150,7 @@ def files_of(target):
 def in_report(experiment):
     """Category and label in the report, which sorts categories by name."""
     title = experiment.spec.title
-    if experiment.heading == experiment.name:  # not numbered
+    if not experiment.is_numbered:
         return {"category": "4 Extras", "labels": {"figure": title}}
     kind = "table" if experiment.name in TABLES else "figure"
     category = {"table": "2 Tables", "figure": "3 Figures"}[kind]

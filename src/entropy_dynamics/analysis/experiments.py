@@ -283,9 +283,13 @@ class Experiment(Generic[S]):
 
     @property
     def heading(self) -> str:
-        """'Table 1' for table1; the name of an extra such as `lens`."""
+        """'Table 1' for table1; the name itself if it has no number, such as `lens`."""
         numbered = re.fullmatch(r"([a-z]+)(\d+)", self.name)
         return f"{numbered[1].capitalize()} {numbered[2]}" if numbered else self.name
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.heading != self.name
 
     @property
     def models(self) -> list[str]:

@@ -12,10 +12,10 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
 HEADINGS = (
-    "$+$, $S_* > 0$\nlower",
-    "$+$, $S_* < 0$\nraise",
-    "$-$, $S_* > 0$\nraise",
-    "$-$, $S_* < 0$\nlower",
+    "$+$\n$S_*>0$\nlower",
+    "$+$\n$S_*<0$\nraise",
+    "$-$\n$S_*>0$\nraise",
+    "$-$\n$S_*<0$\nlower",
 )  # of PARTS
 # Dropped is blue, amplified orange, unchanged white. In grey both ends are dark; the numbers distinguish them.
 COLOURS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])

@@ -33,7 +33,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
         _draw_differences(below, frame.drop_duplicates("method").set_index("method").reindex(methods), metric)
     label = pretty(results.method_label(spec.reference))
     for ax in axes[1]:
-        ax.set_xlabel(f"points over {label}, at its entropy")
+        ax.set_xlabel(f"points over {label}")
     axes[1, 0].set_yticks(range(len(methods)), [pretty(results.method_label(method)) for method in methods], fontsize=5)
     axes[1, 1].set_yticks([])
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)

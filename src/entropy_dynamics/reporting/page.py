@@ -42,7 +42,7 @@ def write_page(
         if content := _content(layout, name):
             links = [claim for claim in claims if name in shown_in(claim["place"])]
             section = {"name": name, "heading": experiment.heading, "title": experiment.spec.title, "claims": links}
-            sections.append(section | content | {"shows": experiment.spec.shows, "extra": not _numbered(experiment)})
+            sections.append(section | content | {"shows": experiment.spec.shows, "extra": not experiment.is_numbered})
     there = {section["name"] for section in sections}
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
@@ -72,17 +72,11 @@ def shown_in(place: str) -> list[str]:
     return found + ["theory_check"] * ("Theorem" in place)
 
 
-def _numbered(experiment: Any) -> bool:
-    return bool(experiment.heading != experiment.name)
-
-
 def _content(layout: Layout, name: str) -> dict[str, Any]:
-    """The body of a table's page, or a figure as a data URI; empty if it was not made."""
+    """The tables of a table's page, or a figure as a data URI; empty if it was not made."""
     table, figure = layout.table(name, "html"), layout.figure(name, "png")
     if table.is_file():
-        body = re.search(r"<body>(.*)</body>", table.read_text(encoding="utf-8"), re.DOTALL)
-        assert body is not None, table
-        tables = re.findall(r"<table>.*?</table>", body[1], re.DOTALL)
+        tables = re.findall(r"<table>.*?</table>", table.read_text(encoding="utf-8"), re.DOTALL)
         return {"tables": [Markup(one) for one in tables], "picture": None, "csv": f"tables/{name}.csv"}
     if figure.is_file():
         return {"tables": [], "picture": _picture(figure), "csv": f"figures/{name}.csv"}

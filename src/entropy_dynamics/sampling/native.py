@@ -5,7 +5,7 @@ token, and finished sequences leave the batch.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -250,9 +250,14 @@ def _noise(uniforms: Float[Tensor, " row"], size: int) -> Float[Tensor, "row siz
 
     They do not depend on the batch, and hardly on the token that the uniform's first bits choose.
     """
-    table = torch.randn(2**17, generator=torch.Generator().manual_seed(0)).to(uniforms.device)
+    table = _noise_table(uniforms.device)
     start = ((uniforms * 2**24) % 1 * len(table)).long()
     return table[(start[:, None] + torch.arange(size, device=uniforms.device)) % len(table)]
+
+
+@cache
+def _noise_table(device: torch.device) -> Float[Tensor, " size"]:
+    return torch.randn(2**17, generator=torch.Generator().manual_seed(0)).to(device)
 
 
 def _draw(
