@@ -89,14 +89,6 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     assert "CISPO (updates_per_batch 1)" in text
 
 
-@pytest.mark.parametrize("name", ["methods_off_policy", "matched_entropy", "numerics", "lens"])
-def test_the_others_are_drawn(tmp_path, name):
-    write_all(tmp_path / SCALE, SEEDS, names=[name])
-    files = draw(name, tmp_path / SCALE, SEEDS)
-    assert all(path.stat().st_size for path in files)
-    frame = pd.read_csv(next(path for path in files if path.suffix == ".csv"))
-    assert len(frame) > 3
-
 
 # ---------------------------------------------------------------- planned
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,9 @@ class Log:
     def __init__(self, monkeypatch):
         self.handler = progress.LogHandler(SimpleNamespace(quiet=None, dryrun=False), None)
         self.now = 1000.0
+        self.times = os.times_result((0.0,) * 5)
         monkeypatch.setattr(progress.time, "time", lambda: self.now)
+        monkeypatch.setattr(progress.os, "times", lambda: self.times)
 
     def emit(self, event, level=logging.INFO, message="", **more):
         self.handler.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
@@ -65,6 +68,7 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
         if not finished:
             log.start(1, "model", model="m")
             log.start(2, "model", model="n")
+            log.times = os.times_result((2.0, 1.0, 200.0, 30.0, 120.0))  # user, system, children's user and system
             log.finish(1, at=120)  # half as fast as expected: 8 runs of a minute, and a model that should be done
             log.start(3, "train", **RUN)
             log.finish(2, at=120)
@@ -86,4 +90,5 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
         ("train", 30),
         ("table1", 4),
     ]
-    assert all(job["jobs_cpu_seconds"] >= 0 and job["snakemake_cpu_seconds"] >= 0 for job in jobs)
+    assert [job["jobs_cpu_seconds"] for job in jobs] == [230, 0, 0, 0]  # since the record before
+    assert [job["snakemake_cpu_seconds"] for job in jobs] == [3, 0, 0, 0]

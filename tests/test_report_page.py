@@ -170,12 +170,17 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
         assert f'<b class="{verdict}">{sum(one["verdict"] == verdict for one in claims)}</b>' in text
     for name in NAMES:
         assert f'<section id="{name}">' in text
-    for target in re.findall(r'href="#([^"]+)"', text):
+    targets, files = re.findall(r'href="#([^"]+)"', text), re.findall(r'href="([^"#:]+)"', text)
+    assert set(NAMES) <= set(targets)
+    assert len(files) > len(NAMES)
+    for target in targets:
         assert f'id="{target}"' in text
-    for file in re.findall(r'href="([^"#:]+)"', text):
+    for file in files:
         assert (page.parent / file).is_file()
     score = pd.read_csv(page.parent / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
-    assert f"{score.dapo500_avg:.1f}" in text[text.index('id="table1"') :]
+    shown = re.search(r'<section id="table1">.*?</section>', text, re.DOTALL)[0]
+    interval = f"[{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]"
+    assert f"{score.dapo500_avg:.1f} <i>{interval}</i>" in shown
 
 
 @pytest.mark.parametrize(
@@ -193,14 +198,15 @@ def test_a_place_in_the_paper_names_what_shows_it(place, names):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_fits_a_telephone_and_a_desk(page, browser, width):
+def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
     # A headless window is at least 500 pixels wide, an emulated screen is not.
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get(page.as_uri())
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     sizes = "return [...document.images].map(image => image.naturalWidth)"
-    assert all(browser.execute_script(sizes))
+    assert len(widths := browser.execute_script(sizes)) >= 3
+    assert all(widths)
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 

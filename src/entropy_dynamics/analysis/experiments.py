@@ -143,6 +143,11 @@ class RunsSpec(Spec):
     sweeps: list[Sweep] = Field(default_factory=list)
 
 
+class LabelledSpec(RunsSpec):
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Of methods whose own label is too long."""
+
+
 class ComparedSpec(RunsSpec):
     evaluations: Names
     baseline: str = "grpo"
@@ -153,7 +158,7 @@ class MetricsSpec(ComparedSpec):
     metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
 
 
-class ScoresSpec(MetricsSpec):
+class ScoresSpec(MetricsSpec, LabelledSpec):
     """Table of Avg@K and Pass@K, a row per model and method."""
 
     kind: Literal["scores"]
@@ -185,13 +190,11 @@ class DifficultySpec(ComparedSpec):
         return self
 
 
-class CurvesSpec(RunsSpec):
+class CurvesSpec(LabelledSpec):
     """Training curves: one or more panels."""
 
     kind: Literal["curves"]
     panels: Annotated[list[Panel], Field(min_length=1)]
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Of methods whose own label is too long."""
     baseline: str = "grpo"
     """The method with the black line."""
 
@@ -241,12 +244,10 @@ class TheorySpec(OneModelSpec):
     kind: Literal["theory"]
 
 
-class LensSpec(OneModelSpec):
+class LensSpec(OneModelSpec, LabelledSpec):
     """Share of GRPO's push on the entropy that each method keeps in the quadrants of sign(A) and sign(S*)."""
 
     kind: Literal["lens"]
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Of methods whose own label is too long."""
     baseline: str = "grpo"
     """The method whose final entropy is drawn as a line."""
 
@@ -389,6 +390,7 @@ def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: 
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, sets),
         ("baseline", compared, methods),
+        ("method in labels", getattr(experiment.spec, "labels", ()), methods),
     ):
         for name in names:
             if name not in known:

@@ -55,6 +55,8 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
     ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2, elinewidth=0.6)
     ax.axvline(0, color="0.5", linewidth=0.7, linestyle=":")
     ax.set_ylim(len(rows) - 0.5, -0.5)
+    widest = 2 * np.nanmax(np.abs(value), initial=1)  # intervals of two seeds would flatten the differences
+    ax.set_xlim(-widest, widest)
 
 
 def _notes(
@@ -73,7 +75,8 @@ def _notes(
     return [
         f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {reference['entropy']:.3f} nats; "
         f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, for entropies taken as "
-        "known, which makes them too narrow; a method without a point does not reach that entropy",
+        "known, which makes them too narrow, and cut off at the frame; a method without a point does not reach that "
+        "entropy",
         f"highest there (best of all, not corrected for that): {'; '.join(best)}"
         if best
         else "no other method reaches that entropy",
