@@ -81,6 +81,7 @@ class Turns(TrainerCallback):
                 "tokens": row["tokens"],
                 "reward": row["reward_mean"],
                 "entropy": row["entropy"],
+                "clip_fraction": row["clip_fraction"],
                 **{phase: row[f"seconds_{phase}"] for phase in PHASES},
             }
         )

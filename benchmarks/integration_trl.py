@@ -54,7 +54,7 @@ def main() -> None:
     for seed in range(options.seeds):
         ours = make_trainer(options.scale, options.model, options.method, layout)
         ours.seed = seed
-        turns = RecordedTurns(ours)
+        turns = Turns(ours)
         with tempfile.TemporaryDirectory() as directory:
             model, tokenizer = load_policy(layout.model(options.model))
             trl = make_trl_trainer(config, model, tokenizer, ours, options.steps, seed, directory, kind)
@@ -67,7 +67,7 @@ def main() -> None:
             {
                 "ours_entropy": [row["entropy"] for row in turns.rows],
                 "trl_entropy": [row["entropy"] for row in theirs],
-                "ours_clip_fraction": turns.clip_fraction,
+                "ours_clip_fraction": [row["clip_fraction"] for row in turns.rows],
                 "trl_clip_fraction": dropped,
             }
         )
@@ -82,22 +82,6 @@ def main() -> None:
         **{f"mean_of_the_last_{LAST}_steps_by_seed": {name: np.round(end, 4).tolist() for name, end in ends.items()}},
         curves_by_seed=[{name: np.round(values, 4).tolist() for name, values in run.items()} for run in curves],
     )
-
-
-class RecordedTurns(Turns):
-    """Keeps the share of dropped tokens too."""
-
-    def __init__(self, ours):
-        super().__init__(ours)
-        self.clip_fraction: list[float] = []
-        step = ours.step
-
-        def recorded(number: int) -> dict[str, float]:
-            row = step(number)
-            self.clip_fraction.append(row["clip_fraction"])
-            return row
-
-        ours.step = recorded
 
 
 if __name__ == "__main__":

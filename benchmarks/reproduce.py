@@ -6,7 +6,6 @@ time. Only on an otherwise idle machine is that the cost of the run.
 """
 
 import argparse
-import json
 import os
 import statistics
 from collections import defaultdict
@@ -17,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.files import read_json_lines, write_json
 from entropy_dynamics.results.layout import METRICS, Layout
 from entropy_dynamics.results.provenance import hardware
 
@@ -67,23 +66,23 @@ def main() -> None:
     options = parser.parse_args()
 
     layout = Layout.of(options.scale, options.results)
-    jobs = read_jobs(layout.jobs.parent)
+    jobs = read_jobs(layout.jobs)
     pass_rate_model = load_config(options.scale).pass_rates.model
     spent = account(jobs, {job: phases(layout, job) for job in jobs}, options.cores, options.wall, pass_rate_model)
     write_json(options.out, {"what": f"make reproduce, scale {options.scale}", "hardware": hardware(), **spent})
     print(as_table(spent))
 
 
-def read_jobs(logs: Path) -> list[Job]:
+def read_jobs(file: Path) -> list[Job]:
     """All jobs with a record, in the order of their start. Raises SystemExit if there is none."""
-    file, jobs = logs / "jobs.jsonl", {}
-    for record in map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.is_file() else ()):
+    jobs = {}
+    for record in read_json_lines(file):
         path = Path(record["log"]).with_suffix("").parts
         path = path[path.index("logs") + 1 :]
         cpu = record["jobs_cpu_seconds"], record["snakemake_cpu_seconds"]
         jobs[path] = Job(path, record["start"], record["start"] + record["seconds"], *cpu)
     if not jobs:
-        raise SystemExit(f"no records of jobs in {logs}: is the run there, and finished?")
+        raise SystemExit(f"no records of jobs in {file}: is the run there, and finished?")
     return sorted(jobs.values(), key=lambda job: job.start)
 
 

@@ -31,6 +31,9 @@ from project_copy import copy_project, snakemake
 from reference import even_sum, training_config
 
 ROOT = Path(__file__).parents[1]
+SETS = ("aime24", "aime25", "dapo500", "validation")
+# Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
+REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
 METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.

@@ -79,6 +79,24 @@ def test_the_metadata_has_what_the_standard_requires(tmp_path):
     assert any(name.endswith("clip_b/seed0/config.yaml") for name in parts)
 
 
+def test_an_archive_does_not_hold_an_earlier_one(capsys):
+    target = RESULTS / "archive.zip"
+    sizes = []
+    for _ in range(2):
+        assert main(["archive", str(RESULTS), "--out", str(target)]) == 0
+        with zipfile.ZipFile(target) as archive:
+            sizes.append(len(archive.namelist()))
+            assert target.name not in archive.namelist()
+    assert sizes[0] == sizes[1]
+
+
+def test_a_damaged_record_is_named(capsys):
+    record = next(RESULTS.rglob("provenance.json"))
+    record.write_text(record.read_text()[:-20])
+    assert main(["archive", str(RESULTS)]) == 2
+    assert f"error: {record} is damaged" in capsys.readouterr().err
+
+
 def test_a_folder_without_results_is_refused(capsys):
     assert main(["archive", "configs"]) == 2
     assert capsys.readouterr().err == "error: configs holds no results\n"

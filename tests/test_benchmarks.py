@@ -89,4 +89,4 @@ def test_what_lies_around_the_jobs_is_in_the_whole_command(account, reproduce):
 
 def test_a_folder_without_records(reproduce, tmp_path):
     with pytest.raises(SystemExit, match="no records of jobs"):
-        reproduce.read_jobs(tmp_path)
+        reproduce.read_jobs(tmp_path / "jobs.jsonl")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from conftest import ROOT
+from conftest import REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.files import sha256
@@ -21,8 +21,6 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems, write_problems
 
 MODEL = "qwen2.5-7b-instruct"
-SHARED = ROOT.parent / "shared" / "data"
-SETS = ("aime24", "aime25", "dapo500", "validation")
 SMALL = [
     *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
     *("data.evaluation.dapo500.size=4", "data.evaluation.validation.size=2", f"toy_models[{MODEL}].warm_start.steps=2"),
@@ -366,14 +364,19 @@ def test_the_resolved_config_is_shown(run):
 # ---------------------------------------------------------------- the real data
 
 
-@pytest.mark.skipif(not (SHARED / "dapo_slice.jsonl").is_file(), reason="the real data files are not here")
+@pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").is_file(), reason="the real data files are not here")
 def test_the_real_files(run, tmp_path):
     reports, splits = [], []
     for attempt in ("one", "two"):
         out = tmp_path / attempt
         code, printed, _ = run(
             "problems",
-            *("--train", str(SHARED / "dapo_slice.jsonl"), "--evaluation", f"aime24={SHARED / 'aime24.jsonl'}"),
+            *(
+                "--train",
+                str(REAL_PROBLEMS / "dapo_slice.jsonl"),
+                "--evaluation",
+                f"aime24={REAL_PROBLEMS / 'aime24.jsonl'}",
+            ),
             *("--split", "dapo500=500", "--prompts", MODEL, "--out", str(out)),
         )
         assert code == 0
@@ -398,7 +401,14 @@ def test_the_real_files(run, tmp_path):
     assert all(r"final answer within \boxed{}" in prompt["prompt"] for prompt in prompts)
     run(
         "problems",
-        *("--train", str(SHARED / "dapo_slice.jsonl"), "--split", "dapo500=500", "--out", str(tmp_path / "three")),
+        *(
+            "--train",
+            str(REAL_PROBLEMS / "dapo_slice.jsonl"),
+            "--split",
+            "dapo500=500",
+            "--out",
+            str(tmp_path / "three"),
+        ),
         settings=["data.seed=1"],
     )
     assert [problem.id for problem in load_problems(tmp_path / "three" / "dapo500.parquet")] != splits[0]

@@ -9,7 +9,7 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
-from conftest import ROOT, toy_model_config
+from conftest import ROOT, SETS, toy_model_config
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
@@ -115,11 +115,7 @@ def test_a_scale_takes_its_problems_from_countdown(tmp_path, monkeypatch, capfd)
     assert main(["problems", "--results", str(tmp_path), *settings]) == 0
     assert "train: 45 problems" in capfd.readouterr().out
     data = tmp_path / "laptop" / "data"
-    problems = [
-        one
-        for name in ("train", "aime24", "aime25", "dapo500", "validation")
-        for one in load_problems(data / f"{name}.parquet")
-    ]
+    problems = [one for name in ("train", *SETS) for one in load_problems(data / f"{name}.parquet")]
     assert len({canonical(one.text) for one in problems}) == 70
     assert {one.task for one in problems} == {"countdown"}
     assert main(["verify", "--results", str(tmp_path), *settings]) == 0

@@ -154,6 +154,24 @@ def test_a_lens_of_all_methods_is_drawn(tokens, tmp_path, capsys):
     assert (tmp_path / "grpo.svg").read_text().count("<!-- 1.00 -->") == 4  # what GRPO keeps of its own
 
 
+def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
+    logits, sampled, advantages = tokens
+    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
+    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+    methods = ("qae", "pass_at_k", "nsr", "unlikeliness", "dr_grpo", "gspo", "stare")
+    *rows, stare = run(capsys, "lens", path, "--methods", *methods).splitlines()[2:]
+    assert [line.split()[0] for line in rows] == [*methods[:-1]]
+    assert {value for line in rows for value in line.split()[1:]} == {"-"}
+    assert "-" not in stare.split()
+
+
+@pytest.mark.parametrize("command", ["lens", "entropy-watch"])
+def test_a_figure_of_an_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys, command):
+    with pytest.raises(SystemExit):
+        main([command, str(tmp_path / "missing"), "--figure", "lens.foo"])
+    assert "'lens.foo' does not end in .png, .svg or .pdf" in capsys.readouterr().err
+
+
 def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
     (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "advantage": 1.0}')
     assert error(capsys, "lens", path).startswith(f"{path} has no column for the entropy (entropy, entropys)")

@@ -10,7 +10,7 @@ import sys
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema import DataConfig
@@ -26,7 +26,6 @@ from entropy_dynamics.tasks.sources import HubSet, SplitSet
 from entropy_dynamics.validation import parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-REAL = ROOT.parent / "shared" / "data"
 
 BEFORE = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -257,10 +256,10 @@ def test_raw_rows_of_the_training_data(tmp_path):
     assert entry["rows"] == entry["kept"] + sum(entry["dropped"].values())
 
 
-@pytest.mark.skipif(not (REAL / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
+@pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
 def test_real_problems_in_their_raw_form(tmp_path):
     """The cleaned problems, wrapped as the original has them and ten times over, come back as they were."""
-    source = [json.loads(line) for line in (REAL / "dapo_slice.jsonl").open(encoding="utf-8")]
+    source = [json.loads(line) for line in (REAL_PROBLEMS / "dapo_slice.jsonl").open(encoding="utf-8")]
     folder = tmp_path / "raw"
     folder.mkdir()
     table = {
@@ -269,7 +268,7 @@ def test_real_problems_in_their_raw_form(tmp_path):
     }
     pd.DataFrame(table).to_parquet(folder / "train.parquet")
     for name in ("aime24", "aime25", "amc23", "math500"):
-        (folder / f"{name}.jsonl").write_bytes((REAL / f"{name}.jsonl").read_bytes())
+        (folder / f"{name}.jsonl").write_bytes((REAL_PROBLEMS / f"{name}.jsonl").read_bytes())
     names = ("aime24", "aime25", "amc23", "math500")
     sets = build(hub_set("a/b"), tmp_path / "out", folder, **{name: hub_set("c/d") for name in names})
     assert [sets[name]["rows"] for name in names] == [30, 30, 40, 500]

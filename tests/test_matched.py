@@ -1,7 +1,6 @@
 """Methods at matched entropy, tables with the entropy, and the experiments of the target `methods`."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
@@ -81,25 +80,23 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
             write_metrics(results, run, entropy=entropy + run.seed + 1e-12 * (run.seed == 1))
     frame = scores_frame(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
     rows = frame.set_index("method")
-    assert rows.index[rows["is_baseline"]].tolist() == [same]
+    assert rows.index[rows["equals_baseline"]].tolist() == [same]
     assert rows.loc["grpo", "entropy"] == pytest.approx(entropy[-4:].mean() + 0.5)
-    text = draw("methods_on_policy", results, SEEDS)[1].read_text()
+    files = {path.suffix: path.read_text() for path in draw("methods_on_policy", results, SEEDS)}
+    assert r"GSPO (updates\_per\_batch 1)" in files[".tex"]
+    text = files[".md"]
     assert "| Entropy (nats) | AIME24 Avg@32 |" in text
     assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
     assert "CISPO (updates_per_batch 1)" in text
 
 
-
 # ---------------------------------------------------------------- planned
 
 
-def experiments_of(target: str) -> dict:
-    every = {name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in _names()}
-    return {name: one for name, one in every.items() if one.spec.extra and one.spec.target == target}
-
-
-def _names() -> list[str]:
-    return known_experiments(ROOT / "experiments")
+def experiments_of(target: str | None) -> dict:
+    names = known_experiments(ROOT / "experiments")
+    every = {name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in names}
+    return {name: one for name, one in every.items() if one.spec.target == target}
 
 
 def test_the_plan_of_a_target_has_its_runs_only():
@@ -108,8 +105,7 @@ def test_the_plan_of_a_target_has_its_runs_only():
     arguments = (SCALE, ["seeds.extras=2", "seeds.tables=2"], ROOT / "configs", ROOT / "experiments")
     runs = {run for one in methods.values() for run in one.runs}
     assert make_plan(*arguments, target="methods").trained == len(runs)
-    default = [load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in _names()]
-    runs = {run for one in default if not one.spec.extra for run in one.runs if run.method != BASE}
+    runs = {run for one in experiments_of(None).values() for run in one.runs if run.method != BASE}
     assert make_plan(*arguments).trained == len(runs)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from conftest import ROOT
+from conftest import ROOT, SETS
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json
@@ -37,7 +37,7 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     """Two steps of GRPO and of a Clip_B that drops many tokens, on an untrained model of one layer."""
     layout = Layout.of("smoke", tmp_path)
     write_problems(layout.problems("train"), problems[:8])
-    for name in ("aime24", "aime25", "dapo500", "validation"):
+    for name in SETS:
         write_problems(layout.problems(name), problems[8:])
     pd.DataFrame({"problem_id": [one.id for one in problems[:8]], "kept": True}).to_parquet(layout.pass_rates)
     save_policy(make_model(), tokenizer, layout.model(MODEL))

@@ -235,6 +235,11 @@ def test_a_plan_that_no_single_setting_saves(in_repository, capsys):
     assert capsys.readouterr().err.endswith("no single setting helps\n")
 
 
+def test_a_target_needs_the_models_of_its_own_runs_only():
+    """figure8 needs internlm3, which the gpu scale does not have."""
+    assert make_plan("gpu", [], CONFIGS, EXPERIMENTS, target="methods").trained > 100
+
+
 def test_a_cpu_needs_no_plan(in_repository, capsys):
     assert main(["plan", "--scale", "smoke"]) == 0
     assert "Scale smoke runs on a CPU" in capsys.readouterr().out

@@ -2,14 +2,13 @@
 
 import json
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT
+from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema import DataConfig
 from entropy_dynamics.errors import UserError
@@ -25,8 +24,6 @@ from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.math import TASK as MATH
 from entropy_dynamics.tasks.sources import FileSet, SplitSet
 from entropy_dynamics.validation import parse
-
-REAL = Path(__file__).parents[2] / "shared" / "data"
 
 
 def write_jsonl(path, rows):
@@ -339,19 +336,19 @@ def test_generated_sets_share_no_problem(tmp_path, monkeypatch):
     assert len({canonical(one.text) for one in problems}) == len({one.id for one in problems}) == 260
 
 
-@pytest.mark.skipif(not (REAL / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
+@pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
 def test_the_real_files_make_checked_sets(tmp_path):
     data = data_config(
-        file_set(REAL / "dapo_slice.jsonl"),
+        file_set(REAL_PROBLEMS / "dapo_slice.jsonl"),
         seed=42,
-        aime24=file_set(REAL / "aime24.jsonl"),
+        aime24=file_set(REAL_PROBLEMS / "aime24.jsonl"),
         dapo500=split_set(500),
-        math500=file_set(REAL / "math500.jsonl"),
+        math500=file_set(REAL_PROBLEMS / "math500.jsonl"),
     )
     sets = build_problem_sets(data, tmp_path)["sets"]
     # counts from the files' own notes: 10,601 cleaned problems; 30; 311 plain integers of 500, and some with units
     assert (sets["train"]["rows"], sets["aime24"]["kept"], sets["dapo500"]["kept"]) == (10601, 30, 500)
     assert sets["train"]["kept"] == 10101 - sum(n for r, n in sets["train"]["dropped"].items() if "dapo500" not in r)
     assert sets["math500"]["kept"] >= 311
-    source = {row["id"]: row["answer"] for row in map(json.loads, (REAL / "dapo_slice.jsonl").open())}
+    source = {row["id"]: row["answer"] for row in map(json.loads, (REAL_PROBLEMS / "dapo_slice.jsonl").open())}
     assert all(str(source[p.id]) == p.answer for p in load_problems(tmp_path / "dapo500.parquet"))

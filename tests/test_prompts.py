@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
@@ -80,7 +80,6 @@ def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
 
 MODEL = "qwen2.5-7b-instruct"
 TEXTS = {"long": "1+1+1+1+1+1", "short": "1+2", "longer": "1+1+1+1+1+1+1", "fits": "1+3+1"}
-SETS = ("aime24", "aime25", "dapo500", "validation")
 SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "arithmetic") for name, text in TEXTS.items()]
 
 

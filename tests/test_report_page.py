@@ -102,7 +102,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
         "1 Claims",
         "2 Tables",
         "3 Figures",
-        "4 Extras",
+        "4 Further",
         "5 Runs",
     ]
     browser.save_screenshot(str(screenshots / "start.png"))
@@ -127,7 +127,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
 
     for category, label, name, caption in [
         ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
-        ("4 Extras", "Predicted and realised", "theory_check", "only sign and correlation are comparable"),
+        ("4 Further", "Predicted and realised", "theory_check", "only sign and correlation are comparable"),
     ]:
         choose(browser, category)
         click(browser, row_of(label) + "//a[1]")

@@ -220,13 +220,15 @@ def test_logit_noise_has_its_standard_deviation_in_any_batch(make_model, sampler
     noise = _noise(torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), 50)
     assert noise.mean().abs() < 0.01
     assert noise.std().item() == pytest.approx(1, abs=0.01)
-    of, off = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}, []
+    of, off, variances = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}, [], []
     for one in rollouts:
         ids = torch.tensor([[*of[one.problem_id], *one.token_ids]])
         with torch.no_grad():
-            logp = model(ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
-        off += (torch.tensor(one.logp) - logp[-len(one.token_ids) :]).tolist()
-    assert 0.3 * NOISE < np.std(off) < 1.3 * NOISE
+            logp = model(ids).logits[0, :-1].log_softmax(-1)[-len(one.token_ids) :]
+        own = logp.gather(-1, torch.tensor(one.token_ids)[:, None]).squeeze(-1)
+        off += (torch.tensor(one.logp) - own).tolist()
+        variances += (1 - 2 * own.exp() + logp.exp().square().sum(-1)).tolist()  # of n_k - sum_i p_i n_i
+    assert np.std(off) == pytest.approx(NOISE * np.mean(variances) ** 0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import SETS
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.results import Samples
 from entropy_dynamics.cli import main
@@ -33,8 +34,6 @@ from recorded_results import (
     write_run,
 )
 from synthetic_results import MODEL
-
-SETS = ("aime24", "aime25", "dapo500", "validation")
 
 # Sound results
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import REAL_PROBLEMS
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
 from project_copy import copy_project
 
-REAL = ROOT.parent / "shared" / "data"  # beside some checkouts; not part of the project
 BIN = Path(sys.executable).parent
 MODELS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
 METHODS = ("base", "grpo", "clip_b", "clip_v")
@@ -31,8 +30,8 @@ def problems(tmp_path_factory) -> Path:
     for seed, (name, source, count) in enumerate(
         (("train", "dapo_slice", 30), ("aime24", "aime24", 30), ("aime25", "aime25", 4))
     ):
-        if REAL.is_dir():
-            lines = (REAL / f"{source}.jsonl").read_text(encoding="utf-8").splitlines()[:count]
+        if REAL_PROBLEMS.is_dir():
+            lines = (REAL_PROBLEMS / f"{source}.jsonl").read_text(encoding="utf-8").splitlines()[:count]
         else:
             sums = ArithmeticSet(source="arithmetic", size=count, terms=(3 + seed, 3 + seed))
             made = sums.generate(name, seed, exclude=())
@@ -91,7 +90,7 @@ def test_transformers_reads_the_trained_policies(results):
         assert any((one != other).any() for one, other in zip(base.parameters(), trained.parameters(), strict=True))
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="no real problems")
+@pytest.mark.skipif(not REAL_PROBLEMS.is_dir(), reason="no real problems")
 def test_real_problems_were_evaluated(results, project, environment):
     rows = pd.read_parquet(results / "evaluations" / MODELS[0] / "clip_b" / "seed0" / "aime24.parquet")
     assert rows["problem_id"].nunique() == 30

@@ -144,9 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
-    lens.add_argument("--figure", type=Path, metavar="FILE", help="also draw it: .png, .svg or .pdf")
+    lens.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
     watch = diagnostic("entropy-watch", _entropy_watch, "When and why the entropy of a run fell.", "RUN")
-    watch.add_argument("--figure", type=Path, metavar="FILE", help="also draw it: .png, .svg or .pdf")
+    watch.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
@@ -166,6 +166,12 @@ def _seed(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
+
+
+def _figure(text: str) -> Path:
+    if (path := Path(text)).suffix not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .png, .svg or .pdf")
+    return path
 
 
 def _layout(options: argparse.Namespace) -> Layout:

@@ -44,7 +44,7 @@ def expect(record: Path, results: Collection[str], seconds: Mapping[str, float],
         record: JSON lines, one per finished job. Earlier lines give the durations that this call expects.
         results: the rules that write a table or figure.
         seconds: of a job of each rule without an earlier line.
-        threads: of a job; None where something else than cores limits how many jobs run at a time.
+        threads: of a job; None where something other than cores limits how many jobs run at a time.
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)

@@ -5,7 +5,11 @@ from functools import cache
 from pathlib import Path
 
 from entropy_dynamics.analysis import claims
-from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import (
+    FIRST,
+    known_experiments,
+    load_experiment,
+)
 from entropy_dynamics.config import (
     BASE,
     TRAIN,
@@ -38,18 +42,18 @@ EXPERIMENTS = {
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 THEORY_MODEL = EXPERIMENTS["theory_check"].models[0]
-EXTRAS = [name for name, experiment in EXPERIMENTS.items() if experiment.spec.extra]
 # what `all` builds; each name is a target at every scale
 WANTED = SCALE_CONFIG.experiments or [
-    name for name in EXPERIMENTS if name not in EXTRAS
+    name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target is None
 ]
 
 # Jobs run in the order of the tables and figures that need them; what only draws, and what all runs wait for, goes first.
 URGENCY = {}
-for position, name in enumerate(reversed(["table1", "figure6", "figure1", *WANTED])):
+ORDER = [*FIRST, *WANTED]
+for position, name in enumerate(reversed(ORDER)):
     for run in EXPERIMENTS[name].runs:
         URGENCY[run.model, run.method, str(run.seed)] = URGENCY[(run.model,)] = position
-MOST_URGENT = URGENCY[(PASS_RATE_MODEL,)] = len(WANTED) + 3
+MOST_URGENT = URGENCY[(PASS_RATE_MODEL,)] = len(ORDER)
 
 COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})
 expect(
@@ -138,21 +142,24 @@ def inputs_of(name):
     ]
 
 
-def files_of(target):
-    """The tables and figures of a target of extras."""
-    names = [name for name in EXTRAS if EXPERIMENTS[name].spec.target == target]
+def files_of(names):
+    """One file of each of these tables and figures; a rule makes all of its files."""
     return [
         LAYOUT.table(name, "csv") if name in TABLES else LAYOUT.figure(name, "png")
         for name in names
     ]
 
 
+def of_target(target):
+    return [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target == target]
+
+
 def in_report(experiment):
     """Category and label in the report, which sorts categories by name."""
     title = experiment.spec.title
-    if not experiment.is_numbered:
-        return {"category": "4 Extras", "labels": {"figure": title}}
     kind = "table" if experiment.name in TABLES else "figure"
+    if not experiment.is_numbered:
+        return {"category": "4 Further", "labels": {kind: title}}
     category = {"table": "2 Tables", "figure": "3 Figures"}[kind]
     return {"category": category, "labels": {kind: f"{experiment.heading}. {title}"}}
 

@@ -37,19 +37,19 @@ for name, experiment in EXPERIMENTS.items():
 
 rule tables:
     input:
-        [LAYOUT.table(name, "csv") for name in TABLES if name in WANTED],
+        files_of(name for name in TABLES if name in WANTED),
 
 
 rule extras:
     input:
-        files_of("extras"),
+        files_of(of_target("extras")),
 
 
 rule methods:
     input:
-        files_of("methods"),
+        files_of(of_target("methods")),
 
 
 rule figures:
     input:
-        [LAYOUT.figure(name, "png") for name in FIGURES if name in WANTED],
+        files_of(name for name in FIGURES if name in WANTED),

@@ -21,6 +21,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
 
 EXPERIMENTS = Path("experiments")
+FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
 NOT_EXPERIMENTS = {"paper_values", "claims"}
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
 
@@ -125,10 +126,8 @@ class Spec(Section):
     title: str
     shows: str
     """Its caption in the report, with what to look for."""
-    extra: bool = False
-    """Built by its target, not by default."""
-    target: Literal["extras", "methods"] = "extras"
-    """Of an extra."""
+    target: Literal["extras", "methods"] | None = None
+    """The target that builds it; null: built by default."""
 
 
 class DataFilter(Spec):
@@ -383,14 +382,17 @@ def numbers(group: SeedGroup, seeds: Seeds) -> range:
 def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:
     """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
     methods = {run.method for run in experiment.runs}
-    compared = [getattr(experiment.spec, name) for name in ("baseline", "reference") if hasattr(experiment.spec, name)]
     sets = _evaluation_sets(scale, configs) if experiment.evaluations else ()
     for kind, names, known in (
         ("model", experiment.models, known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, sets),
-        ("baseline", compared, methods),
         ("method in labels", getattr(experiment.spec, "labels", ()), methods),
+        *(
+            (key, [getattr(experiment.spec, key)], methods)
+            for key in ("baseline", "reference")
+            if hasattr(experiment.spec, key)
+        ),
     ):
         for name in names:
             if name not in known:

@@ -51,7 +51,7 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     Raises:
         UserError: a missing or damaged file, or no claim in both.
     """
-    one, other = _entries(first), _entries(second)
+    one, other = verdicts_of(first), verdicts_of(second)
     if not one.keys() & other.keys():
         raise UserError(f"{first} and {second} have no claim in common")
     return [
@@ -61,7 +61,15 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     ]
 
 
-def _entries(path: Path) -> dict[str, dict[str, Any]]:
+def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
+    """The entries of claims.json on this run, by id.
+
+    Args:
+        path: claims.json, or the folder that contains it.
+
+    Raises:
+        UserError: a missing or damaged file.
+    """
     file = path / "claims.json" if path.is_dir() else path
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))

@@ -23,21 +23,25 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     rows = []
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
+        values = {
+            (dataset, metric, method): with_seeds(method, [problem_scores(metric, one) for one in seeds])
+            for dataset, by_method in samples.items()
+            for metric in experiment.spec.metrics
+            for method, seeds in by_method.items()
+        }
+        entropies = _entropies(experiment, results, model)
+        baseline = experiment.spec.baseline
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             row |= {"method": method, "label": results.method_label(method), "seeds": len(experiment.of(model, method))}
-            if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
-                row |= _entropy(experiment, results, model, method)
-            for dataset, by_method in samples.items():
+            if entropies:
+                row |= _entropy(entropies[method], entropies.get(baseline, []) if method != baseline else [])
+            for dataset in samples:
                 for metric in experiment.spec.metrics:
-                    values = {
-                        one: with_seeds(one, [problem_scores(metric, samples) for samples in seeds])
-                        for one, seeds in by_method.items()
-                    }
-                    name, baseline = f"{dataset}_{metric}", experiment.spec.baseline
-                    compared = method != baseline and baseline in values
-                    difference = score_interval([[values[method]], [-values[baseline]]]) if compared else Interval()
-                    row |= _per_cent(name, share_interval(values[method]))
+                    name, own = f"{dataset}_{metric}", values[dataset, metric, method]
+                    theirs = values.get((dataset, metric, baseline)) if method != baseline else None
+                    difference = Interval() if theirs is None else score_interval([[own], [-theirs]])
+                    row |= _per_cent(name, share_interval(own))
                     row[f"{name}_paper"] = results.paper.score(model, method, dataset, metric)
                     row |= _per_cent(f"{name}_difference", difference) | {f"{name}_difference_p": difference.p}
             for dataset, by_method in samples.items():
@@ -52,17 +56,22 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     return frame
 
 
-def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
+def _entropies(experiment: Experiment[MetricsSpec], results: Results, model: str) -> dict[str, list[np.ndarray]]:
+    """The entropy over the steps of each method's runs; {} for a table without it."""
+    if not isinstance(experiment.spec, ScoresSpec) or not experiment.spec.entropy:
+        return {}
+    return {
+        method: [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method)]
+        for method in experiment.methods(model)
+    }
+
+
+def _entropy(own: list[np.ndarray], baseline: list[np.ndarray]) -> dict[str, Any]:
     """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed."""
-
-    def curves(method: str) -> list[np.ndarray]:
-        return [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method)]
-
-    own, baseline = curves(method), curves(experiment.spec.baseline)
     found = seed_interval([final_means(own)])
-    pairs = zip(own, baseline, strict=False)
-    same = method != experiment.spec.baseline and all(np.array_equal(one, other) for one, other in pairs)
-    return {"entropy": found.value, "entropy_low": found.low, "entropy_high": found.high, "is_baseline": same}
+    equal = [np.array_equal(one, other) for one, other in zip(own, baseline, strict=False)]
+    same = bool(equal) and all(equal)
+    return {"entropy": found.value, "entropy_low": found.low, "entropy_high": found.high, "equals_baseline": same}
 
 
 def _per_cent(name: str, interval: Interval) -> dict[str, float]:

@@ -252,7 +252,7 @@ class TrainingConfig(Section):
     precision: Precision
     """Of forward and backward passes; master weights and reductions are float32."""
     head_precision: Precision | None
-    """Of the output projection; null: `precision`."""
+    """Of the products in the output projection, whose inputs are in `precision`; null: `precision`."""
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
     """What a backward pass recomputes: nothing; all but the outputs of matrix products and attention; whole blocks."""
     compile: Annotated[bool, PER_MACHINE]
@@ -504,15 +504,14 @@ def file_schema() -> Mapping[str, object]:
 def _loosen(node: object) -> None:
     if isinstance(node, dict):
         node.pop("required", None)
+        for key in [key for key, value in node.items() if value == math.inf]:  # a default that JSON cannot express
+            del node[key]
         if node.get("type") in ("integer", "number"):
             about = {key: node.pop(key) for key in ("title", "description", "default") if key in node}
-            about = {key: value for key, value in about.items() if value != math.inf}  # JSON has none
             number = dict(node)
             node.clear()
             node |= {"anyOf": [number, {"type": "string", "pattern": r"^\$\{.+\}$"}]} | about
             return
-        for key in [key for key, value in node.items() if value == math.inf]:  # a default that JSON cannot express
-            del node[key]
         for child in node.values():
             _loosen(child)
     elif isinstance(node, list):

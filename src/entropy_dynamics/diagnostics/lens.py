@@ -31,7 +31,8 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     Returns:
         One row per method: the share of tokens that it drops, of all and of those with A < 0; the predicted entropy
         change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the entropy that it
-        keeps in each quadrant of sign(A) and sign(S*), see `lens_metrics`. And a line about the batch.
+        keeps in each quadrant of sign(A) and sign(S*), see `lens_metrics`. All NaN for a method with rewards,
+        advantages or averages of its own, which depend on rollouts. And a line about the batch.
 
     Raises:
         UserError: a file that cannot be read, a missing column, a value that is not finite, or an unknown method.
@@ -83,7 +84,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -> dict[str, object]:
-    """What one method does to the tokens of a batch, each [token, 1]; no numbers if it needs an unknown E[S]."""
+    """What one method does to tokens, each [token, 1]; no numbers if it needs whole rollouts or an unknown E[S]."""
     import torch
 
     from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
@@ -92,7 +93,8 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -
 
     name, params = split_method(entry)
     method = load_method(name, **_values(params))
-    if method.uses_s_expected and not centred:
+    of_groups = method.own("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
+    if of_groups or (method.uses_s_expected and not centred):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
     weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))

@@ -19,7 +19,8 @@ REPORTED = (
 )
 NEEDS_E_S = ("neg_cov", "predicted_entropy_change")
 THE_TRAINERS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # the host trainer has settings for these
-OWN_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "observe")  # no trainer calls the last
+# None of the hosts calls these: they do it their own way, or, the last, not at all.
+OWN_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "divisors", "observe")
 
 
 def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Method:
@@ -31,7 +32,7 @@ def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Meth
     if taken := [key for key in THE_TRAINERS if key in params]:
         raise UserError(f"{taken[0]} belongs to the loss, which is {trainer}'s: set it there")
     method = load_method(name, **params)
-    if changed := [step for step in OWN_STEPS if getattr(type(method), step) is not getattr(Method, step)]:
+    if changed := method.own(*OWN_STEPS):
         raise UserError(f"{name} is more than token weights (it has its own {changed[0]}), so {trainer} cannot run it")
     return method
 

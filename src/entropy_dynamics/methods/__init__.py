@@ -57,6 +57,11 @@ class Method(Section):
     """True: the loss of a token has a gradient at A = 0 too, such as that of a penalty. Else rows in which no token has
     both a weight and an advantage are left out of the backward pass."""
 
+    @classmethod
+    def own(cls, *names: str) -> list[str]:
+        """Those of these methods of the class that it does not inherit from GRPO."""
+        return [name for name in names if getattr(cls, name) is not getattr(Method, name)]
+
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """Rewards as they enter the advantages.
 

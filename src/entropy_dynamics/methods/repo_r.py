@@ -1,6 +1,6 @@
 """REPO-R: advantages rescaled by the centred log-probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
 
-    A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   never with another sign than A
+    A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   never with the opposite sign
 
 that is A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
 quadrants of sign(A) and sign(S*). A controller may halve or double zeta after each step, towards a target entropy.

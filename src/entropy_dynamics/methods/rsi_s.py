@@ -2,8 +2,8 @@
 
     keep low <= RSI <= high,   RSI = -log p / H
 
-RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of certain
-distributions and the least likely ones.
+RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of nearly
+deterministic distributions, and the least likely ones.
 """
 
 from typing import Annotated, ClassVar

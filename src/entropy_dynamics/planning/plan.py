@@ -235,16 +235,15 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     without extras."""
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
+    if target or config.experiments is None:
+        needed = [one for one in needed if one.spec.target == target]
     unknown = [run.model for one in needed for run in one.runs if run.model not in config.models]
     if unknown:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
             "list in `experiments` only those that do not"
         )
-    if target:
-        needed = [one for one in needed if one.spec.extra and one.spec.target == target]
-    elif config.experiments is None:
-        needed = [one for one in needed if not one.spec.extra]
+    if target is None and config.experiments is None:
         needed += load_claims(config.scale, seeds, experiments)
     trained, evaluated = {}, {}
     for one in needed:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.difficulty import THIRDS, difficulty_frame
 from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.reporting.style import CYCLE, WIDTH, add_footer, intervals, pretty, what_ran
+from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, point_look, pretty, what_ran
 
 
 def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -21,9 +21,8 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
             own = frame[(frame["metric"] == metric) & (frame["method"] == method)]
             x = [third + 0.2 * (place - (len(methods) - 1) / 2) for third in range(len(THIRDS))]
             ends = [own["gain"] - own["low"], own["high"] - own["gain"]]
-            look = {name: CYCLE[place % len(CYCLE)][name] for name in ("color", "marker")}
             label = pretty(results.method_label(method))
-            ax.errorbar(x, own["gain"], ends, linestyle="", elinewidth=0.8, capsize=1.5, label=label, **look)
+            ax.errorbar(x, own["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **point_look(place))
         ax.set_xticks(range(len(THIRDS)), THIRDS)
         ax.set_xlim(-0.5, len(THIRDS) - 0.5)
         ax.set_title(f"{heading}@K")

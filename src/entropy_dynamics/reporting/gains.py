@@ -1,12 +1,14 @@
 """Gains over the baseline per data set, ours with intervals beside those that the paper states."""
 
+from itertools import product
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, GainsSpec
 from entropy_dynamics.analysis.gains import gains_frame
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.reporting.style import CYCLE, WIDTH, add_footer, intervals, pretty, what_ran
+from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, point_look, pretty, what_ran
 
 
 def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -15,18 +17,16 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     methods = list(frame["method"].unique())
     figure = Figure(figsize=(WIDTH, 0.9 + 1.3 * len(experiment.models)), layout="constrained")
     axes = figure.subplots(len(experiment.models), len(spec.metrics), sharex="col", sharey=True, squeeze=False)
-    for (model, metric), ax in zip(
-        [(model, metric) for model in experiment.models for metric in spec.metrics], axes.flat, strict=True
-    ):
+    for (model, metric), ax in zip(product(experiment.models, spec.metrics), axes.flat, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):
             own = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
             y = [row + 0.3 * (place - (len(methods) - 1) / 2) for row in range(len(own))]
-            look = {name: CYCLE[place % len(CYCLE)][name] for name in ("color", "marker")}
+            look = point_look(place)
             label = pretty(results.method_label(method))
             ends = [own["gain"] - own["low"], own["high"] - own["gain"]]
-            ax.errorbar(own["gain"], y, xerr=ends, linestyle="", elinewidth=0.8, capsize=1.5, label=label, **look)
-            ax.plot(own["paper"], y, linestyle="", markerfacecolor="white", label=f"{label}, the paper", **look)
+            ax.errorbar(own["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
+            ax.plot(own["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
         ax.set_yticks(range(len(spec.evaluations)), [name.upper() for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")
@@ -37,6 +37,6 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     handles, labels = axes[0, 0].get_legend_handles_labels()
     labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda one: one[0]), strict=True)
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods))  # a column per method
-    notes = [f"whiskers: {intervals(experiment)}; the paper's come from one run each"]
-    add_footer(figure, [*what_ran(experiment, results), *notes])
+    whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
+    add_footer(figure, [*what_ran(experiment, results), whiskers])
     return figure, frame

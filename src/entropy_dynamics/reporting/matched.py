@@ -9,7 +9,7 @@ from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSp
 from entropy_dynamics.analysis.matched import matched_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import LEVEL
-from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
+from entropy_dynamics.reporting.style import CYCLE, LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
 
 _SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 
@@ -45,7 +45,7 @@ def _looks(methods: list[str], baseline: str) -> dict[str, Look]:
     """Where colours repeat, the markers are empty."""
     looks = line_styles(methods, baseline)
     rounds = [method for method in methods if method != baseline]
-    empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // 6 % 2 else {} for method in rounds}
+    empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // len(CYCLE) % 2 else {} for method in rounds}
     return {method: look | {"linewidth": 0.7} | empty.get(method, {"marker": "x"}) for method, look in looks.items()}
 
 

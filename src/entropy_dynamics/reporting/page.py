@@ -1,7 +1,6 @@
-"""report.html: everything of a scale on one page that needs nothing else, what matters most first."""
+"""report.html: everything of a scale on one page, what matters most first."""
 
 import base64
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,16 +8,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Seeds, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, FIRST, Seeds, known_experiments, load_experiment
+from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import CONFIGS
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.templates import fill
-from entropy_dynamics.results.files import read_json_lines, write_text
+from entropy_dynamics.results.files import read_json, read_json_lines, write_text
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
-
-FIRST = ("table1", "figure6", "figure1")
 
 
 def write_page(
@@ -27,22 +24,18 @@ def write_page(
     """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
 
     Raises:
-        UserError: there are no claims yet.
+        UserError: there are no claims yet, or a file of the results is damaged.
     """
     source = Results(results, scale, configs, experiments)
     layout = source.layout
-    file = layout.claims("json")
-    if not file.is_file():
-        raise UserError(f"no {file}; make it with: snakemake claims --config scale={scale}")
-    entries = json.loads(file.read_text(encoding="utf-8"))
-    claims = [entry for entry in entries if entry["subject"] == "this run"]
+    claims = list(verdicts_of(layout.claims("json")).values())
     sections = []
     for name in known_experiments(experiments):
-        experiment = load_experiment(name, scale, seeds, experiments, configs)
         if content := _content(layout, name):
+            experiment = load_experiment(name, scale, seeds, experiments, configs)
             links = [claim for claim in claims if name in shown_in(claim["place"])]
             section = {"name": name, "heading": experiment.heading, "title": experiment.spec.title, "claims": links}
-            sections.append(section | content | {"shows": experiment.spec.shows, "extra": not experiment.is_numbered})
+            sections.append(section | content | {"shows": experiment.spec.shows, "numbered": experiment.is_numbered})
     there = {section["name"] for section in sections}
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
@@ -53,8 +46,8 @@ def write_page(
         "claims": claims,
         "claims_figure": _picture(layout.claims("png")),
         "first": sorted((s for s in sections if s["name"] in FIRST), key=lambda s: FIRST.index(s["name"])),
-        "numbered": [s for s in sections if s["name"] not in FIRST and not s["extra"]],
-        "extras": [s for s in sections if s["extra"]],
+        "numbered": [s for s in sections if s["name"] not in FIRST and s["numbered"]],
+        "further": [s for s in sections if not s["numbered"]],
         "ran": _ran(layout),
         "models": [
             source.model(path.parent.name).ran_with_size for path in sorted(layout.root.glob(f"models/*/{FACTS}"))
@@ -98,10 +91,8 @@ def _effect(claim: dict[str, Any]) -> str:
 
 def _ran(layout: Layout) -> list[str]:
     """How many runs, on what, by which commit, for how long."""
-    records = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))
-    ]
-    machines, commits = Counter(map(_machine, records)), Counter(_commit(record) for record in records)
+    records = [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]
+    machines, commits = dict.fromkeys(map(_machine, records)), dict.fromkeys(map(_commit, records))
     lines = (
         [f"{len(records)} training runs on {', '.join(machines)}", f"commit {', '.join(commits)}"] if records else []
     )

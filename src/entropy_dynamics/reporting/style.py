@@ -71,6 +71,11 @@ def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
     return {black: BLACK} | {label: CYCLE[i % len(CYCLE)] for i, label in enumerate(others)}
 
 
+def point_look(place: int) -> Look:
+    """The look of the series number `place`, as points without a line."""
+    return {name: CYCLE[place % len(CYCLE)][name] for name in ("color", "marker")} | {"linestyle": ""}
+
+
 def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
     """Models, scale and number of seeds, for the footer."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)

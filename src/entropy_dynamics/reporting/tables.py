@@ -76,7 +76,7 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
 
 def _entropy(row: pd.Series, baseline: str) -> list[CellLine]:
     lines = [CellLine(f"{row['entropy']:.3f}", _brackets(row["entropy_low"], row["entropy_high"], ".3f"))]
-    return [*lines, CellLine(f"exactly {baseline}")] if row["is_baseline"] else lines
+    return [*lines, CellLine(f"exactly {baseline}")] if row["equals_baseline"] else lines
 
 
 def _brackets(low: float, high: float, form: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import sha256, written_whole
+from entropy_dynamics.results.files import read_json, sha256, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout
 
 METADATA = "ro-crate-metadata.json"
@@ -44,6 +44,7 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
     names = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
     names = [name for name in names if not any(part[0] == "." for part in name.parts) and name.parts[0] not in WORKING]
     names = [name for name in names if name != PurePath(METADATA) and (policies or not of_policy(name))]
+    names = [name for name in names if (root / name).resolve() != target.resolve()]
     if not any(name.name.endswith(PROVENANCE) for name in names):
         raise UserError(f"{root} holds no results")
     with written_whole(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -55,15 +56,13 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
 
 def archived_hashes(metadata: Path) -> dict[str, str]:
     """The files of an unpacked archive, with their hashes."""
-    graph = json.loads(metadata.read_text(encoding="utf-8"))["@graph"]
+    graph = read_json(metadata)["@graph"]
     return {entity["@id"]: entity["sha256"] for entity in graph if entity["@type"] == "File"}
 
 
 def _metadata(root: Path, names: list[Path]) -> dict[str, Any]:
     files = [_file(root, name) for name in names]
-    records = [
-        json.loads((root / name).read_text(encoding="utf-8")) for name in names if name.name.endswith(PROVENANCE)
-    ]
+    records = [read_json(root / name) for name in names if name.name.endswith(PROVENANCE)]
     commits = sorted({str(record["git"]["commit"]) for record in records})
     software = [
         {

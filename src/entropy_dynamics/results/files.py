@@ -41,8 +41,21 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         _remove(temporary)
 
 
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        UserError: not JSON.
+        OSError: a file that is missing or cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}): delete it and rerun its stage") from error
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file that processes append to, but lines that a crash left unfinished; [] without a file."""
+    """The records of a file that processes append to, except lines that a crash left unfinished; [] without a file."""
     records = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         with suppress(json.JSONDecodeError):

@@ -69,7 +69,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             f"{config.sampling.max_prompt_tokens} tokens",
             ranks,
         )
-    for dataset in config.evaluation.samples:  # a damaged or missing set is found before training, not after it
+    for dataset in config.data.evaluation:  # a damaged or missing set is found before training, not after it
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems

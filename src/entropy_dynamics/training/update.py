@@ -135,8 +135,8 @@ class PolicyUpdate:
             where: for error messages.
 
         Returns:
-            The token weights that were used, the effective advantages (see `effective_advantages`), and the mean
-            gradient norm.
+            The token weights that were used; the effective advantages times the response tokens of the optimizer step
+            (see `effective_advantages`), which is A in strictly on-policy GRPO; and the mean gradient norm.
         """
         weights, coefficients = torch.zeros_like(scores.stats.logp), None
         used, effective, norms = torch.zeros_like(weights), torch.zeros_like(weights), []
@@ -200,18 +200,25 @@ class PolicyUpdate:
     @torch.no_grad()
     def _fill_in(self, step: "_Step", rows: Tensor) -> None:
         """Statistics and token weights of rows without a backward pass."""
-        for place, micro_batch in enumerate(self._micro_batches(step.batch, rows)):
-            self._loss(step, place, micro_batch)
+        for micro_batch in self._micro_batches(step.batch, rows):
+            self._score(step, micro_batch)
         release(self.policy)
+
+    def _score(self, step: "_Step", rows: Tensor) -> TokenStats:
+        """Statistics of `rows` under the current policy, which also decide their weights in a fused update."""
+        now = self._stats(step.batch, rows)
+        if step.scores.scoring is Scoring.DURING_UPDATE:
+            detached = now.map(Tensor.detach)
+            _write(step.scores.stats, rows, detached)
+            step.weights[rows] = self.method.token_weights(
+                detached, step.advantages[rows], step.batch.mask[rows], step.generator
+            )
+        return now
 
     def _loss(self, step: "_Step", place: int, rows: Tensor) -> Float[Tensor, ""]:
         """Loss of `rows`, micro-batch number `place` of this rank, as its part of the loss of the optimizer step."""
         batch, stats, advantages, mask = step.batch, step.scores.stats, step.advantages[rows], step.batch.mask[rows]
-        now = step.scores.graphs[place] if step.scores.graphs else self._stats(batch, rows)
-        if step.scores.scoring is Scoring.DURING_UPDATE:
-            detached = now.map(Tensor.detach)
-            _write(stats, rows, detached)
-            step.weights[rows] = self.method.token_weights(detached, advantages, mask, step.generator)
+        now = step.scores.graphs[place] if step.scores.graphs else self._score(step, rows)
         # Before the first update the policy that sampled is the one being trained, and the ratio is exactly 1; the
         # stored scores would equal it only up to the rounding of another micro-batch.
         logp_old = now.logp.detach() if step.first else stats.logp[rows]
@@ -263,7 +270,7 @@ class _Step:
     coefficients: Tensor | None
     divisors: Tensor
     effective: Tensor
-    """Effective advantages of the batch, filled in by the update, each divided by the tokens of its optimizer step."""
+    """Filled in by the update, see `effective_advantages`."""
     generator: torch.Generator
     first: bool
     """The first step on this batch: the policy is still the one that sampled it."""

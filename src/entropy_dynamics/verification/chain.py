@@ -262,7 +262,7 @@ class Chain:
                 self.found.add("modified", file, f"its sha256 is {own[:12]}..., {path.name} has {digest[:12]}...")
 
     def _is_left_out(self, file: Path) -> bool:
-        """Of a policy that the archive was written without."""
+        """Whether the archive was written without this policy file."""
         name = file.relative_to(self.layout.root)
         return self.archived is not None and name.as_posix() not in self.archived and of_policy(name)
 
