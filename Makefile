@@ -35,7 +35,7 @@ test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and
 	.venv-trl/bin/python -m pip install --quiet --no-deps --force-reinstall .  # the wheel, as a user gets it
 	.venv-verl/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
-	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_integration_trinity.py
+	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_verl_losses.py tests/test_integration_trinity.py
 
 # With any Python that has torch: a GPU machine without a network cannot set up .venv.
 gpu-check:  ## the first hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
