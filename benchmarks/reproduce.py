@@ -17,12 +17,19 @@ import pandas as pd
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.results.files import read_json_lines, write_json
-from entropy_dynamics.results.layout import METRICS, Layout
+from entropy_dynamics.results.layout import METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import hardware
 
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
-DRAWN = ("tables", "figures", "claims")
-PHASES = {"sample": "sampling", "grade": "grading", "score": "scoring", "update": "updates", "validate": "validation"}
+DRAWN = ("tables", "figures", "claims", "page")
+PHASES = {
+    "sample": "sampling",
+    "grade": "grading",
+    "score": "scoring",
+    "update": "updates",
+    "validate": "validation",
+    "evaluate": "evaluation",
+}
 STAGES = {  # the purpose of a stage without phases, besides start-up
     "models": "warm starts",
     "pass_rates": "pass rates",
@@ -87,11 +94,19 @@ def read_jobs(file: Path) -> list[Job]:
 
 
 def phases(layout: Layout, job: Job) -> dict[str, float]:
-    """Seconds of each phase of a training run, summed over its steps; empty for any other job."""
+    """Seconds of each phase of a training run, summed over its steps, and of its evaluation; {} for any other job.
+
+    The evaluation lasts from the end of the run's folder to the last record of samples: Snakemake touches its outputs
+    when the job ends, and neither is one. A copy of results has other times.
+    """
     if job.kind != "runs":
         return {}
-    seconds = pd.read_parquet(layout.root.joinpath(*job.path, METRICS)).filter(like="seconds_").sum()
-    return {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
+    run = layout.root.joinpath(*job.path)
+    seconds = pd.read_parquet(run / METRICS).filter(like="seconds_").sum()
+    found = {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
+    evaluation = layout.evaluation(*job.path[1:3], job.path[3].removeprefix("seed"))
+    ends = [file.stat().st_mtime for file in evaluation.glob(f"*.{PROVENANCE}")]
+    return found | {"evaluate": max(ends) - run.stat().st_mtime} if ends else found
 
 
 def account(

@@ -38,10 +38,10 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
                 row |= _entropy(entropies[method], entropies.get(baseline, []) if method != baseline else [])
             for dataset in samples:
                 for metric in experiment.spec.metrics:
-                    name, own = f"{dataset}_{metric}", values[dataset, metric, method]
+                    name, ours = f"{dataset}_{metric}", values[dataset, metric, method]
                     theirs = values.get((dataset, metric, baseline)) if method != baseline else None
-                    difference = Interval() if theirs is None else score_interval([[own], [-theirs]])
-                    row |= _per_cent(name, share_interval(own))
+                    difference = Interval() if theirs is None else score_interval([[ours], [-theirs]])
+                    row |= _per_cent(name, share_interval(ours))
                     row[f"{name}_paper"] = results.paper.score(model, method, dataset, metric)
                     row |= _per_cent(f"{name}_difference", difference) | {f"{name}_difference_p": difference.p}
             for dataset, by_method in samples.items():
