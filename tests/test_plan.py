@@ -237,7 +237,7 @@ def test_a_plan_that_no_single_setting_saves(in_repository, capsys):
 
 def test_a_target_needs_the_models_of_its_own_runs_only():
     """figure8 needs internlm3, which the gpu scale does not have."""
-    assert make_plan("gpu", [], CONFIGS, EXPERIMENTS, target="methods").trained > 100
+    assert make_plan("gpu", [], CONFIGS, EXPERIMENTS, target="methods").trained > 80
 
 
 def test_a_cpu_needs_no_plan(in_repository, capsys):
