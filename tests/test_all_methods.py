@@ -36,6 +36,7 @@ def test_padding_may_hold_anything(name, garbage):
     *values, mask = random_batch(seed=8)
     clean = outputs(name, *(torch.where(mask, x, 0.0) for x in values), mask)
     assert clean[0][mask].any()
+    assert name not in PARAMS or (clean[0][mask] != 1).any() or (clean[-1][mask].any() and len(clean) > 1)
     for got, expected in zip(outputs(name, *(torch.where(mask, x, garbage) for x in values), mask), clean, strict=True):
         assert torch.equal(got, expected)
         assert not got[~mask].any()
@@ -47,6 +48,13 @@ def test_inputs_stay_as_they_were_and_nothing_carries_a_gradient(name):
     batch = [*batch[:3], batch[3].float()]
     given = [x.clone() for x in batch]
     given[0].requires_grad_()
+    given[1].requires_grad_()
     assert not any(output.requires_grad for output in outputs(name, *given))
     for before, after in zip(batch, given, strict=True):
         assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_the_published_clipping_and_rejecting_methods_shrink_the_denominator(name):
+    kept = {"clip_b", "clip_v", "entrocraft", "w_reinforce", "nsr", "psr"}
+    assert load_method(name).denominator == ("kept" if name in kept else "all")

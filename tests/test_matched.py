@@ -90,6 +90,13 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     assert "CISPO (updates_per_batch 1)" in text
 
 
+def test_labels_of_a_table(tmp_path):
+    write_all(tmp_path / SCALE, SEEDS, names=["numerics"])
+    files = {path.suffix: path.read_text() for path in draw("numerics", tmp_path / SCALE, SEEDS)}
+    assert ",output head in bf16," in files[".csv"]
+    assert "| output head in bf16 |" in files[".md"]
+
+
 # ---------------------------------------------------------------- planned
 
 

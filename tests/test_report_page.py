@@ -211,5 +211,5 @@ def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
 
 
 def test_a_page_before_there_are_claims_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"no .*claims\.json; make it with"):
+    with pytest.raises(UserError, match=rf"no .*claims\.json; make it with: snakemake claims --config scale={SCALE}"):
         write_page(tmp_path, SCALE, SEEDS)

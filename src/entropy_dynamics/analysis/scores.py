@@ -20,7 +20,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     the required format and cut off at the token limit, _problems, and _samples of each. With `entropy` of a table also
     the columns of `_entropy`.
     """
-    rows = []
+    rows, labels = [], getattr(experiment.spec, "labels", {})
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {
@@ -33,7 +33,8 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
         baseline = experiment.spec.baseline
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
-            row |= {"method": method, "label": results.method_label(method), "seeds": len(experiment.of(model, method))}
+            label = labels.get(method) or results.method_label(method)
+            row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
             if entropies:
                 row |= _entropy(entropies[method], entropies.get(baseline, []) if method != baseline else [])
             for dataset in samples:

@@ -231,8 +231,10 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 
 
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
-    """The distinct runs to train, and the untrained models to evaluate, in a fixed order: of the extras of a target, or
-    without extras."""
+    """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
+
+    Those of `target`; without one, of the scale's `experiments`, or of all that no target builds.
+    """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:

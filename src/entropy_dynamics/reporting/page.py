@@ -13,6 +13,7 @@ from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import CONFIGS
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_json, read_json_lines, write_text
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
@@ -28,6 +29,8 @@ def write_page(
     """
     source = Results(results, scale, configs, experiments)
     layout = source.layout
+    if not layout.claims("json").is_file():
+        raise UserError(f"no {layout.claims('json')}; make it with: snakemake claims --config scale={scale}")
     claims = list(verdicts_of(layout.claims("json")).values())
     sections = []
     for name in known_experiments(experiments):

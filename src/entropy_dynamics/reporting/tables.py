@@ -32,7 +32,7 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
                 results.model(model).ran_with_size,
                 [
                     {
-                        "label": experiment.spec.labels.get(row["method"]) or row["label"],
+                        "label": row["label"],
                         "cells": ([_entropy(row, baseline)] if experiment.spec.entropy else [])
                         + [_lines(row, rows, experiment.spec.baseline, f"{d}_{m}") for d, m in columns],
                         "failures": [f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}" for d in datasets],
