@@ -62,7 +62,9 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     rows = [_row(entry, stats, advantages, centred) for entry in methods]
     about = f"{len(advantages)} tokens, entropy {stats.entropy.mean():.4g} nats, mean S* {stats.s_star.mean():.4g}"
     if not centred:
-        about += "; E[S] is not in the file: S* stands for S* - E[S], and methods that need E[S] have no numbers"
+        about += "; E[S] is not in the file: S* stands for S* - E[S]"
+    if any("dropped" not in row for row in rows):
+        about += f"; a method without numbers needs {'whole rollouts' if centred else 'E[S] or whole rollouts'}"
     return pd.DataFrame(rows), about
 
 
