@@ -1,7 +1,7 @@
 """One training step of a scale by phase: seconds, tokens per second and peak memory, Clip_B and Clip_V against GRPO.
 
-Once with batches that keep the graphs of a single forward pass, and once with batches that do not (as at the paper's
-scale), where Clip_B and Clip_V need a scoring pass and GRPO does not. The methods take turns step by step, each from
+With batches whose autograd graphs all fit in memory, half of them, or that of the last micro-batch only (as at the
+paper's scale). The other tokens go through the model twice in Clip_B and Clip_V, and once in GRPO. The methods take turns step by step, each from
 its own copy of the base model, so that a drift of the machine's speed affects all alike. Medians over the steps after
 the first.
 """
@@ -18,7 +18,7 @@ from entropy_dynamics.results.layout import Layout
 
 PHASES = ("sample", "grade", "score", "update")
 METHODS = ("grpo", "clip_b", "clip_v")
-CASES = {"single forward": [], "scoring pass": ["training.single_forward_tokens=0"]}  # with these overrides
+CASES = {"all graphs": 10**9, "half of the graphs": 3300, "one graph": 0}  # training.single_forward_tokens
 Rows = dict[str, list[dict[str, float]]]  # metrics of each step, by method
 
 
@@ -29,7 +29,8 @@ def main() -> None:
     layout = Layout.of(options.scale, options.results)
     torch.set_num_threads(load_config(options.scale).threads)
     found = {}
-    for case, overrides in CASES.items():
+    for case, tokens in CASES.items():
+        overrides = [f"training.single_forward_tokens={tokens}"]
         trainers = {name: make_trainer(options.scale, options.model, name, layout, overrides) for name in METHODS}
         rows: Rows = {name: [] for name in METHODS}
         for step in range(options.steps + 1):

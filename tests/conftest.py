@@ -205,7 +205,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
             max_new_tokens=max_new,
             pad_token=tokenizer.pad_token_id,
             seed=seed,
-            estimator=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
+            critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
             validate=validate,
             ranks=ranks,
         )

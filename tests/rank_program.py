@@ -33,7 +33,8 @@ MICRO_BATCHES = {"tokens_per_micro_batch": 70, "single_forward_tokens": 0}
 CASES = {
     "single_forward": {"method": "clip_b", "single_forward_tokens": 10_000},
     "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
-    "during_update": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
+    "fused": {"method": "grpo", **MICRO_BATCHES},
+    "ablation": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
     "forking": {"method": "forking_tokens", **MICRO_BATCHES},
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
     "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2},
@@ -79,7 +80,7 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
         max_new_tokens=16,
         pad_token=tokenizer.pad_token_id,
         seed=0,
-        estimator=critic,
+        critic=critic,
         engine_tolerance=0.05 if config.precision == "bfloat16" else 1e-4,
         ranks=ranks,
     )
@@ -88,13 +89,13 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
 def recorded(trainer: Trainer) -> dict:
     """Record the rollouts, token weights, effective advantages and gradients of every step."""
     seen = {"weights": [], "effective": [], "rollouts": [], "gradients": []}
-    update, step, sample = trainer.updates.update, trainer.optimizer.step, trainer.sampler.sample
+    backward, step, sample = trainer.update.backward, trainer.optimizer.step, trainer.sampler.sample
 
-    def update_and_record(*arguments, **more):
-        weights, effective, norm = update(*arguments, **more)
-        seen["weights"].append(weights.tolist())
-        seen["effective"].append(effective.tolist())
-        return weights, effective, norm
+    def backward_and_record(batch, rows, advantages, scored, decision, **more):
+        gradient = backward(batch, rows, advantages, scored, decision, **more)
+        seen["weights"].append(decision.weights[rows].tolist())
+        seen["effective"].append(gradient.effective.tolist())
+        return gradient
 
     def record_and_step():
         gradients = [whole(parameter.grad).flatten() for parameter in trainer.policy.parameters()]
@@ -106,7 +107,7 @@ def recorded(trainer: Trainer) -> dict:
         seen["rollouts"].append([[one.problem_id, one.sample, *one.token_ids] for one in rollouts])
         return rollouts
 
-    trainer.updates.update, trainer.optimizer.step = update_and_record, record_and_step
+    trainer.update.backward, trainer.optimizer.step = backward_and_record, record_and_step
     trainer.sampler.sample = sample_and_record
     return seen
 

@@ -68,6 +68,11 @@ def rollouts_of(trainer: Trainer, step: int = 0) -> tuple[list[Prompt], list[Rol
     return prompts, rollouts
 
 
+def run(trainer: Trainer, steps: int | None = None) -> list[dict[str, float]]:
+    """The metrics of the first steps (default: all)."""
+    return [trainer.step(step) for step in range(steps or trainer.config.steps)]
+
+
 def batch_of(trainer: Trainer, step: int = 0) -> RolloutBatch:
     return RolloutBatch.collate(*rollouts_of(trainer, step), trainer.pad_token)
 

@@ -264,6 +264,15 @@ def test_mistakes_in_settings(entry, message):
     assert message in message_of(CONFIGS, "laptop", MODEL, "clip_b", [entry])
 
 
+@pytest.mark.parametrize("name", ["qae", "pass_at_k", "w_reinforce", "dr_grpo"])
+def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
+    message = message_of(CONFIGS, "laptop", MODEL, f"{name}@training.advantage=gae")
+    assert message.endswith(
+        f"training.advantage is gae, but the method {name} has advantages of its own, which a critic would replace; "
+        "set training.advantage=group"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

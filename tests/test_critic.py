@@ -82,10 +82,10 @@ def test_a_fresh_critic_gives_the_reward_to_every_token(estimator_and_batch):
     """Values start at 0 and gamma = lambda = 1, so before whitening A = R at every token."""
     estimator, batch = estimator_and_batch
     rewards = torch.linspace(-1, 1, len(batch))
-    advantages = estimator.estimate(batch, rewards)
+    estimate = estimator.estimate(batch, rewards)
     raw = rewards[:, None].expand(batch.mask.shape)
-    assert torch.allclose(advantages, whiten(raw, batch.mask), atol=1e-5)
-    assert torch.allclose(estimator.returns[batch.mask], raw[batch.mask])
+    assert torch.allclose(estimate.advantages, whiten(raw, batch.mask), atol=1e-5)
+    assert torch.allclose(estimate.returns[batch.mask], raw[batch.mask])
 
 
 def test_the_critic_learns_the_rewards_and_leaves_the_policy_alone(estimator_and_batch, model):
@@ -94,8 +94,7 @@ def test_the_critic_learns_the_rewards_and_leaves_the_policy_alone(estimator_and
     rewards = torch.tensor([1.0, -1.0]).repeat(len(batch))[: len(batch)]
     losses = []
     for _ in range(30):
-        estimator.estimate(batch, rewards)
-        losses.append(estimator.learn(batch, 1)["value_loss"])
+        losses.append(estimator.learn(batch, estimator.estimate(batch, rewards), 1)["value_loss"])
     assert losses[0] == pytest.approx(0.5)  # V = 0 against R = +-1
     assert losses[-1] < 0.25 * losses[0]
     assert all(torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
@@ -104,10 +103,10 @@ def test_the_critic_learns_the_rewards_and_leaves_the_policy_alone(estimator_and
 def test_the_critics_loss_does_not_depend_on_the_cut(estimator_and_batch):
     estimator, batch = estimator_and_batch
     rewards = torch.linspace(-1, 1, len(batch))
-    estimator.estimate(batch, rewards)
+    estimate = estimator.estimate(batch, rewards)
     rows = torch.arange(len(batch))
     ones = batch.mask.float()
     whole = loss_weights(ones, ones, batch.groups, denominator="all")
     values = estimator.critic(batch, rows)
-    expected = weighted_sum(value_loss(values, estimator.values, estimator.returns, clip=float("inf")), whole).item()
-    assert estimator.learn(batch, 1)["value_loss"] == pytest.approx(expected, rel=1e-5)
+    expected = weighted_sum(value_loss(values, estimate.values, estimate.returns, clip=float("inf")), whole).item()
+    assert estimator.learn(batch, estimate, 1)["value_loss"] == pytest.approx(expected, rel=1e-5)

@@ -42,21 +42,16 @@ def train(make_trainer, shared_model, name: str, **changes) -> tuple[list[dict],
         **changes,
     )
     masks, losses = [], []
-    optimizer_step, backward = trainer.updates._optimizer_step, trainer.updates._loss
+    backward = trainer.update.backward
 
-    def spy_step(step, *arguments):
-        losses.append(0.0)
-        norm = optimizer_step(step, *arguments)
-        masks.append(step.weights.tolist())
-        masks.append(None if step.coefficients is None else step.coefficients.tolist())
-        return norm
+    def spy(batch, rows, advantages, scored, decision, **named):
+        gradient = backward(batch, rows, advantages, scored, decision, **named)
+        losses.append(gradient.loss.item())
+        masks.append(decision.weights.tolist())
+        masks.append(None if decision.coefficients is None else decision.coefficients.tolist())
+        return gradient
 
-    def spy_loss(*arguments):
-        loss = backward(*arguments)
-        losses[-1] += loss.item()
-        return loss
-
-    trainer.updates._optimizer_step, trainer.updates._loss = spy_step, spy_loss
+    trainer.update.backward = spy
     rows = [trainer.step(step) for step in range(STEPS)]
     return [{key: row[key] for key in row if not key.startswith("seconds_")} for row in rows], masks, losses
 

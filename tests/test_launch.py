@@ -14,7 +14,10 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.cli import _load_torch
 from entropy_dynamics.config import load_config
+from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.launch import launched
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.errors import UserError
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
@@ -254,6 +257,16 @@ def test_a_rank_of_torchrun_joins(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", tmp_path / "rank.py"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "1 True\n"), run.stderr
+
+
+def test_ranks_of_torchrun_that_the_config_does_not_expect_are_refused(monkeypatch):
+    """Each would believe that it is the only process, and write the same files."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hardware = HardwareConfig(device="cpu", ranks=None, nodes=1, runs_per_gpu=1)
+    with pytest.raises(UserError, match=r"torchrun started 2 ranks, but hardware\.ranks is null: set it to 2"):
+        Ranks.join(hardware)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert Ranks.join(hardware).is_main
 
 
 def test_a_rank_is_recognized_by_its_environment(monkeypatch):

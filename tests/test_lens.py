@@ -109,25 +109,19 @@ def test_the_gradient_of_the_entropy_is_the_mean_of_minus_l_grad_log_p():
 def test_effective_advantages_give_the_gradient_of_training(make_trainer, model, name, updates):
     """Through the trainer: the gradient of the last update is that of the sum of effective advantage * log p."""
     trainer = make_trainer(copy.deepcopy(model), name, updates_per_batch=updates, learning_rate=1e-2)
-    update, seen = trainer.updates.update, {}
+    backward, seen = trainer.update.backward, []
 
-    def spy(batch, *arguments, **named):
-        weights, found, norm = update(batch, *arguments, **named)
-        seen.update(batch=batch, effective=found)
-        return weights, found, norm
+    def spy(batch, rows, *arguments, **named):
+        policy = copy.deepcopy(trainer.policy) if len(seen) == updates - 1 else None
+        gradient = backward(batch, rows, *arguments, **named)
+        seen.append((batch, rows, policy, gradient.effective))
+        return gradient
 
-    def before_the_last(*arguments):
-        if len(steps) == updates - 1:
-            seen["policy"] = copy.deepcopy(trainer.policy)
-        steps.append(arguments[1])
-        return optimizer_step(*arguments)
-
-    steps, optimizer_step = [], trainer.updates._optimizer_step
-    trainer.updates.update, trainer.updates._optimizer_step = spy, before_the_last
+    trainer.update.backward = spy
     trainer.step(0)
     found = gradients(trainer.policy.model)
-    batch, rows, policy = seen["batch"], steps[-1], seen["policy"]
+    batch, rows, policy, effective = seen[-1]
     logp = policy.stats(batch, rows, 1.0).logp
     policy.zero_grad()
-    (-(seen["effective"][rows] * logp).sum() / batch.mask[rows].sum()).backward()
+    (-(effective[rows] * logp).sum() / batch.mask[rows].sum()).backward()
     assert_close(found, gradients(policy.model), relative=1e-4)

@@ -11,7 +11,7 @@ from conftest import ROOT
 from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import load_method, method_types
+from entropy_dynamics.methods import Method, load_method, method, method_types
 
 S_STAR_METHODS = [f"s_star_{m}_{s}_{g}" for m in ("keep", "mask") for s in ("pos", "neg") for g in ("gt", "lt")]
 CLIPPING_METHODS = ["clip_b", "clip_b_paper", "clip_v", "clip_v_paper"]
@@ -323,22 +323,48 @@ def test_every_method_file_makes_a_method_at_every_scale(name, scale):
 
 
 def test_what_methods_tell_the_trainer():
-    """Which compute weights before every update, and which need no scores of the whole batch."""
-    kinds = method_types()
-    per_update = {"clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s"}
-    assert {name for name, kind in kinds.items() if kind.per_update} == per_update
-    assert not kinds["grpo"].needs_batch
-    assert kinds["clip_b"].needs_batch
+    """Which compute weights before every update, and what their code reads."""
+    methods = {name: load_method(name) for name in method_types()}
+    assert {name for name, method in methods.items() if method.per_update} == {
+        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s")
+    }
+    assert {name for name, method in methods.items() if not method.needs_scores(1)} == {
+        *("grpo", "dr_grpo", "pass_at_k", "qae", "cispo", "gspo", "dppo", "ce_gppo", "entropy_bonus"),
+        "adaptive_entropy",
+    }
+    assert all(method.needs_scores(2) for method in methods.values())
+    assert {name for name, method in methods.items() if method.uses_entropy()} == {"entropy_bonus", "adaptive_entropy"}
+    assert {name for name, method in methods.items() if method.uses_s_expected()} == {"clip_v", "clip_v_paper"}
+    assert {name for name, method in methods.items() if method.acts_without_advantage()} == {
+        *("entropy_bonus", "adaptive_entropy", "kl_cov")
+    }
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in method_types().items() if not kind.needs_batch))
-def test_weights_that_need_no_batch_are_those_of_each_row_alone(name):
-    s_star, s_expected, advantages, mask = random_batch(seed=9)
-    method, stats = load_method(name), stats_of(s_star, s_expected)
-    whole = method.token_weights(stats, advantages, mask)
-    rows = [slice(row, row + 1) for row in range(len(mask))]
-    alone = [method.token_weights(stats.map(lambda x, row=row: x[row]), advantages[row], mask[row]) for row in rows]
-    assert torch.equal(whole, torch.cat(alone))
+def test_what_a_method_inherits_counts_as_its_own():
+    class Quieter(type(load_method("entropy_bonus"))):
+        def token_loss(self, *arguments, **named):
+            return 0.5 * super().token_loss(*arguments, **named)
+
+    assert Quieter().uses_entropy()
+    assert Quieter().acts_without_advantage()
+
+    class Penalty(Method):
+        def token_loss(self, logp, logp_old, advantages, mask, **named):
+            return (logp - logp_old).square()
+
+    assert Penalty().acts_without_advantage()
+
+
+def test_a_copied_file_does_not_replace_a_method():
+    with pytest.raises(
+        UserError, match=r"method 'grpo' is registered twice: in entropy_dynamics\.methods\.grpo and in "
+    ):
+
+        @method("grpo")
+        class Copied(Method):
+            pass
+
+    assert type(load_method("grpo")).__module__ == "entropy_dynamics.methods.grpo"
 
 
 def test_bounds_of_zero_are_allowed():

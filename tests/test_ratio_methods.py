@@ -10,7 +10,7 @@ from batches import loss_weights, random_batch
 from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method, method_types
-from reference import assert_close, graded, gradients, parameters
+from reference import assert_close, graded, gradients, parameters, run
 
 
 def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.Tensor]:
@@ -242,7 +242,7 @@ def test_the_bonus_acts_with_the_coefficient():
 
 def test_the_trainer_feeds_the_state_and_reports_it(make_trainer, model):
     trainer = make_trainer(model, "adaptive_entropy", params={"target": 50.0, "delta": 0.01}, steps=3)
-    assert [row["entropy_coefficient"] for row in trainer.run()] == pytest.approx([0.0, 0.01, 0.02])
+    assert [row["entropy_coefficient"] for row in run(trainer)] == pytest.approx([0.0, 0.01, 0.02])
     assert trainer.method.state_dict() == {"coefficient": pytest.approx(0.03), "active": 1.0}
 
 

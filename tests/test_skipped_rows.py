@@ -18,7 +18,7 @@ CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
 
 
 @pytest.mark.parametrize("name", sorted(method_types()))
-def test_a_loss_without_advantage_has_a_gradient_where_the_method_says_so(name):
+def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name):
     """Against autograd, off-policy."""
     params = {"initial_coefficient": 0.1, "target": 9.0} if name == "adaptive_entropy" else {}
     method = load_method(name, **params)
@@ -36,7 +36,7 @@ def test_a_loss_without_advantage_has_a_gradient_where_the_method_says_so(name):
     )
     loss[mask].sum().backward()
     acts = any(one.grad is not None and bool(one.grad.any()) for one in (logp, entropy))
-    assert acts == method.acts_without_advantage
+    assert acts == method.acts_without_advantage()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def run(make_trainer, shared_model, monkeypatch):
         )
         with monkeypatch.context() as patched:
             if not skipping:
-                patched.setattr(PolicyUpdate, "_by_gradient", lambda self, step, rows: (rows, rows[:0]))
+                patched.setattr(PolicyUpdate, "_by_gradient", lambda self, batch, rows, *_: (rows, rows[:0]))
             metrics = trainer.step(0)
         return metrics, gradients(model), sum(rows)
 

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import load_method
+from entropy_dynamics.methods import Method, load_method
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.scoring import Scoring
 from entropy_dynamics.training.trainer import Trainer
 from reference import (
     SINGLE_FORWARD,
     assert_close,
     batch_of,
     even_sum,
+    graded,
     gradients,
     parameters,
     rollouts_of,
@@ -127,10 +127,7 @@ def test_micro_batches_change_neither_masks_nor_gradients(
 
         object.__setattr__(trainer.method, "token_weights", spy)
         metrics = trainer.step(0)
-        if trainer.method.needs_batch or single_forward_tokens:
-            assert len(seen) == 1  # decided once, for the whole batch
-        else:
-            assert len(seen) == count  # nothing of a token depends on the others: no pass to score the batch first
+        assert len(seen) <= 1  # decided once, for the whole batch, or not at all
         weights = sorted(tuple(row[row.nonzero()].flatten().tolist()) for part in seen for row in part)
         outcomes.append((weights, gradients(model), metrics))
     weights, gradient, metrics = outcomes[0]
@@ -142,46 +139,89 @@ def test_micro_batches_change_neither_masks_nor_gradients(
         assert other_metrics["entropy"] == pytest.approx(metrics["entropy"], rel=1e-6)
 
 
+@pytest.mark.parametrize("method", ["grpo", "dr_grpo", "entropy_bonus", "s_star_mask_neg_lt", "clip_b"])
+@pytest.mark.parametrize("kept", [0, 400, SINGLE_FORWARD], ids=["one graph", "some graphs", "all graphs"])
+def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_trainer, method, kept):
+    """Against one micro-batch, all of whose graph is kept."""
+    params, found = {"mu": 0.7} if method == "clip_b" else {}, []
+    for settings in (
+        {"single_forward_tokens": SINGLE_FORWARD, "tokens_per_micro_batch": 10_000},
+        {"single_forward_tokens": kept, "tokens_per_micro_batch": 60},
+    ):
+        model = copy.deepcopy(shared_model)
+        row = make_trainer(model, method, params=params, **settings).step(0)
+        found.append((gradients(model), {key: row[key] for key in row if not key.startswith("seconds_")}))
+    assert_close(found[1][0], found[0][0])
+    assert found[1][1] == pytest.approx(found[0][1], rel=1e-5, abs=1e-7, nan_ok=True)
+
+
 @pytest.mark.parametrize(
-    ("method", "params", "other"),
+    ("method", "tokens", "changes", "expected"),
     [
-        ("grpo", {}, Scoring.DURING_UPDATE),
-        ("s_star_mask_neg_lt", {}, Scoring.DURING_UPDATE),
-        ("s_star_mask_neg_lt", {"denominator": "kept"}, Scoring.SCORING_PASS),
-        ("clip_b", {"mu": 0.7}, Scoring.SCORING_PASS),
+        ("grpo", 0, {}, 0),  # fused: nothing of a token depends on the others
+        ("dr_grpo", 0, {}, 0),
+        ("entropy_bonus", 0, {}, 0),
+        ("s_star_keep_pos_gt", 0, {}, 1),  # the last micro-batch keeps its graph at no cost
+        ("kl_cov", 0, {}, 1),
+        ("unlikeliness", 0, {}, 1),
+        ("clip_b", 0, {}, 1),
+        ("clip_b", 150, {}, None),  # some
+        ("clip_b", SINGLE_FORWARD, {}, ...),  # all
+        ("grpo", SINGLE_FORWARD, {}, ...),
+        ("clip_b", SINGLE_FORWARD, {"updates_per_batch": 2}, 0),
     ],
 )
-def test_all_ways_of_scoring_give_the_same_gradient(shared_model, make_trainer, method, params, other):
-    found = []
-    for tokens, scoring in ((0, other), (SINGLE_FORWARD, Scoring.SINGLE_FORWARD)):
-        model = copy.deepcopy(shared_model)
-        trainer = make_trainer(model, method, params=params, single_forward_tokens=tokens)
-        assert trainer.updates.score(batch_of(trainer)).scoring is scoring
-        trainer.step(0)
-        found.append(gradients(model))
-    assert_close(found[0], found[1])
-
-
-def test_graphs_are_kept_up_to_the_limit_only(shared_model, make_trainer):
-    batch = batch_of(make_trainer(shared_model))
-    size = int(batch.lengths.sum())
-
-    def scoring(tokens: int, **changes) -> Scoring:
-        return make_trainer(shared_model, single_forward_tokens=tokens, **changes).updates.score(batch).scoring
-
-    assert scoring(size) is Scoring.SINGLE_FORWARD
-    assert scoring(size - 1) is Scoring.DURING_UPDATE
-    assert scoring(size, updates_per_batch=2) is Scoring.SCORING_PASS
-
-
-@pytest.mark.parametrize(("method", "passes"), [("grpo", 1), ("s_star_keep_pos_gt", 1), ("clip_b", 2), ("kl_cov", 2)])
-def test_only_methods_that_need_the_batch_pay_for_a_scoring_pass(shared_model, make_trainer, method, passes):
+def test_each_token_is_forwarded_once_but_where_its_graph_does_not_fit(
+    shared_model, make_trainer, method, tokens, changes, expected
+):
     model = copy.deepcopy(shared_model)
-    trainer = make_trainer(model, method, tokens_per_micro_batch=60, single_forward_tokens=0, entropy_change_every=0)
-    micro_batches, calls = len(batch_of(trainer).micro_batches(60)), []
+    settings = {"tokens_per_micro_batch": 60, "single_forward_tokens": tokens, "entropy_change_every": 0}
+    trainer = make_trainer(model, method, grade=lambda rollout: graded(rollout.sample % 2 == 0), **settings, **changes)
+    batch, calls, kept = batch_of(trainer), [], []
+    scoring, score = len(batch.micro_batches(60)), trainer.update.score
+    updating = sum(len(batch.micro_batches(60, rows)) for rows in batch.mini_batches(trainer.config.updates_per_batch))
+    trainer.update.score = lambda batch: kept.append(score(batch)) or kept[-1]
     trainer.policy.register_forward_hook(lambda *_: calls.append(1))
     trainer.step(0)
-    assert len(calls) == passes * micro_batches
+    graphs = len(kept[0].graphs) if kept else 0
+    if expected is None:
+        assert 1 < graphs < scoring
+    else:
+        assert graphs == (scoring if expected is ... else expected)
+    assert len(calls) == (scoring if kept else 0) + updating - graphs
+
+
+def test_a_rule_of_ones_own_needs_no_flag(shared_model, make_trainer, monkeypatch):
+    """Shaped rewards, coefficients and divisors reach the loss, whether or not the graphs of a batch fit."""
+
+    class Own(Method):
+        def shape_rewards(self, rewards, groups, mean_logp):
+            return rewards * (1 - mean_logp)
+
+        def loss_coefficients(self, stats, advantages, mask):
+            return stats.entropy
+
+        def token_loss(self, logp, logp_old, advantages, mask, *, coefficients=None, **_):
+            return -coefficients * advantages * logp
+
+        def divisors(self, weights, mask, groups):
+            return 2 * weights.sum(-1, keepdim=True)
+
+    prompts, rollouts = rollouts_of(make_trainer(shared_model))
+    reference = copy.deepcopy(shared_model)
+    stats = list(slow_stats(reference, prompts, rollouts))
+    rewards = [float(even_sum(rollout).correct) for rollout in rollouts]
+    shaped = torch.tensor([r * (1 - one["logp"].mean().item()) for r, one in zip(rewards, stats, strict=True)])
+    grouped = shaped.view(-1, 6)
+    advantages = ((grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-6)).flatten()
+    for one, advantage in zip(stats, advantages.tolist(), strict=True):
+        (-(one["entropy"].detach() * advantage * one["logp"]).sum() / (2 * len(one["logp"]))).backward()
+    for kept in (0, SINGLE_FORWARD):
+        model = copy.deepcopy(shared_model)
+        trainer = make_trainer(model, single_forward_tokens=kept, tokens_per_micro_batch=60)
+        trainer.method = trainer.update.method = Own()
+        trainer.step(0)
+        assert_close(gradients(model), gradients(reference), relative=1e-4)
 
 
 @pytest.mark.parametrize("scope", ["global_token", "per_group", "per_sequence"])

@@ -10,14 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from entropy_dynamics.core.groups import constant_groups
 from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.training.engine_check import engine_agreement
 from entropy_dynamics.training.failures import save_failure
-from entropy_dynamics.training.metrics import engine_agreement, zero_variance_groups
-from reference import even_sum, graded, parameters, rollouts_of, slow_advantages, slow_stats
+from entropy_dynamics.training.optimizer import steps_taken
+from reference import even_sum, graded, parameters, rollouts_of, run, slow_advantages, slow_stats
 
 COLUMNS = {
     *("step", "entropy", "reward_mean", "accuracy", "response_length", "truncated", "tokens", "grad_norm"),
@@ -31,14 +32,14 @@ COLUMNS = {
 
 
 def test_the_columns_of_the_metrics(model, make_trainer):
-    rows = list(
+    rows = run(
         make_trainer(
             model,
             steps=3,
             validation_every=2,
             entropy_change_every=3,
             validate=lambda: {"validation_accuracy": 0.25, "validation_pass": 0.5},
-        ).run()
+        )
     )
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(set(row) >= COLUMNS for row in rows)
@@ -114,10 +115,10 @@ def test_entropy_metrics_see_response_tokens_only():
     assert expected["neg_cov"] == pytest.approx(expected["neg_cov_positive"] + expected["neg_cov_negative"])
 
 
-def test_hand_worked_zero_variance_groups():
+def test_hand_worked_constant_groups():
     rewards = torch.tensor([-0.1, -0.1, 1.0, 0.0, 1.0, 1.0])
-    assert zero_variance_groups(rewards, torch.tensor([0, 0, 1, 1, 2, 2])) == pytest.approx(2 / 3)
-    assert zero_variance_groups(rewards, torch.tensor([0, 1, 0, 1, 1, 0])) == 0.0
+    assert constant_groups(rewards, torch.tensor([0, 0, 1, 1, 2, 2])).tolist() == [True, False, True]
+    assert constant_groups(rewards, torch.tensor([7, 3, 7, 3, 3, 7])).tolist() == [False, False]
 
 
 # ---------------------------------------------------------------- runs
@@ -140,7 +141,7 @@ def test_two_runs_with_one_seed_are_the_same(shared_model, make_trainer, updates
     runs = []
     for seed in (3, 3, 4):
         trainer = make_trainer(copy.deepcopy(shared_model), seed=seed, steps=3, updates_per_batch=updates)
-        rows = list(trainer.run())
+        rows = run(trainer)
         runs.append([{key: value for key, value in row.items() if not key.startswith("seconds_")} for row in rows])
     assert repr(runs[0]) == repr(runs[1])  # repr: nan is not equal to itself
     assert runs[0][0]["entropy"] != runs[2][0]["entropy"]
@@ -149,15 +150,13 @@ def test_two_runs_with_one_seed_are_the_same(shared_model, make_trainer, updates
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_ends_training_and_leaves_the_model(model, make_trainer, broken):
     trainer = make_trainer(model, steps=9, learning_rate=1e-3)
-    steps = trainer.run()
     start = parameters(model)
-    next(steps)
-    next(steps)
+    run(trainer, steps=2)
     before = parameters(model)
     assert not torch.equal(before, start)
     trainer.reward = lambda grade: broken if grade.correct else 0.0
     with pytest.raises(UserError, match=r"^step 2: the loss is nan"):
-        next(steps)
+        trainer.step(2)
     assert torch.equal(parameters(model), before)
 
 
@@ -187,16 +186,18 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_engine(model, make_tr
 @pytest.mark.parametrize("updates", [1, 2])
 def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, updates):
     trainer = make_trainer(model, steps=9, learning_rate=1e-3, updates_per_batch=updates)
-    next(trainer.run())
+    trainer.step(0)
+    taken = steps_taken(trainer.optimizer)
+    assert taken == updates
 
     def hook(gradient):  # in the last update of the next step
-        return gradient * (math.inf if updates == 1 or trainer.updates.stepped else 1.0)
+        return gradient * (math.inf if steps_taken(trainer.optimizer) == taken + updates - 1 else 1.0)
 
     model.lm_head.weight.register_hook(hook)
     with pytest.raises(NotFiniteError) as caught:
         trainer.step(1)
-    assert trainer.updates.stepped == (updates == 2)
-    save_failure(tmp_path / "failure", trainer, tokenizer, Ranks(), 1, str(caught.value))
+    assert steps_taken(trainer.optimizer) == taken + updates - 1
+    save_failure(tmp_path / "failure", trainer, tokenizer, str(caught.value))
     kept, _ = load_policy(tmp_path / "failure" / "policy")
     assert all(torch.equal(one, other) for one, other in zip(kept.parameters(), model.parameters(), strict=True))
     batch = load_file(tmp_path / "failure" / "batch.safetensors")
@@ -224,7 +225,7 @@ def test_it_learns_a_trivial_reward(model, make_trainer, method):
         entropy_change_every=0,
         max_new=3,
     )
-    accuracy = [row["accuracy"] for row in trainer.run()]
+    accuracy = [row["accuracy"] for row in run(trainer)]
     assert np.mean(accuracy[:2]) < 0.75
     assert np.mean(accuracy[-3:]) > 0.95
 
@@ -240,7 +241,7 @@ def test_a_reward_for_short_responses_shortens_them(model, make_trainer):
         max_grad_norm=1.0,
         updates_per_batch=2,
     )
-    rows = list(trainer.run())
+    rows = run(trainer)
     assert rows[-1]["response_length"] < 0.5 * rows[0]["response_length"]
     assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.3
 

@@ -265,7 +265,8 @@ class TrainingConfig(Section):
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
     """Reduce gradients over ranks after every micro-batch, instead of holding whole fp32 gradients until the last."""
     single_forward_tokens: NonNegativeInt
-    """Batches of at most this many tokens keep the graphs of their scoring pass for the update; 0: none does."""
+    """Tokens of a batch whose autograd graphs the scoring pass keeps for the update; the last micro-batch's in any case.
+    With ranks: all of a batch of one micro-batch per rank, or none."""
     entropy_change_every: NonNegativeInt
     """Steps between measurements of the entropy change; 0: never."""
     validation_every: NonNegativeInt
@@ -471,6 +472,15 @@ class RunConfig(StageConfig):
     """The config of a training run or an evaluation: a model and a method."""
 
     method: Annotated[MethodConfig, OneOf("name", method_sections)]
+
+    @model_validator(mode="after")
+    def _advantages_are_of_one_kind(self) -> Self:
+        if self.training.advantage == "gae" and self.method.params.overrides("advantages"):
+            raise ValueError(
+                f"training.advantage is gae, but the method {self.method.name} has advantages of its own, which a "
+                "critic would replace; set training.advantage=group"
+            )
+        return self
 
 
 def keys_of_the_machine(kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:

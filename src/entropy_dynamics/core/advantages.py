@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, Mask, PerToken
 
 STD_EPS = 1e-6  # verl and Trinity-RFT; TRL takes 1e-4
@@ -30,20 +31,13 @@ def group_advantages(
     """
     if rewards.ndim != 1 or rewards.shape != groups.shape:
         raise ValueError(f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must both be [batch]")
-    _, group_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
-    r = rewards.double()
-
-    def per_group(values: Tensor, reduce: str) -> Tensor:
-        start = values.new_zeros(len(sizes))
-        return start.scatter_reduce(0, group_of, values, reduce, include_self=False)
-
-    centered = r - per_group(r, "mean")[group_of]
-    std = (per_group(centered.square(), "sum") / (sizes - 1).clamp_min(1)).sqrt()
-    advantages = centered / (std[group_of] + STD_EPS) if scale else centered
-
-    constant = per_group(r, "amax") == per_group(r, "amin")
-    advantages = advantages.masked_fill(constant[group_of], 0.0)
-    advantages = torch.where(sizes[group_of] == 1, r / (1.0 + STD_EPS), advantages)
+    grouping, r = Grouping.by(groups), rewards.double()
+    of, sizes = grouping.of, grouping.sizes
+    centered = r - grouping.reduce(r, "mean")[of]
+    std = (grouping.reduce(centered.square(), "sum") / (sizes - 1).clamp_min(1)).sqrt()
+    advantages = centered / (std[of] + STD_EPS) if scale else centered
+    advantages = advantages.masked_fill(grouping.constant(r)[of], 0.0)
+    advantages = torch.where(sizes[of] == 1, r / (1.0 + STD_EPS), advantages)
     return advantages.to(torch.promote_types(rewards.dtype, torch.float32))
 
 

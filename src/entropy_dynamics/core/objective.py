@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, Mask, PerToken
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every dtype that training uses but fp16
@@ -43,9 +44,8 @@ def token_divisors(
         case "global_token":
             divisors = per_row.sum().clamp_min(1).expand(len(per_row))
         case "per_group":
-            names, group_of = torch.unique(groups, return_inverse=True)
-            per_group = per_row.new_zeros(len(names)).index_add(0, group_of, per_row)
-            divisors = len(names) * per_group.clamp_min(1)[group_of]
+            grouping = Grouping.by(groups)
+            divisors = len(grouping.sizes) * grouping.reduce(per_row, "sum").clamp_min(1)[grouping.of]
         case "per_sequence":
             divisors = len(per_row) * per_row.clamp_min(1)
         case _:

@@ -95,8 +95,8 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -
 
     name, params = split_method(entry)
     method = load_method(name, **_values(params))
-    of_groups = method.own("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
-    if of_groups or (method.uses_s_expected and not centred):
+    of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
+    if of_groups or (method.uses_s_expected() and not centred):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
     weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))

@@ -7,6 +7,7 @@ and metrics are those of the whole batch on every rank, and methods need not kno
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -51,6 +52,8 @@ class Ranks:
         """
         device = device_of(hardware)
         if hardware.ranks is None:
+            if (started := int(os.environ.get("WORLD_SIZE", 1))) > 1:
+                raise UserError(f"torchrun started {started} ranks, but hardware.ranks is null: set it to {started}")
             return cls(device=device)
         if "WORLD_SIZE" not in os.environ:
             raise UserError(f"hardware.ranks is {hardware.ranks}, but this process is not a rank: start it by torchrun")
@@ -130,6 +133,11 @@ class Ranks:
     def on_main(self, function: Callable[[], Any]) -> Any:
         """What `function` returns on rank 0, as JSON: on other nodes a shared folder may look different for a while."""
         return self.map(lambda _: function(), [None])[0]
+
+    def note(self, text: str) -> None:
+        """Print a line on standard error, once for all ranks."""
+        if self.is_main:
+            print(f"note: {text}", file=sys.stderr)
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -32,7 +32,7 @@ def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Meth
     if taken := [key for key in THE_TRAINERS if key in params]:
         raise UserError(f"{taken[0]} belongs to the loss, which is {trainer}'s: set it there")
     method = load_method(name, **params)
-    if changed := method.own(*OWN_STEPS):
+    if changed := method.overrides(*OWN_STEPS):
         raise UserError(f"{name} is more than token weights (it has its own {changed[0]}), so {trainer} cannot run it")
     return method
 

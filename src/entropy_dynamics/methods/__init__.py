@@ -9,6 +9,7 @@ Importing this module does not import torch, since configs name methods; importi
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
@@ -45,22 +46,57 @@ class Method(Section):
     """Bounds the loss of a token with A < 0 at -A * dual_clip."""
 
     per_update: ClassVar[bool] = False
-    """With several updates per batch, compute weights before each, on its own tokens under the current policy."""
-    needs_batch: ClassVar[bool] = True
-    """False: a token's weight depends on its own statistics and advantage only, so `token_weights` may get a single
-    micro-batch. Rewards are not reshaped then, and `loss_coefficients` is not called."""
-    uses_s_expected: ClassVar[bool] = False
-    """True: weights depend on E[S], which takes the logits; other trainers keep log p and entropy only."""
-    entropy_in_loss: ClassVar[bool] = False
-    """True: `token_loss` gets the entropy with its gradient."""
-    acts_without_advantage: ClassVar[bool] = False
-    """True: the loss of a token has a gradient at A = 0 too, such as that of a penalty. Else rows in which no token has
-    both a weight and an advantage are left out of the backward pass."""
+    """With several updates per batch, compute weights and coefficients before each, on its own tokens under the current
+    policy; else once, for the whole batch under the policy that sampled it."""
 
     @classmethod
-    def own(cls, *names: str) -> list[str]:
-        """Those of these methods of the class that it does not inherit from GRPO."""
+    def overrides(cls, *names: str) -> list[str]:
+        """Which of `names` the class overrides: its difference from GRPO."""
         return [name for name in names if getattr(cls, name) is not getattr(Method, name)]
+
+    @classmethod
+    def needs_scores(cls, updates_per_batch: int) -> bool:
+        """Whether a batch has to be scored before its update: for what the class decides, or for later updates."""
+        return updates_per_batch > 1 or bool(cls.overrides("shape_rewards", "token_weights", "loss_coefficients"))
+
+    @classmethod
+    def uses_entropy(cls) -> bool:
+        """Whether the class has a `token_loss` that names the argument `entropy`, and so needs its gradient."""
+        losses = [vars(kind)["token_loss"] for kind in cls.__mro__ if kind is not Method and "token_loss" in vars(kind)]
+        return any("entropy" in inspect.signature(loss).parameters for loss in losses)
+
+    def acts_without_advantage(self) -> bool:
+        """Whether the loss of a token has a gradient at A = 0, such as that of a penalty, by autograd.
+
+        Else rows in which no token has both a weight and an advantage are left out of the backward pass.
+        """
+        import torch
+
+        if not self.overrides("token_loss"):
+            return False
+        if self.uses_entropy() or self.overrides("loss_coefficients"):
+            return True
+        with torch.enable_grad():
+            logp, ones = torch.full((1, 2), -1.0, requires_grad=True), torch.ones(1, 2)
+            self.token_loss(logp, logp.detach() - 0.1, 0 * ones, ones).sum().backward()
+        return bool(logp.grad is not None and logp.grad.any())
+
+    def uses_s_expected(self) -> bool:
+        """Whether token weights read E[S], which takes the logits: other trainers keep log p and entropy only."""
+        import torch
+
+        from entropy_dynamics.core.token_stats import TokenStats
+
+        read: set[str] = set()
+
+        class Recorded(TokenStats):
+            def __getattribute__(self, name: str) -> Any:
+                read.add(name)
+                return super().__getattribute__(name)
+
+        advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
+        self.token_weights(Recorded(-mask, mask, 0 * mask, 0 * mask), advantages, mask, torch.Generator())
+        return "s_expected" in read
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """Rewards as they enter the advantages.
@@ -87,7 +123,7 @@ class Method(Section):
         mask never depends on how the batch was cut.
 
         Args:
-            stats: of the whole batch (see `needs_batch`), each [batch, token], under the policy to be updated.
+            stats: of the whole batch, each [batch, token], under the policy to be updated.
             advantages: of every token.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
@@ -120,7 +156,7 @@ class Method(Section):
             logp_old: the same under the policy that sampled them, detached. Strictly on-policy the two are equal.
             advantages: of every token.
             mask: non-zero on response tokens; what the result holds elsewhere is never used.
-            entropy: of the policy being trained, with its gradient, if `entropy_in_loss`.
+            entropy: of the policy being trained, nats, with its gradient; for a loss that names this argument.
             coefficients: what `loss_coefficients` returned for these rows.
         """
         from entropy_dynamics.core.objective import clipped_loss
@@ -161,9 +197,16 @@ class Method(Section):
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator: register a method under `name`."""
+    """Class decorator: register a method under `name`.
+
+    Raises:
+        UserError: another module has registered a method under this name.
+    """
 
     def register(kind: M) -> M:
+        other = _METHODS.get(name, kind)
+        if other.__module__ != kind.__module__:
+            raise UserError(f"method {name!r} is registered twice: in {other.__module__} and in {kind.__module__}")
         _METHODS[name] = kind
         return kind
 

@@ -7,7 +7,7 @@ H_batch is the mean entropy of the step before; TRL's `entropy_coef` controller 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr, model_validator
 
@@ -26,9 +26,6 @@ class AdaptiveEntropy(Method):
     """Change of the coefficient per step."""
     initial_coefficient: NonNegativeFloat = 0.0
     max_coefficient: Annotated[float, Field(gt=0)] = 1.0
-    needs_batch: ClassVar[bool] = False
-    entropy_in_loss: ClassVar[bool] = True
-    acts_without_advantage: ClassVar[bool] = True
 
     _coefficient: float = PrivateAttr(0.0)
     _active: bool = PrivateAttr(False)

@@ -5,7 +5,7 @@
 A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -21,7 +21,6 @@ class AdvantageReweighting(Method):
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.2
     """The weight of a token of probability 0 is 1 - alpha; 0 is GRPO."""
-    needs_batch: ClassVar[bool] = False
 
     def token_weights(
         self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None

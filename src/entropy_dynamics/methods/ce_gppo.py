@@ -9,7 +9,7 @@ the entropy or lowers it with the sign of S*; beta_low and beta_high balance the
 policy gradient.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -26,7 +26,6 @@ class CEGPPO(Method):
     beta_low: NonNegativeFloat = 0.75
     beta_high: NonNegativeFloat = 1.0
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 10.0
-    needs_batch: ClassVar[bool] = False
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         ratio = importance_ratio(logp, logp_old, mask)

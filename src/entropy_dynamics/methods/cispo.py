@@ -6,7 +6,7 @@ Where PPO's objective gives no gradient to a token whose ratio left the clipping
 importance weight. Strictly on-policy r = 1, and it is the plain policy gradient.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -23,7 +23,6 @@ class CISPO(Method):
     clip_low: Annotated[float, Field(gt=0, le=1)] = 1.0
     """1: no lower bound, as in the paper's experiments."""
     clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.28
-    needs_batch: ClassVar[bool] = False
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         ratio = importance_ratio(logp, logp_old, mask).detach()

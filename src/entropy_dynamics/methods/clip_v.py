@@ -6,7 +6,7 @@ the released code do not, and neither does this.
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
@@ -41,7 +41,6 @@ class ClipV(Method):
     """The released code also drops outliers with A = 0, outside the cap: without a gradient, this only shrinks the
     denominator."""
     denominator: Literal["kept", "all"] = "kept"
-    uses_s_expected: ClassVar[bool] = True
 
     def token_weights(
         self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None

@@ -8,7 +8,7 @@ ratio stops an unlikely token after a small move, and a likely one late. Strictl
 gradient.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -26,7 +26,6 @@ class DPPO(Method):
     clip_high: Annotated[float, Field(gt=0, le=1)] = 0.15
     """Bounds of the change of a token's probability."""
     truncation: Annotated[float, Field(ge=1, allow_inf_nan=True)] = 10.0
-    needs_batch: ClassVar[bool] = False
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         moved = logp.detach().exp() - logp_old.exp()

@@ -3,8 +3,6 @@
 A = R - mean of the group,   loss = sum of the token losses / (rollouts * max_tokens)
 """
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from pydantic import PositiveInt
@@ -21,7 +19,6 @@ class DrGRPO(Method):
 
     max_tokens: PositiveInt = 7168
     """The longest possible response."""
-    needs_batch: ClassVar[bool] = False
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return group_advantages(rewards, groups, scale=False)

@@ -1,6 +1,6 @@
 """Entropy bonus: the classic regulariser, -c H in the loss of every response token (Williams and Peng 1991)."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -14,9 +14,6 @@ class EntropyBonus(Method):
 
     coefficient: Annotated[float, Field(ge=0)] = 1e-3
     """c, in units of loss per nat. Values in use are 1e-4 to 5e-3; with more, entropy tends to run away."""
-    needs_batch: ClassVar[bool] = False
-    entropy_in_loss: ClassVar[bool] = True
-    acts_without_advantage: ClassVar[bool] = True
 
     def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
         assert entropy is not None

@@ -1,12 +1,8 @@
 """GRPO (paper, Section 2, eq. 1): every response token counts alike."""
 
-from typing import ClassVar
-
 from entropy_dynamics.methods import Method, method
 
 
 @method("grpo")
 class GRPO(Method):
     """The baseline of every comparison; `Method` already is it."""
-
-    needs_batch: ClassVar[bool] = False

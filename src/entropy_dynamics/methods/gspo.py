@@ -8,7 +8,7 @@ gradients where A is the same for all tokens of a response, and defined where it
 sequences is `loss_scope: per_sequence`. Strictly on-policy s = 1, and it is a policy gradient averaged per sequence.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -25,7 +25,6 @@ class GSPO(Method):
     clip_low: Annotated[float, Field(gt=0, le=1)] = 3e-4
     clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 4e-4
     loss_scope: Literal["global_token", "per_group", "per_sequence"] = "per_sequence"
-    needs_batch: ClassVar[bool] = False
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         response = mask.bool()

@@ -11,7 +11,6 @@ above 0.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -31,7 +30,6 @@ class PassAtK(Method):
 
     k: PositiveInt = 4
     """Below the size of a group; 1: GRPO's advantages of rewards 0 and 1, with another standard deviation."""
-    needs_batch: ClassVar[bool] = False
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return in_each_group(self._of_group, rewards, groups)

@@ -7,7 +7,7 @@ correct, else the wrong ones. The official code interpolates between order stati
 """
 
 import math
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from jaxtyping import Float
 from pydantic import Field
@@ -25,7 +25,6 @@ class QAE(Method):
 
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """K in the paper. The larger, the more groups teach by their wrong answers, and the higher the entropy."""
-    needs_batch: ClassVar[bool] = False
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return in_each_group(self._of_group, rewards, groups)

@@ -31,7 +31,6 @@ class RepoR(Method):
     zeta_min: PositiveFloat = 1e-4
     zeta_max: PositiveFloat = 0.05
     """The controller keeps |zeta| within these bounds; where it would fall below the lower one, zeta changes sign."""
-    needs_batch: ClassVar[bool] = False
     per_update: ClassVar[bool] = True
 
     _zeta: float = PrivateAttr(0.0)

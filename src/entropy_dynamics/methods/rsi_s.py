@@ -22,7 +22,6 @@ class RSIS(Method):
 
     low: Annotated[float, Field(ge=0)] = 0.1
     high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 3.0
-    needs_batch: ClassVar[bool] = False
     per_update: ClassVar[bool] = True
 
     @model_validator(mode="after")

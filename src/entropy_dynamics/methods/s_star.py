@@ -24,7 +24,6 @@ class SStar(Method):
     """pos (A > 0) or neg (A < 0)."""
     side: ClassVar[Literal["gt", "lt"]]
     """gt (S* > 0) or lt (S* < 0)."""
-    needs_batch: ClassVar[bool] = False
 
     def token_weights(
         self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor
 
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.methods import Method, method
 
@@ -32,12 +33,8 @@ class Unlikeliness(Method):
         shaped = torch.where(rewards > 0, rewards * (1 - self.beta * ranks.to(rewards) / sizes), rewards)
         if self.shape_constant_groups:
             return shaped
-        _, group_of = torch.unique(groups, return_inverse=True)
-        low, high = (
-            rewards.new_zeros(len(rewards)).scatter_reduce(0, group_of, rewards, reduce, include_self=False)
-            for reduce in ("amin", "amax")
-        )
-        return torch.where((low == high)[group_of], rewards, shaped)
+        grouping = Grouping.by(groups)
+        return torch.where(grouping.constant(rewards)[grouping.of], rewards, shaped)
 
 
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
@@ -45,10 +42,11 @@ def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " b
 
     Groups may be in any order and have any sizes.
     """
-    _, group_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
+    grouping = Grouping.by(groups)
+    of, sizes = grouping.of, grouping.sizes
     order = values.argsort(stable=True)
-    order = order[group_of[order].argsort(stable=True)]  # by group and, inside a group, by value
+    order = order[of[order].argsort(stable=True)]  # by group and, inside a group, by value
     start = sizes.cumsum(0) - sizes
     ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order), device=order.device) - start[group_of[order]]
-    return ranks, sizes[group_of]
+    ranks[order] = torch.arange(len(order), device=order.device) - start[of[order]]
+    return ranks, sizes[of]

@@ -7,7 +7,7 @@ lambda), NSR learns from wrong answers only, PSR from correct ones only. As in t
 leave the batch, and so the denominator. Correct is a reward above 0.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -24,7 +24,6 @@ class WReinforce(Method):
     positive: NonNegativeFloat = 0.1
     negative: NonNegativeFloat = 1.0
     denominator: Literal["kept", "all"] = "kept"
-    needs_batch: ClassVar[bool] = False
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return torch.where(rewards > 0, self.positive, -self.negative).to(rewards)

@@ -64,11 +64,9 @@ def training_seconds(config: RunConfig) -> float:
 
 
 def _needs_scoring_pass(config: RunConfig) -> bool:
-    from entropy_dynamics.training.scoring import Scoring, choose_scoring
-
-    fits = tokens_per_step(config) <= config.training.single_forward_tokens
-    scoring = choose_scoring(config.method.params, config.training.updates_per_batch, fits_single_forward=fits)
-    return scoring is Scoring.SCORING_PASS
+    updates = config.training.updates_per_batch
+    fits = updates == 1 and tokens_per_step(config) <= config.training.single_forward_tokens
+    return config.method.params.needs_scores(updates) and not fits
 
 
 def response_tokens(config: Config) -> float:

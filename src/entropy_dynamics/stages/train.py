@@ -1,6 +1,5 @@
 """A training run: base model and kept problems in; policy, metrics, provenance and evaluation samples out."""
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pandas as pd
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, identity, read_yaml, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
-from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
+from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import (
     check_model_directory,
     load_model,
@@ -30,8 +29,6 @@ from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.loading import load_critic, load_trained_policy
-from entropy_dynamics.training.progress import Progress
-from entropy_dynamics.training.time_limit import TimeLimit
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import VALIDATION, Trainer
 
@@ -64,10 +61,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     held_out = load_problems(validation_set)[: config.training.validation_problems]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     if len(prompts) < len(problems):
-        _note(
+        ranks.note(
             f"{len(problems) - len(prompts)} of {len(problems)} training problems are left out: their prompts are over "
-            f"{config.sampling.max_prompt_tokens} tokens",
-            ranks,
+            f"{config.sampling.max_prompt_tokens} tokens"
         )
     for dataset in config.data.evaluation:  # a damaged or missing set is found before training, not after it
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
@@ -108,14 +104,15 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             max_new_tokens=config.sampling.max_new_tokens,
             pad_token=pad_token(tokenizer),
             seed=seed,
-            estimator=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
+            critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
             engine_dtype=PRECISIONS[config.engine.dtype],
             engine_tolerance=config.engine.tolerance,
+            warn_above=config.engine.warn_above,
             ranks=ranks,
         )
         if note := method.note(config.training.updates_per_batch):
-            _note(note, ranks)
+            ranks.note(note)
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),
             ranks,
@@ -123,7 +120,12 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             made_by={key: record[key] for key in ("git", "code_sha256", "packages")},
             kept=config.training.checkpoints_kept,
         )
-        rows = _run(config, layout, method_name, seed, trainer, checkpoints, trackers, tokenizer)
+        try:
+            rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log)
+        except NotFiniteError as error:
+            failure = layout.failure(model_name, method_name, seed)
+            save_failure(failure, trainer, tokenizer, str(error))
+            raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
 
         weights = policy.weights(trainer.engine_dtype)
         if ranks.is_main:
@@ -149,62 +151,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
         checkpoints.delete()
     return out
-
-
-def _run(
-    config: RunConfig,
-    layout: Layout,
-    method_name: str,
-    seed: int,
-    trainer: Trainer,
-    checkpoints: Checkpoints,
-    trackers: Trackers,
-    tokenizer: object,
-) -> list[dict[str, float]]:
-    """Train to the end, from the last checkpoint on. Returns the metrics of all steps."""
-    ranks, every, steps = trainer.ranks, config.training.checkpoint_every, config.training.steps
-    rows, method_state = checkpoints.resume(trainer.trained())
-    start = len(rows)
-    if start:
-        trainer.method.load_state_dict(method_state)
-        others = "; other code or packages made some of its steps" if checkpoints.earlier else ""
-        _note(f"resumes from the checkpoint after step {start}{others}", ranks)
-    elif checkpoints.others():
-        _note(f"{checkpoints.root} has checkpoints of another config or other inputs", ranks)
-    name, warned, limit = f"{config.model.name} {method_name} seed {seed}", False, TimeLimit(ranks)
-    with Progress(name, steps, done=start, shown=ranks.is_main) as progress:
-        try:
-            for row in trainer.run(start):
-                rows.append(row)
-                trackers.log(int(row["step"]), row)
-                progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
-                if not warned and (difference := row.get("engine_logp_difference", 0)) > config.engine.warn_above:
-                    warned = True
-                    _note(
-                        f"step {row['step']}: log p of engine and trainer differ by {difference:.3g} nats on average, "
-                        f"more than engine.warn_above ({config.engine.warn_above:g}); the run continues",
-                        ranks,
-                    )
-                finished = len(rows) == steps
-                ends = limit.reached() and not finished
-                if ends or (every and (finished or len(rows) % every == 0)):
-                    checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
-                if ends:
-                    _note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it", ranks)
-                    ranks.barrier()  # the first rank to exit ends the others
-                    raise Unfinished
-        except NotFiniteError as error:
-            if every and not trainer.updates.stepped:
-                checkpoints.save(trainer.trained(), rows, trainer.method.state_dict())
-            failure = layout.failure(config.model.name, method_name, seed)
-            save_failure(failure, trainer, tokenizer, ranks, len(rows), str(error))
-            raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
-    return rows
-
-
-def _note(text: str, ranks: Ranks) -> None:
-    if ranks.is_main:
-        print(f"note: {text}", file=sys.stderr)
 
 
 def _refuse_to_replace(config_file: Path, config: RunConfig) -> None:

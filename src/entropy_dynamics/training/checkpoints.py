@@ -8,7 +8,6 @@ the one before it used. No random state is kept: random numbers belong to the se
 import json
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +25,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
-from entropy_dynamics.training.critic import Trained
+from entropy_dynamics.training.optimizer import Trained
 
 RECORD = "checkpoint.json"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -109,8 +108,7 @@ class Checkpoints:
                 self.earlier = [one for one in record["made_by"] if _differ(one, self.made_by)]
                 return record["rows"], record["method"]
             self.damaged.append(path)
-            if self.ranks.is_main:
-                print(f"note: checkpoint {path} is damaged ({damage}) and is skipped", file=sys.stderr)
+            self.ranks.note(f"checkpoint {path} is damaged ({damage}) and is skipped")
         return [], {}
 
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:

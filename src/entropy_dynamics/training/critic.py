@@ -1,7 +1,8 @@
-"""Advantage estimation: the method's own (GRPO: group-normalised rewards), or a critic with GAE (PPO)."""
+"""PPO's critic: advantages by GAE over its values."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -13,30 +14,8 @@ from entropy_dynamics.core.objective import token_divisors, value_loss, weighted
 from entropy_dynamics.core.shapes import PerRollout, PerToken, Rows
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import release
-from entropy_dynamics.methods import Method
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.update import optimizer_step
-
-Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
-
-
-class MethodAdvantages:
-    """The method's own: one advantage per rollout, the same for each of its tokens."""
-
-    def __init__(self, method: Method):
-        self.method = method
-
-    def estimate(self, batch: RolloutBatch, rewards: PerRollout) -> PerToken:
-        """Advantages of all response tokens from the rewards of whole responses."""
-        return self.method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape)
-
-    def learn(self, batch: RolloutBatch, updates: int) -> dict[str, float]:
-        """Learn from the batch of the last `estimate`, in `updates` optimizer steps. Returns metrics."""
-        return {}
-
-    def trained(self) -> Trained:
-        """Modules and optimizers to checkpoint, by name."""
-        return {}
+from entropy_dynamics.training.optimizer import backward, clip_and_step
 
 
 class Critic(nn.Module):
@@ -60,8 +39,18 @@ class Critic(nn.Module):
         return torch.zeros(mask.shape, device=flat.device).index_put((row, place), flat)
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """GAE of one batch, each [batch, token]."""
+
+    advantages: PerToken
+    """Whitened over the tokens of the batch."""
+    values: PerToken
+    returns: PerToken
+
+
 class CriticGAE:
-    """PPO: GAE over a critic's values, whitened over the tokens of the batch. Methods as in `MethodAdvantages`."""
+    """GAE over a critic's values, and the critic's own updates."""
 
     def __init__(self, config: TrainingConfig, critic: Critic, ranks: Ranks | None = None):
         self.training, self.config = config, config.critic
@@ -71,53 +60,47 @@ class CriticGAE:
             self.critic.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
         )
 
-    def estimate(self, batch: RolloutBatch, rewards: PerRollout) -> PerToken:
+    @torch.no_grad()
+    def estimate(self, batch: RolloutBatch, rewards: PerRollout) -> Estimate:
+        """Advantages of all response tokens from the rewards of whole responses."""
         values = torch.zeros(batch.mask.shape, device=rewards.device)
-        with torch.no_grad():
-            for rows in self._micro_batches(batch):
-                values[rows] = self.critic(batch, rows)
+        for rows in self._micro_batches(batch):
+            values[rows] = self.critic(batch, rows)
         release(self.critic)
         self.ranks.sum(values)
         final = torch.zeros_like(values)
         final.scatter_(1, batch.response_lengths[:, None] - 1, rewards[:, None].float())
         advantages, returns = gae(final, values, batch.mask, self.config.gamma, self.config.gae_lambda)
-        self.values, self.returns = values, returns
-        return whiten(advantages, batch.mask)
+        return Estimate(whiten(advantages, batch.mask), values, returns)
 
-    def learn(self, batch: RolloutBatch, updates: int) -> dict[str, float]:
-        losses = [self._update(batch, rows) for rows in batch.mini_batches(updates)]
-        spread = self.returns[batch.mask].var()
-        explained = 1 - (self.returns - self.values)[batch.mask].var() / spread if spread > 0 else math.nan
+    def learn(self, batch: RolloutBatch, estimate: Estimate, updates: int) -> dict[str, float]:
+        """Learn from a batch in `updates` optimizer steps. Returns metrics."""
+        losses = [self._update(batch, estimate, rows) for rows in batch.mini_batches(updates)]
+        values, returns = estimate.values, estimate.returns
+        spread = returns[batch.mask].var()
+        explained = 1 - (returns - values)[batch.mask].var() / spread if spread > 0 else math.nan
         return {"value_loss": sum(losses) / len(losses), "value_explained_variance": float(explained)}
 
-    def _update(self, batch: RolloutBatch, rows: Tensor) -> float:
+    def _update(self, batch: RolloutBatch, estimate: Estimate, rows: Rows) -> float:
         mask = batch.mask.float()
         divisors = torch.ones(len(batch), 1, device=mask.device)
         divisors[rows] = token_divisors(mask[rows], mask[rows], batch.groups[rows], denominator="all")
+        micro_batches = self._micro_batches(batch, rows)
 
-        def loss_of(micro_batch: Tensor) -> Tensor:
-            values, returns = self.values[micro_batch], self.returns[micro_batch]
-            loss = value_loss(self.critic(batch, micro_batch), values, returns, clip=self.config.value_clip)
-            return weighted_sum(loss, mask[micro_batch] / divisors[micro_batch])
+        def loss_of(part: Rows) -> Tensor:
+            values, returns = estimate.values[part], estimate.returns[part]
+            loss = value_loss(self.critic(batch, part), values, returns, clip=self.config.value_clip)
+            return weighted_sum(loss, mask[part] / divisors[part])
 
-        loss, _ = optimizer_step(
+        loss = backward(
             self.critic,
-            self.optimizer,
-            self._micro_batches(batch, rows),
-            loss_of,
-            ranks=self.ranks,
-            max_grad_norm=self.config.max_grad_norm,
+            map(loss_of, micro_batches),
+            len(micro_batches),
+            self.ranks,
             reduce_every_micro_batch=self.training.reduce_every_micro_batch,
-            where="the critic",
-            knob="training.critic.learning_rate",
         )
-        return loss
+        clip_and_step(self.critic, self.optimizer, loss, self.config, "the critic")
+        return loss.item()
 
-    def trained(self) -> Trained:
-        return {"critic": (self.critic, self.optimizer)}
-
-    def _micro_batches(self, batch: RolloutBatch, rows: Tensor | None = None) -> Sequence[Tensor]:
+    def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         return self.ranks.share(batch.micro_batches(self.training.tokens_per_micro_batch, rows, self.ranks.size))
-
-
-AdvantageEstimator = MethodAdvantages | CriticGAE

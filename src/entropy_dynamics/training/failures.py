@@ -5,28 +5,25 @@ from pathlib import Path
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json, written_whole
 from entropy_dynamics.training.trainer import Trainer
 
 
-def save_failure(
-    directory: Path, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, ranks: Ranks, steps_done: int, message: str
-) -> None:
+def save_failure(directory: Path, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, message: str) -> None:
     """Write `policy` (a directory that `load_policy` reads), `batch.safetensors` and `failure.json`, all or none.
 
     The batch has the fields of RolloutBatch, and `rewards`. A collective: all ranks have to call it.
     """
     weights = trainer.policy.weights()
-    if not ranks.is_main:
+    if not trainer.ranks.is_main:
         for _ in weights:  # gathering a weight takes all ranks
             pass
         return
-    batch, rewards = trainer.in_progress
+    step, batch, rewards = trainer.in_progress
     tensors = {name: getattr(batch, name) for name in batch.__dataclass_fields__} | {"rewards": rewards}
     with written_whole(directory) as temporary:
         save_policy(trainer.policy.model, tokenizer, temporary / "policy", weights)
         kept = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
         save_file(kept, temporary / "batch.safetensors")
-        write_json(temporary / "failure.json", {"message": message, "steps_done": steps_done})
+        write_json(temporary / "failure.json", {"message": message, "steps_done": step})

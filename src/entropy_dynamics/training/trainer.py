@@ -15,27 +15,34 @@ from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
+from entropy_dynamics.core.groups import constant_groups
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.critic import AdvantageEstimator, MethodAdvantages, Trained
-from entropy_dynamics.training.metrics import engine_agreement, zero_variance_groups
+from entropy_dynamics.training.checkpoints import Checkpoints
+from entropy_dynamics.training.critic import CriticGAE
+from entropy_dynamics.training.engine_check import engine_agreement
+from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.rewards import REWARDS
-from entropy_dynamics.training.update import PolicyUpdate, Scores
+from entropy_dynamics.training.time_limit import TimeLimit
+from entropy_dynamics.training.update import PolicyUpdate
 
+Row = dict[str, float]
+"""The metrics of a step, by column of metrics.parquet."""
 VALIDATION = ("validation_accuracy", "validation_pass")  # metrics, NaN on the steps between validations
 PHASES = ("validate", "sample", "grade", "score", "update", "measure", "push")
 
 
 class Trainer:
-    """Trains `policy` in place; `run` yields the metrics of every step."""
+    """Trains `policy` in place: `step` is one training step, `run` all of them."""
 
     def __init__(
         self,
@@ -50,10 +57,11 @@ class Trainer:
         max_new_tokens: int,
         pad_token: int,
         seed: int,
-        estimator: AdvantageEstimator | None = None,
-        validate: Callable[[], dict[str, float]] | None = None,
+        critic: CriticGAE | None = None,
+        validate: Callable[[], Row] | None = None,
         engine_dtype: torch.dtype | None = None,
         engine_tolerance: float = 1e-4,
+        warn_above: float = math.inf,
         ranks: Ranks | None = None,
     ):
         """
@@ -61,10 +69,11 @@ class Trainer:
             prompts: the training set.
             temperature: of the rollouts, and of the policy that is trained.
             seed: of the order of the prompts and of the rollouts.
-            estimator: of the advantages; the method's own by default.
+            critic: PPO's; without one advantages are the method's own.
             validate: the metrics `VALIDATION` of the current policy, called every `validation_every` steps.
             engine_dtype: weights are pushed in it; the policy's own by default.
-            engine_tolerance: see `engine_agreement`.
+            engine_tolerance, warn_above: bounds of the mean difference between the engine's and the trainer's log p,
+                nats: above them the run stops, or says so once (see `engine_agreement`).
         """
         if not prompts:
             raise UserError("no training problems are left: the pass-rate filter dropped them all")
@@ -79,10 +88,11 @@ class Trainer:
             config.check_divisible(self.prompts_per_step, self.ranks.size)
         except ValueError as error:  # the config passed, but few problems are left
             raise UserError(str(error)) from None
-        self.config, self.policy, self.method, self.sampler = config, policy, method, sampler
-        self.grade, self.prompts, self.validate = grade, prompts, validate
+        self.config, self.policy, self.method, self.critic = config, policy, method, critic
+        self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
-        self.seed, self.engine_dtype, self.engine_tolerance = seed, engine_dtype, engine_tolerance
+        self.seed, self.engine_dtype = seed, engine_dtype
+        self.engine_tolerance, self.warn_above = engine_tolerance, warn_above
         self.reward = REWARDS[config.reward]
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -93,84 +103,150 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
-        self.updates = PolicyUpdate(config, policy, method, self.optimizer, temperature, self.ranks)
-        self.estimator = estimator or MethodAdvantages(method)
-        self.in_progress: tuple[RolloutBatch, Tensor] | None = None  # the batch being learned from, and its rewards
+        self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
+        # The number of the step, the batch that it learns from and its rewards.
+        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
 
-    def trained(self) -> Trained:
-        """Everything that learns, by name."""
-        return {"policy": (self.policy, self.optimizer), **self.estimator.trained()}
-
-    def run(self, first_step: int = 0) -> Iterator[dict[str, float]]:
-        """Train from `first_step` up to `config.steps`.
+    def step(self, step: int) -> Row:
+        """One batch of rollouts and its updates: the whole algorithm, for every method.
 
         All randomness belongs to the seed and the number of the step, so a run may stop and resume at any step.
 
-        Yields:
-            The metrics of each step (step 0 is the untrained policy's batch).
+        Returns:
+            The metrics of the step (of step 0: those of the untrained policy's batch).
 
         Raises:
             NotFiniteError: the loss or the gradient is not finite. The model is then as it was before that update, and
                 `in_progress` is the batch.
             EngineMismatchError: the engine's log-probabilities differ from the trainer's.
         """
-        for step in range(first_step, self.config.steps):
-            yield self.step(step)
-
-    def step(self, step: int) -> dict[str, float]:
-        """One batch of rollouts and its update."""
-        clock = _Clock()
+        config, method, clock = self.config, self.method, _Clock()
         with clock("push"):
             self.push()
         with clock("validate"):
-            validation = dict.fromkeys(VALIDATION, math.nan)
-            if self.validate is not None and self._due(step, self.config.validation_every):
-                validation = self.validate()
+            validation = self.validation(step)
         with clock("sample"):
             prompts, rollouts = self.sample(step)
         with clock("grade"):
             grades = grade_all(self.grade, rollouts, self.ranks)
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
-            self.in_progress = batch, rewards
+            self.in_progress = step, batch, rewards
         with clock("score"):
-            scores = self.updates.score(batch)
-            advantages = self.estimator.estimate(batch, self.shaped(rewards, batch, scores))
+            scored = None if self.update.fused(batch) else self.update.score(batch)
+            shaped = rewards
+            if scored is not None:
+                mean_logp = (scored.stats.logp * batch.mask).sum(-1) / batch.response_lengths
+                shaped = method.shape_rewards(rewards, batch.groups, mean_logp)
+            if self.critic is None:
+                advantages = method.advantages(shaped, batch.groups)[:, None].expand(batch.mask.shape)
+            else:
+                estimate = self.critic.estimate(batch, shaped)
+                advantages = estimate.advantages
         with clock("update"):
-            agreement: dict[str, float] = {}
-            weights, effective, grad_norm = self.updates.update(
-                batch,
-                scores,
-                advantages,
-                self.generator(step),
-                check=lambda: agreement.update(self.check(batch, scores.stats, step)),
-                where=f"step {step}",
-            )
-            learned = self.estimator.learn(batch, self.config.updates_per_batch)
+            generator, decision, norms = self.generator(step), None, []
+            weights, effective = torch.zeros((2, *batch.mask.shape), device=batch.mask.device)
+            for rows in batch.mini_batches(config.updates_per_batch):
+                on_policy = decision is None  # no optimizer step on this batch yet
+                decision = self.update.decide(batch, rows, advantages, scored, decision, generator)
+                gradient = self.update.backward(batch, rows, advantages, scored, decision, on_policy=on_policy)
+                scored = gradient.scored
+                if on_policy:
+                    agreement = self.check(batch, scored.stats, step)
+                norms.append(
+                    clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, f"step {step}")
+                )
+                weights[rows], effective[rows] = decision.weights[rows], gradient.effective[rows]
+            learned = {} if self.critic is None else self.critic.learn(batch, estimate, config.updates_per_batch)
         with clock("measure"):
-            entropy_change = math.nan
-            if self._due(step, self.config.entropy_change_every):
-                after = self.updates.statistics(batch).entropy[batch.mask].double().mean().item()
-                entropy_change = after - scores.stats.entropy[batch.mask].double().mean().item()
-        metrics = {
-            "step": step,
-            **validation,
-            "entropy_change": entropy_change,
-            **entropy_metrics(scores.stats, advantages, weights, batch.mask, self.config.optimizer.learning_rate),
-            **lens_metrics(scores.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
-            **agreement,
-            "reward_mean": rewards.mean().item(),
-            "accuracy": float(np.mean([grade.correct for grade in grades])),
-            "response_length": batch.response_lengths.double().mean().item(),
-            "truncated": float(np.mean([grade.truncated for grade in grades])),
-            "zero_variance_groups": zero_variance_groups(rewards, batch.groups),
-            "grad_norm": grad_norm,
-            **learned,
-            **self.method.metrics(scores.stats, advantages, weights, batch.mask),
-        }
-        self.method.observe(metrics)
-        self.updates.stepped = False
-        return metrics | clock.seconds
+            row = {
+                "step": step,
+                **validation,
+                "entropy_change": self.entropy_change(batch, scored.stats, step),
+                **entropy_metrics(scored.stats, advantages, weights, batch.mask, config.optimizer.learning_rate),
+                **lens_metrics(scored.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
+                **agreement,
+                **reward_metrics(batch, grades, rewards),
+                "grad_norm": sum(norms) / len(norms),
+                **learned,
+                **method.metrics(scored.stats, advantages, weights, batch.mask),
+            }
+            method.observe(row)
+        return row | clock.seconds
+
+    def run(self, name: str, checkpoints: Checkpoints, log: Callable[[int, Row], None]) -> list[Row]:
+        """Train to the end, from the last checkpoint on, with a checkpoint every `checkpoint_every` steps.
+
+        Args:
+            name: the run's, for progress.
+            log: called with the number and the metrics of every step.
+
+        Returns:
+            The metrics of all steps, those before the checkpoint included.
+
+        Raises:
+            Unfinished: the time limit is near, or SIGURG was received; the checkpoint is of the latest step.
+            NotFiniteError: see `step`. The checkpoint is of the step before, if no update of this one was taken.
+        """
+        every, steps, limit = self.config.checkpoint_every, self.config.steps, TimeLimit(self.ranks)
+        rows = self._resume(checkpoints)
+        warned = False
+        with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
+            for step in range(len(rows), steps):
+                try:
+                    row = self.step(step)
+                except NotFiniteError:
+                    if every and steps_taken(self.optimizer) == step * self.config.updates_per_batch:
+                        checkpoints.save(self.trained(), rows, self.method.state_dict())
+                    raise
+                rows.append(row)
+                log(step, row)
+                progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
+                if not warned and (difference := row.get("engine_logp_difference", 0)) > self.warn_above:
+                    warned = True
+                    self.ranks.note(
+                        f"step {step}: log p of engine and trainer differ by {difference:.3g} nats on average, more "
+                        f"than engine.warn_above ({self.warn_above:g}); the run continues"
+                    )
+                finished = len(rows) == steps
+                ends = limit.reached() and not finished
+                if ends or (every and (finished or len(rows) % every == 0)):
+                    checkpoints.save(self.trained(), rows, self.method.state_dict())
+                if ends:
+                    self.ranks.note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it")
+                    self.ranks.barrier()  # the first rank to exit ends the others
+                    raise Unfinished
+        return rows
+
+    def _resume(self, checkpoints: Checkpoints) -> list[Row]:
+        """The metrics of the steps up to the last checkpoint, whose state is loaded."""
+        rows, method_state = checkpoints.resume(self.trained())
+        if rows:
+            self.method.load_state_dict(method_state)
+            others = "; other code or packages made some of its steps" if checkpoints.earlier else ""
+            self.ranks.note(f"resumes from the checkpoint after step {len(rows)}{others}")
+        elif checkpoints.others():
+            self.ranks.note(f"{checkpoints.root} has checkpoints of another config or other inputs")
+        return rows
+
+    def trained(self) -> Trained:
+        """Everything that learns, by name."""
+        critic = {} if self.critic is None else {"critic": (self.critic.critic, self.critic.optimizer)}
+        return {"policy": (self.policy, self.optimizer), **critic}
+
+    def validation(self, step: int) -> Row:
+        """The metrics `VALIDATION`; NaN if none is due."""
+        if self.validate is None or not _due(step, self.config.validation_every):
+            return dict.fromkeys(VALIDATION, math.nan)
+        return self.validate()
+
+    def entropy_change(self, batch: RolloutBatch, before: TokenStats, step: int) -> float:
+        """Change of the mean entropy of a batch's positions by its updates, nats; NaN if none is due."""
+        if not _due(step, self.config.entropy_change_every):
+            return math.nan
+        stats = (before, self.update.statistics(batch))
+        old, new = (one.entropy[batch.mask].double().mean().item() for one in stats)
+        return new - old
 
     def push(self) -> None:
         """Give the engine the policy's weights, and free the memory of the last update."""
@@ -200,13 +276,6 @@ class Trainer:
         order = np.random.default_rng([self.seed, epoch]).permutation(size)
         return [self.prompts[index] for index in order[place * count : (place + 1) * count]]
 
-    def shaped(self, rewards: Tensor, batch: RolloutBatch, scores: Scores) -> Tensor:
-        """The rewards as the method shapes them."""
-        if not self.method.needs_batch:  # it reshapes none, and scores may not be there yet
-            return rewards
-        mean_logp = (scores.stats.logp * batch.mask).sum(-1) / batch.response_lengths
-        return self.method.shape_rewards(rewards, batch.groups, mean_logp)
-
     def generator(self, step: int) -> torch.Generator:
         """For methods that choose at random."""
         generator = torch.Generator(self.ranks.device)
@@ -230,9 +299,20 @@ class Trainer:
             return {}
         return engine_agreement(batch.engine_logp[batch.mask], logp, self.engine_tolerance)
 
-    @staticmethod
-    def _due(step: int, every: int) -> bool:
-        return every > 0 and step % every == 0
+
+def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor) -> Row:
+    """Means over a batch's rollouts and, of `zero_variance_groups`, over its groups."""
+    return {
+        "reward_mean": rewards.mean().item(),
+        "accuracy": float(np.mean([grade.correct for grade in grades])),
+        "response_length": batch.response_lengths.double().mean().item(),
+        "truncated": float(np.mean([grade.truncated for grade in grades])),
+        "zero_variance_groups": constant_groups(rewards, batch.groups).double().mean().item(),
+    }
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 class _Clock:

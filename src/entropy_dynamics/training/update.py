@@ -1,291 +1,251 @@
-"""Optimizer steps: zero_grad -> micro-batches -> sync -> backward -> clip -> step, for policy and critic alike."""
+"""Score, decide, backward: what a training step (`Trainer.step`) does with the tokens of a batch.
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+Nothing here is filled in later: statistics, decisions and gradients are immutable results of one call each.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.shapes import PerToken, Rows
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.sharding import release, sync_gradients
-from entropy_dynamics.errors import NotFiniteError
+from entropy_dynamics.distributed.sharding import release
 from entropy_dynamics.methods import Method
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.policy import Policy, whole
-from entropy_dynamics.training.scoring import Scoring, choose_scoring
+from entropy_dynamics.training.optimizer import backward
+from entropy_dynamics.training.policy import Policy
 
-MicroBatch = TypeVar("MicroBatch")
-
-
-def optimizer_step(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    micro_batches: Sequence[MicroBatch],
-    loss_of: Callable[[MicroBatch], Tensor],
-    *,
-    ranks: Ranks,
-    max_grad_norm: float,
-    reduce_every_micro_batch: bool = False,
-    before_step: Callable[[], None] | None = None,
-    where: str,
-    knob: str,
-) -> tuple[float, float]:
-    """One optimizer step on the losses of all micro-batches, summed over the ranks.
-
-    Args:
-        before_step: called once all gradients are computed; if it raises, the parameters are unchanged.
-        where, knob: for the error message: what failed, and the setting to change.
-
-    Returns:
-        The loss and the gradient norm before clipping.
-
-    Raises:
-        NotFiniteError: the loss or the norm is not finite; the step was not taken.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    for number, micro_batch in enumerate(micro_batches, 1):
-        loss = loss_of(micro_batch)
-        sync_gradients(module, number == len(micro_batches) or reduce_every_micro_batch)
-        (loss * ranks.size).backward()  # FSDP averages gradients over ranks
-        total += loss.detach()
-    if before_step is not None:
-        before_step()
-    loss, norm = ranks.sum(total).item(), float(whole(nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm)))
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise NotFiniteError(
-            f"{where}: the loss is {loss} and the gradient norm {norm}, so training stopped; a smaller {knob} may help"
-        )
-    optimizer.step()
-    return loss, norm
+MicroBatch = tuple[Rows, TokenStats]
 
 
-@dataclass
-class Scores:
-    """Statistics of a batch under the policy that sampled it, detached, each [batch, token]."""
+@dataclass(frozen=True)
+class Scored:
+    """A batch under the policy that sampled it."""
 
-    scoring: Scoring
     stats: TokenStats
-    """Zeros with `DURING_UPDATE`, until the update fills them in."""
-    graphs: list[TokenStats] = field(default_factory=list)
-    """`SINGLE_FORWARD` only: statistics of this rank's micro-batches, with their autograd graphs."""
+    """Of all rows, on every rank; detached."""
+    graphs: tuple[MicroBatch, ...] = ()
+    """This rank's micro-batches whose autograd graphs are kept for the update."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the method decides for one update, before its backward pass."""
+
+    weights: PerToken
+    coefficients: PerToken | None
+    divisors: Float[Tensor, "batch 1"]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The outcome of a backward pass; the gradients themselves are in the parameters."""
+
+    loss: Float[Tensor, ""]
+    effective: PerToken
+    """`effective_advantages` times the response tokens of the update: A in strictly on-policy GRPO. 0 in other rows."""
+    scored: Scored
+    """What the update was given, or, in a fused one, what its own forward passes found."""
 
 
 class PolicyUpdate:
-    """Scores batches, and updates the policy with a method's loss."""
+    """The policy with a method's loss. It keeps no state between calls."""
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        policy: Policy,
-        method: Method,
-        optimizer: torch.optim.Optimizer,
-        temperature: float,
-        ranks: Ranks,
-    ):
-        self.config, self.policy, self.method, self.optimizer = config, policy, method, optimizer
+    def __init__(self, config: TrainingConfig, policy: Policy, method: Method, temperature: float, ranks: Ranks):
+        self.config, self.policy, self.method = config, policy, method
         self.temperature, self.ranks = temperature, ranks
-        self.stepped = False  # whether an optimizer step was taken since the caller last set this to False
 
-    def score(self, batch: RolloutBatch) -> Scores:
-        """Statistics of a batch before its update, computed as `choose_scoring` says."""
-        fits = int(batch.lengths.sum()) <= self.config.single_forward_tokens
-        if fits and self.ranks.mesh is not None:  # under FSDP a backward pass has to follow each forward pass
-            fits = len(self._micro_batches(batch)) == 1
-        scoring = choose_scoring(self.method, self.config.updates_per_batch, fits_single_forward=fits)
-        match scoring:
-            case Scoring.SINGLE_FORWARD:
-                micro_batches = self._micro_batches(batch)
-                graphs = [self._stats(batch, rows) for rows in micro_batches]
-                return Scores(scoring, self._gathered(batch, micro_batches, graphs), graphs)
-            case Scoring.SCORING_PASS:
-                return Scores(scoring, self.statistics(batch))
-            case Scoring.DURING_UPDATE:
-                return Scores(scoring, _zeros(batch))
+    def fused(self, batch: RolloutBatch) -> bool:
+        """Whether the update's own forward passes suffice: nothing that the method decides depends on statistics.
+
+        A batch whose graphs all fit is scored all the same, as that costs nothing.
+        """
+        return not self.method.needs_scores(self.config.updates_per_batch) and not self._fits(batch)
+
+    def score(self, batch: RolloutBatch) -> Scored:
+        """Statistics of the whole batch, and the graphs that the update may continue from."""
+        micro_batches, graphs, detached = self._micro_batches(batch), [], []
+        first_kept = len(micro_batches) - self._graphs_kept(batch, micro_batches)
+        for number, rows in enumerate(micro_batches):
+            with torch.set_grad_enabled(number >= first_kept):
+                stats = self._stats(batch, rows)
+            if number >= first_kept:
+                graphs.append((rows, stats))
+            detached.append((rows, stats.map(Tensor.detach)))
+        if not graphs:
+            release(self.policy)
+        return Scored(self._gather(batch, detached), tuple(graphs))
 
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
         """Statistics of `rows` (default: all) under the current policy, detached; 0 in the other rows."""
-        micro_batches = self._micro_batches(batch, rows)
-        stats = self._gathered(batch, micro_batches, (self._stats(batch, one) for one in micro_batches))
+        stats = self._gather(batch, ((part, self._stats(batch, part)) for part in self._micro_batches(batch, rows)))
         release(self.policy)
         return stats
 
-    def update(
+    def decide(
         self,
         batch: RolloutBatch,
-        scores: Scores,
+        rows: Rows,
         advantages: PerToken,
+        scored: Scored | None,
+        earlier: Decision | None,
         generator: torch.Generator,
-        *,
-        check: Callable[[], None],
-        where: str,
-    ) -> tuple[PerToken, PerToken, float]:
-        """`updates_per_batch` optimizer steps, each on its share of the prompts.
+    ) -> Decision:
+        """Weights, coefficients and divisors of the update on `rows`.
 
         Args:
-            check: called once `scores.stats` are complete, before the first optimizer step.
-            where: for error messages.
-
-        Returns:
-            The token weights that were used; the effective advantages times the response tokens of the optimizer step
-            (see `effective_advantages`), which is A in strictly on-policy GRPO; and the mean gradient norm.
+            scored: None in a fused update.
+            earlier: the decision of the batch's update before, which holds for all of them unless the method decides
+                before each (`Method.per_update`).
         """
-        weights, coefficients = torch.zeros_like(scores.stats.logp), None
-        used, effective, norms = torch.zeros_like(weights), torch.zeros_like(weights), []
-        per_update = self.method.per_update and self.config.updates_per_batch > 1
-        for number, rows in enumerate(batch.mini_batches(self.config.updates_per_batch)):
-            if scores.scoring is not Scoring.DURING_UPDATE and (number == 0 or per_update):
-                stats = scores.stats if number == 0 else self.statistics(batch, rows)  # the policy has moved since
-                mask = _only(batch.mask, rows) if per_update else batch.mask
-                weights = self.method.token_weights(stats, advantages, mask, generator)
-                coefficients = self.method.loss_coefficients(stats, advantages, mask)
-            divisors = self._divisors(batch, rows, weights)
-            step = _Step(batch, scores, advantages, weights, coefficients, divisors, effective, generator, number == 0)
-            norms.append(self._optimizer_step(step, rows, check if number == 0 else None, where))
-            used[rows] = weights[rows]
-            effective[rows] *= batch.mask[rows].sum()
-        return used, self.ranks.sum(effective), sum(norms) / len(norms)
+        if scored is None:
+            weights, coefficients = batch.mask.float(), None
+        elif earlier is not None and not self.method.per_update:
+            weights, coefficients = earlier.weights, earlier.coefficients
+        else:
+            stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
+            mask = _only(batch.mask, rows) if self.method.per_update else batch.mask
+            weights = self.method.token_weights(stats, advantages, mask, generator)
+            coefficients = self.method.loss_coefficients(stats, advantages, mask)
+        divisors = torch.ones(len(batch), 1, device=weights.device)
+        divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
+        return Decision(weights, coefficients, divisors)
 
-    def _optimizer_step(self, step: "_Step", rows: Tensor, check: Callable[[], None] | None, where: str) -> float:
-        """The gradient norm."""
-        during_update = step.scores.scoring is Scoring.DURING_UPDATE
-        if not step.scores.graphs:
-            rows, without_gradient = self._by_gradient(step, rows)
-            if during_update:
-                self._fill_in(step, without_gradient)
+    def backward(
+        self,
+        batch: RolloutBatch,
+        rows: Rows,
+        advantages: PerToken,
+        scored: Scored | None,
+        decision: Decision,
+        *,
+        on_policy: bool,
+    ) -> Gradient:
+        """Accumulate the gradient of the loss of `rows`.
 
-        def before_step() -> None:
-            if during_update:
-                self.ranks.sum(step.weights)
-                step.scores.stats.map(self.ranks.sum)
-            if check is not None:
-                check()
+        Rows whose loss is constant (no token has both a weight and an advantage) get a backward pass only where their
+        graph is kept anyway.
 
-        _, norm = optimizer_step(
+        Args:
+            scored: None in a fused update: statistics of all rows are then those of its own forward passes.
+            on_policy: the policy is still the one that sampled, so that importance ratios are exactly 1; stored log p
+                would equal the new one only up to the rounding of another micro-batch.
+        """
+        graphs = scored.graphs if scored else ()
+        remaining = rows[~torch.isin(rows, torch.cat([part for part, _ in graphs]))] if graphs else rows
+        remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights)
+        micro_batches = self._micro_batches(batch, remaining)
+        effective, detached = torch.zeros_like(decision.weights), []
+
+        def losses() -> Iterator[Tensor]:
+            for part, stats in (*graphs, *((part, None) for part in micro_batches)):
+                now = stats or self._stats(batch, part)
+                logp_old = now.logp.detach() if on_policy else scored.stats.logp[part]
+                loss, effective[part] = self._loss(batch, part, now, logp_old, advantages, decision)
+                if scored is None:
+                    detached.append((part, now.map(Tensor.detach)))
+                yield loss
+
+        loss = backward(
             self.policy,
-            self.optimizer,
-            list(enumerate(self._micro_batches(step.batch, rows))),
-            lambda micro_batch: self._loss(step, *micro_batch),
-            ranks=self.ranks,
-            max_grad_norm=self.config.optimizer.max_grad_norm,
+            losses(),
+            len(graphs) + len(micro_batches),
+            self.ranks,
             reduce_every_micro_batch=self.config.reduce_every_micro_batch,
-            before_step=before_step,
-            where=where,
-            knob="training.optimizer.learning_rate",
         )
-        self.stepped = True
-        return norm
+        if scored is None:
+            with torch.no_grad():
+                detached += [(part, self._stats(batch, part)) for part in self._micro_batches(batch, constant)]
+            release(self.policy)
+            scored = Scored(self._gather(batch, detached))
+        return Gradient(loss, self.ranks.sum(effective) * batch.mask[rows].sum(), scored)
 
-    def _by_gradient(self, step: "_Step", rows: Tensor) -> tuple[Tensor, ...]:
-        """The rows that a backward pass needs, and those whose loss is constant: no token with weight and advantage.
+    def _loss(
+        self,
+        batch: RolloutBatch,
+        rows: Rows,
+        now: TokenStats,
+        logp_old: PerToken,
+        advantages: PerToken,
+        decision: Decision,
+    ) -> tuple[Float[Tensor, ""], PerToken]:
+        """The loss of a micro-batch, as its part of the loss of the update, and its effective advantages."""
+        coefficients = None if decision.coefficients is None else decision.coefficients[rows]
+        multipliers = decision.weights[rows] / decision.divisors[rows]
+        if self.config.importance_truncation is not None and batch.engine_logp is not None:
+            ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
+            multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
+
+        def loss_of(logp: Tensor, entropy: Tensor) -> Tensor:
+            token_loss = self.method.token_loss(
+                logp,
+                logp_old,
+                advantages[rows],
+                batch.mask[rows],
+                entropy=entropy if self.method.uses_entropy() else None,
+                coefficients=coefficients,
+            )
+            return weighted_sum(token_loss, multipliers)
+
+        return loss_of(now.logp, now.entropy), effective_advantages(loss_of, now.logp, now.entropy)
+
+    def _by_gradient(
+        self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken
+    ) -> tuple[Rows, Rows]:
+        """The rows that a backward pass needs, and those whose loss is constant.
 
         Some constant ones are among the first, so that all ranks make the same number of passes, and at least one: an
         optimizer step with a gradient of 0 still moves the parameters.
         """
-        acting = step.batch.mask if step.scores.scoring is Scoring.DURING_UPDATE else step.weights != 0
-        if not self.method.acts_without_advantage:
-            acting = acting & (step.advantages != 0)
-        chosen = acting[rows].any(-1)
+        acting = weights[rows] != 0
+        if not self.method.acts_without_advantage():
+            acting = acting & (advantages[rows] != 0)
+        chosen = acting.any(-1)
         count = max(int(chosen.sum()), 1)
-        return torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
+        first, rest = torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
+        return first, rest
 
-    @torch.no_grad()
-    def _fill_in(self, step: "_Step", rows: Tensor) -> None:
-        """Statistics and token weights of rows without a backward pass."""
-        for micro_batch in self._micro_batches(step.batch, rows):
-            self._score(step, micro_batch)
-        release(self.policy)
+    def _graphs_kept(self, batch: RolloutBatch, micro_batches: Sequence[Rows]) -> int:
+        """How many of the last micro-batches keep their graph: all that fit, and one in any case.
 
-    def _score(self, step: "_Step", rows: Tensor) -> TokenStats:
-        """Statistics of `rows` under the current policy, which also decide their weights in a fused update."""
-        now = self._stats(step.batch, rows)
-        if step.scores.scoring is Scoring.DURING_UPDATE:
-            detached = now.map(Tensor.detach)
-            _write(step.scores.stats, rows, detached)
-            step.weights[rows] = self.method.token_weights(
-                detached, step.advantages[rows], step.batch.mask[rows], step.generator
-            )
-        return now
+        The one costs no memory, as the backward pass of a micro-batch follows its forward pass. With several updates
+        the first is on some rows only, and none does; under FSDP a backward pass has to follow each forward pass.
+        """
+        if self.config.updates_per_batch > 1:
+            return 0
+        if self.ranks.mesh is not None:
+            return int(self._fits(batch) and len(micro_batches) == 1)
+        tokens = accumulate(int(batch.lengths[rows].sum()) for rows in reversed(micro_batches))
+        return max(1, sum(1 for _ in takewhile(lambda total: total <= self.config.single_forward_tokens, tokens)))
 
-    def _loss(self, step: "_Step", place: int, rows: Tensor) -> Float[Tensor, ""]:
-        """Loss of `rows`, micro-batch number `place` of this rank, as its part of the loss of the optimizer step."""
-        batch, stats, advantages, mask = step.batch, step.scores.stats, step.advantages[rows], step.batch.mask[rows]
-        now = step.scores.graphs[place] if step.scores.graphs else self._score(step, rows)
-        # Before the first update the policy that sampled is the one being trained, and the ratio is exactly 1; the
-        # stored scores would equal it only up to the rounding of another micro-batch.
-        logp_old = now.logp.detach() if step.first else stats.logp[rows]
-        coefficients = None if step.coefficients is None else step.coefficients[rows]
-        multipliers = step.weights[rows] / step.divisors[rows]
-        limit = self.config.importance_truncation  # of truncated importance sampling, p(trainer) / p(engine)
-        if limit is not None and batch.engine_logp is not None:
-            multipliers = multipliers * (stats.logp[rows] - batch.engine_logp[rows]).exp().clamp_max(limit)
+    def _fits(self, batch: RolloutBatch) -> bool:
+        return int(batch.lengths.sum()) <= self.config.single_forward_tokens
 
-        def loss_of(logp: Tensor, entropy: Tensor) -> Tensor:
-            token_loss = self.method.token_loss(
-                logp, logp_old, advantages, mask, entropy=entropy, coefficients=coefficients
-            )
-            return weighted_sum(token_loss, multipliers)
-
-        step.effective[rows] = effective_advantages(loss_of, now.logp, now.entropy)
-        return loss_of(now.logp, now.entropy)
-
-    def _divisors(self, batch: RolloutBatch, rows: Tensor, weights: Tensor) -> Tensor:
-        divisors = torch.ones(len(batch), 1, device=weights.device)
-        divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
-        return divisors
-
-    def _micro_batches(self, batch: RolloutBatch, rows: Tensor | None = None) -> Sequence[Tensor]:
-        """This rank's micro-batches of `rows`."""
+    def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
+        """This rank's micro-batches of `rows` (default: all)."""
         return self.ranks.share(batch.micro_batches(self.config.tokens_per_micro_batch, rows, self.ranks.size))
 
-    def _stats(self, batch: RolloutBatch, rows: Tensor) -> TokenStats:
-        return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.entropy_in_loss)
+    def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
+        return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.uses_entropy())
 
-    def _gathered(
-        self, batch: RolloutBatch, micro_batches: Sequence[Tensor], stats: Iterable[TokenStats]
-    ) -> TokenStats:
-        """Detached statistics of the micro-batches of all ranks: a row comes from one rank and is 0 on the others."""
-        whole_batch = _zeros(batch)
-        for rows, own in zip(micro_batches, stats, strict=True):
-            _write(whole_batch, rows, own.map(Tensor.detach))
-        return whole_batch.map(self.ranks.sum)
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The inputs of one optimizer step."""
-
-    batch: RolloutBatch
-    scores: Scores
-    advantages: Tensor
-    weights: Tensor
-    coefficients: Tensor | None
-    divisors: Tensor
-    effective: Tensor
-    """Filled in by the update, see `effective_advantages`."""
-    generator: torch.Generator
-    first: bool
-    """The first step on this batch: the policy is still the one that sampled it."""
+    def _gather(self, batch: RolloutBatch, micro_batches: Iterable[MicroBatch]) -> TokenStats:
+        """Statistics of the micro-batches of all ranks: a row comes from one rank and is 0 on the others."""
+        whole = TokenStats(*(torch.zeros_like(batch.mask, dtype=torch.float32) for _ in range(4)))
+        for rows, stats in micro_batches:
+            for name in TokenStats.__dataclass_fields__:
+                getattr(whole, name)[rows] = getattr(stats, name)
+        return whole.map(self.ranks.sum)
 
 
-def _zeros(batch: RolloutBatch) -> TokenStats:
-    return TokenStats(*(torch.zeros_like(batch.mask, dtype=torch.float32) for _ in TokenStats.__dataclass_fields__))
-
-
-def _write(stats: TokenStats, rows: Tensor, of_rows: TokenStats) -> None:
-    for name in TokenStats.__dataclass_fields__:
-        getattr(stats, name)[rows] = getattr(of_rows, name)
-
-
-def _only(mask: Tensor, rows: Tensor) -> Tensor:
+def _only(mask: Tensor, rows: Rows) -> Tensor:
     """The mask, 0 in all rows but `rows`."""
     chosen = torch.zeros_like(mask)
     chosen[rows] = mask[rows]

@@ -1,10 +1,8 @@
-"""Metrics of a training step that concern the engine and the groups; those of tokens are in core/metrics.py."""
+"""Whether the engine samples from the weights that are trained."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.errors import EngineMismatchError
 
 
@@ -33,9 +31,3 @@ def engine_agreement(
         "engine_logp_difference_max": largest,
         "engine_kl": difference.mean().item(),
     }
-
-
-def zero_variance_groups(rewards: PerRollout, groups: Groups) -> float:
-    """Share of groups whose rewards are all equal, so that their advantages are zero."""
-    constant = [rewards[groups == group].unique().numel() == 1 for group in groups.unique()]
-    return torch.tensor(constant).double().mean().item()
