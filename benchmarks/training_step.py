@@ -1,9 +1,9 @@
 """One training step of a scale by phase: seconds, tokens per second and peak memory, Clip_B and Clip_V against GRPO.
 
 With batches whose autograd graphs all fit in memory, half of them, or that of the last micro-batch only (as at the
-paper's scale). The other tokens go through the model twice in Clip_B and Clip_V, and once in GRPO. The methods take turns step by step, each from
-its own copy of the base model, so that a drift of the machine's speed affects all alike. Medians over the steps after
-the first.
+paper's scale). The other tokens go through the model twice in Clip_B and Clip_V, and once in GRPO. The methods take
+turns step by step, each from its own copy of the base model, so that a drift of the machine's speed affects all alike.
+Medians over the steps after the first.
 """
 
 import resource

@@ -161,7 +161,7 @@ def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_t
         ("grpo", 0, {}, 0),  # fused: nothing of a token depends on the others
         ("dr_grpo", 0, {}, 0),
         ("entropy_bonus", 0, {}, 0),
-        ("s_star_keep_pos_gt", 0, {}, 1),  # the last micro-batch keeps its graph at no cost
+        ("advantage_reweighting", 0, {}, 1),  # the last micro-batch keeps its graph at no cost
         ("kl_cov", 0, {}, 1),
         ("unlikeliness", 0, {}, 1),
         ("clip_b", 0, {}, 1),
