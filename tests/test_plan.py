@@ -77,8 +77,9 @@ def test_decoding_reads_the_weights_once_a_step():
     ("method", "passes"),
     [
         ("grpo", 4),  # forward, recomputation, and a backward pass worth two
-        ("s_star_keep_pos_gt", 4),  # a weight depends on its own token only: known during the update
-        ("clip_b", 5),  # statistics of the whole batch: a scoring pass first
+        ("dr_grpo", 4),
+        ("s_star_keep_pos_gt", 5),  # weights need statistics: a scoring pass first
+        ("clip_b", 5),
         ("grpo_off_policy", 5),  # log p of the policy that sampled
         ("kl_cov", 5 + 7 / 8),  # and scored again before seven of eight updates
         ("ppo", 4 + 1 + 4),  # the critic's values and update
