@@ -4,15 +4,26 @@ Types, bounds, choices and documentation stand beside each field; nothing else i
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from entropy_dynamics.errors import UserError, nearest
 
 Key = tuple[str | int, ...]
+Precision = Literal["float32", "bfloat16"]
+Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
+PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
 SHOWN_CHARACTERS = 60  # of a value in a message
 
 

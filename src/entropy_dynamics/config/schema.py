@@ -5,11 +5,9 @@ The sections that belong to a task or a method are defined beside its code; this
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,20 +20,18 @@ from pydantic import (
     model_validator,
 )
 
+from entropy_dynamics.engines import DataParallelSection, Engine, engine_types
+from entropy_dynamics.errors import nearest
 from entropy_dynamics.methods import Method, method_types
 from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_types
-from entropy_dynamics.validation import OneOf, Section
+from entropy_dynamics.validation import PER_MACHINE, OneOf, Precision, Section, Threshold
 
 TRAIN = "train"
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
-PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Precision = Literal["float32", "bfloat16"]
-Architecture = Literal["qwen2", "qwen3", "llama"]
 
 
 def _set_name(name: str) -> str:
@@ -69,18 +65,46 @@ class WarmStartConfig(Section):
     solutions: Annotated[Solutions, OneOf("task", solution_types)]
 
 
-class ToyModelConfig(Section):
-    """A toy model: the architecture of the paper's model at 0.1 to 1 M parameters, warm-started from random weights."""
+class Family(NamedTuple):
+    """What the blocks of a family of models have beside those of a Llama; its name is transformers' `model_type`."""
 
-    architecture: Architecture
+    qkv_bias: bool = False
+    """Biases on q, k and v."""
+    qk_norm: bool = False
+    """RMSNorm of each head's q and k."""
+
+
+FAMILIES = {"llama": Family(), "qwen2": Family(qkv_bias=True), "qwen3": Family(qk_norm=True)}
+
+
+def _known_family(name: str) -> str:
+    if name not in FAMILIES:
+        raise ValueError(f"unknown architecture {name!r}{nearest(name, FAMILIES)}")
+    return name
+
+
+class Shape(Section):
+    """The architecture and the size of a model."""
+
+    architecture: Annotated[str, AfterValidator(_known_family)]
     hidden_size: PositiveInt
     layers: PositiveInt
-    head_size: Literal[32, 64]
-    """32 or 64, the smallest that vLLM's CPU attention supports."""
+    head_size: PositiveInt
     heads: PositiveInt
     kv_heads: PositiveInt
     intermediate_size: PositiveInt
     tied_embeddings: bool
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.architecture]
+
+
+class ToyModelConfig(Shape):
+    """A toy model: the architecture of the paper's model at 0.1 to 1 M parameters, warm-started from random weights."""
+
+    head_size: Literal[32, 64]
+    """32 or 64, the smallest that vLLM's CPU attention supports."""
     tokenizer: Literal["characters", "bytes"] = "characters"
     """characters (those that toy tasks use) | bytes (any text)."""
     seed: NonNegativeInt
@@ -96,18 +120,10 @@ class ToyModelConfig(Section):
         return self
 
 
-class ShapeConfig(Section):
-    """The size of a pretrained model: `plan` uses it before the model is downloaded, then config.json has to agree."""
+class ShapeConfig(Shape):
+    """The shape of a pretrained model: `plan` uses it before the model is downloaded, then config.json has to agree."""
 
-    architecture: Architecture
-    layers: PositiveInt
-    hidden_size: PositiveInt
-    intermediate_size: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
-    head_size: PositiveInt
     vocabulary: PositiveInt
-    tied_embeddings: bool
 
 
 class ModelConfig(Section):
@@ -122,7 +138,8 @@ class ModelConfig(Section):
     """A directory with the model, instead of the Hub."""
     substitute: bool
     """`pretrained` is a smaller model that runs under `name`."""
-    prompt_format: Literal["chat", "base"]
+    prompt_format: Literal["chat", "completion"]
+    """chat (the tokenizer's template) | completion (plain text, for base models)."""
     shape: ShapeConfig
 
 
@@ -133,51 +150,6 @@ class SamplingConfig(Section):
     max_new_tokens: PositiveInt
     batch_size: Annotated[PositiveInt, PER_MACHINE]
     """Sequences generated at a time, on each rank."""
-
-
-class DataParallelSection(Section):
-    """A section in which tensor and pipeline parallelism would be sought."""
-
-    @classmethod
-    def hint(cls, key: str) -> str:
-        if key.startswith(("tensor_parallel", "pipeline_parallel")):
-            return ": a run is divided by FSDP2 only; raise hardware.ranks"
-        return super().hint(key)
-
-
-class EngineConfig(DataParallelSection):
-    """The engine that generates responses, for pass rates, rollouts and evaluation."""
-
-    name: str
-    """native | vllm, or another that is registered in sampling/engines.py."""
-    dtype: Precision
-    logit_noise: NonNegativeFloat
-    """Native engine: standard deviation of Gaussian noise on the logits that it samples from; 0: none."""
-    eager: Annotated[bool, PER_MACHINE]
-    """vLLM: neither compilation nor CUDA graphs."""
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1), PER_MACHINE]
-    """vLLM on a GPU: its share of the GPU's memory."""
-    kv_cache_gib: Annotated[PositiveFloat | None, PER_MACHINE]
-    """vLLM: size of the KV cache; null: what gpu_memory_utilization leaves."""
-    warn_above: Threshold
-    """Nats. A mean difference between the engine's and the trainer's log p above it is noted, once per run."""
-    tolerance: Threshold
-    """Nats. Above it the run stops: the engine does not hold the trainer's weights."""
-
-    @model_validator(mode="after")
-    def _noise_is_native(self) -> Self:
-        if self.logit_noise and self.name != "native":
-            raise ValueError(f"logit_noise is {self.logit_noise:g}; only the native engine has it")
-        return self
-
-    @model_validator(mode="after")
-    def _warns_before_it_stops(self) -> Self:
-        if self.tolerance < self.warn_above < math.inf:
-            raise ValueError(
-                f"warn_above is {self.warn_above:g}; it should be at most tolerance = {self.tolerance:g}, where the "
-                "run stops, or inf"
-            )
-        return self
 
 
 class HardwareConfig(DataParallelSection):
@@ -431,7 +403,7 @@ class Config(Section):
     toy_models: dict[str, ToyModelConfig]
     """Models that are built here, in place of the pretrained model of that name."""
     sampling: SamplingConfig
-    engine: EngineConfig
+    engine: Annotated[Engine, OneOf("name", engine_types)]
     pass_rates: PassRateConfig
     training: TrainingConfig
     evaluation: EvaluationConfig
@@ -447,12 +419,15 @@ class Config(Section):
                 f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
                 f"{', '.join(self.data.evaluation)}"
             )
-        if training.importance_truncation is not None and self.engine.name == "native" and ranks is None:
-            raise ValueError(
-                "training.importance_truncation needs hardware.ranks or engine.name=vllm: without them the engine "
-                "samples from the policy itself"
-            )
         if ranks is None:
+            dtype = self.engine.dtype if self.engine.dtype != "float32" else None
+            shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
+            for key, value in shared.items() if self.engine.in_trainer else ():
+                if value is not None:
+                    raise ValueError(
+                        f"{key}={value} needs hardware.ranks or engine.name=vllm: without them the engine samples from "
+                        "the policy itself"
+                    )
             for key, plain in {"precision": "float32", "activation_checkpointing": "none", "compile": False}.items():
                 if (value := getattr(training, key)) != plain:
                     raise ValueError(f"training.{key}={value} needs hardware.ranks: 1 for a single device")
@@ -480,40 +455,6 @@ def keys_of_the_machine(kind: type[Section] = RunConfig, prefix: str = "") -> li
         if PER_MACHINE in field.metadata:
             keys.append(f"{prefix}{name}")
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            keys += keys_of_the_machine(field.annotation, f"{prefix}{name}.")
+            kinds = engine_types().values() if field.annotation is Engine else [field.annotation]
+            keys += [key for section in kinds for key in keys_of_the_machine(section, f"{prefix}{name}.")]
     return keys
-
-
-def file_schema() -> Mapping[str, object]:
-    """JSON schema of the YAML files in configs/scale, configs/model, configs/method and of machine.yaml.
-
-    A file may leave out any key, extend another scale and hold `overrides`; a number may be another key's, `${key}`.
-    """
-    schema = RunConfig.model_json_schema()
-    _loosen(schema)
-    names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    condition = {"type": "object", "properties": dict.fromkeys(("scale", "model", "method"), names)}
-    entry = {"type": "object", "properties": {"for": condition, **schema["properties"]}}
-    schema["properties"] |= {
-        "extends": {"type": "string", "description": "another scale, whose file is merged before this one"},
-        "overrides": {"type": "array", "items": entry, "description": "merged where `for` matches the run"},
-    }
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
-
-
-def _loosen(node: object) -> None:
-    if isinstance(node, dict):
-        node.pop("required", None)
-        for key in [key for key, value in node.items() if value == math.inf]:  # a default that JSON cannot express
-            del node[key]
-        if node.get("type") in ("integer", "number"):
-            about = {key: node.pop(key) for key in ("title", "description", "default") if key in node}
-            number = dict(node)
-            node.clear()
-            node |= {"anyOf": [number, {"type": "string", "pattern": r"^\$\{.+\}$"}]} | about
-            return
-        for child in node.values():
-            _loosen(child)
-    elif isinstance(node, list):
-        for child in node:
-            _loosen(child)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.config.schema import ShapeConfig, ToyModelConfig
+from entropy_dynamics.config.schema import Shape, ToyModelConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -32,7 +32,7 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
         return AutoModelForCausalLM.from_config(config).float()
 
 
-def transformers_config(shape: ToyModelConfig | ShapeConfig, **more: Any) -> "PreTrainedConfig":
+def transformers_config(shape: Shape, **more: Any) -> "PreTrainedConfig":
     """The config that transformers builds a model of this shape from; `more` are other entries of it."""
     from transformers import AutoConfig
 

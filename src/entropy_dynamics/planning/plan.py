@@ -31,7 +31,6 @@ from entropy_dynamics.planning.footprint import (
     shards_of,
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
-from entropy_dynamics.sampling.engines import find_engine
 
 ROLLOUT_TOKEN_BYTES = 70  # of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
@@ -161,7 +160,6 @@ def make_plan(
         UserError: a mistake in the configs.
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
-    find_engine(bare.engine.name)
     trained, evaluated = _runs(bare, experiments, target)
     if bare.hardware.device == "cpu":
         return Plan(bare, len(trained), len(evaluated))
@@ -209,7 +207,6 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
         config: of the job: with its model, and its method for `train` and `evaluate`.
         stage: model | pass_rates | train | evaluate | theory
     """
-    find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
     hardware, plan = config.hardware, config.plan
     if hardware.device == "cpu" or stage == "model":  # pretrained models are downloaded without a GPU
         gpus = int(hardware.device == "cuda" and config.model.name in config.toy_models)
@@ -286,16 +283,14 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
 
 def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float | str]]]:
     """(verb, key, values to try in turn): settings that save memory, the smallest change first."""
-    training, engine = config.training, config.engine
+    training = config.training
     tokens = [2**k for k in range(20, 9, -1) if longest(config) <= 2**k < training.tokens_per_micro_batch]
     kinds = ["none", "selective", "full"]
-    shares = [share / 100 for share in range(95, 5, -5)]
     return [
         ("set", "training.activation_checkpointing", kinds[kinds.index(training.activation_checkpointing) + 1 :]),
         ("set", "training.reduce_every_micro_batch", [True] * (not training.reduce_every_micro_batch)),
         ("lower", "training.tokens_per_micro_batch", tokens),
-        ("set", "engine.gpu_memory_utilization", [] if engine.kv_cache_gib else shares),
-        ("set", "engine.kv_cache_gib", [2**k for k in range(6, -1, -1)] if engine.kv_cache_gib else []),
+        *(("set", f"engine.{key}", values) for key, values in config.engine.memory_settings().items()),
         ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # of one machine
     ]
 

@@ -1,4 +1,4 @@
-"""The engines by name. A new engine is a module with a function `open_engine`, and a line in `ENGINES`."""
+"""Opening the configured engine: `open_engine` of the module of this folder that has the engine's name."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
@@ -14,15 +13,6 @@ if TYPE_CHECKING:
 
     from entropy_dynamics.config.schema import StageConfig
     from entropy_dynamics.distributed.ranks import Ranks
-
-ENGINES = {"native": "entropy_dynamics.sampling.native", "vllm": "entropy_dynamics.sampling.vllm"}
-
-
-def find_engine(name: str) -> str:
-    """The module of an engine. Raises UserError if no engine has this name."""
-    if name not in ENGINES:
-        raise UserError(f"unknown engine.name {name!r}{nearest(name, ENGINES)}")
-    return ENGINES[name]
 
 
 @contextmanager
@@ -42,9 +32,9 @@ def open_sampler(
         with_training: weights will be pushed, and the engine frees the GPU for training between two calls.
 
     Raises:
-        UserError: an unknown engine, or one that cannot serve this model here.
+        UserError: the engine cannot serve this model here.
     """
-    module = import_module(find_engine(config.engine.name))
+    module = import_module(f"entropy_dynamics.sampling.{config.engine.name}")
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
         yield engine if ranks.size == 1 else SharedSampler(engine, ranks)

@@ -28,7 +28,8 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from entropy_dynamics.config.schema import EngineConfig, StageConfig
+    from entropy_dynamics.config.schema import StageConfig
+    from entropy_dynamics.engines.vllm import VLLM
 
 TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
 COMPARED_ROWS = 64  # of a weight, after a push
@@ -81,7 +82,7 @@ class VLLMSampler(Sampler):
         self,
         directory: Path | str,
         *,
-        config: "EngineConfig",
+        config: "VLLM",
         end_token: int,
         max_tokens: int,
         batch_size: int,
