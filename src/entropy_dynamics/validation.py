@@ -24,7 +24,7 @@ Key = tuple[str | int, ...]
 Precision = Literal["float32", "bfloat16"]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
-SHOWN_CHARACTERS = 60  # of a value in a message
+SHOWN_CHARACTERS = 60  # of a value, in a message
 
 
 class Section(BaseModel):

@@ -145,21 +145,21 @@ class ModelConfig(Section):
 
 class SamplingConfig(Section):
     temperature: PositiveFloat
-    """Of rollouts and pass rates."""
+    """Temperature of rollouts and pass rates."""
     max_prompt_tokens: PositiveInt
     max_new_tokens: PositiveInt
     batch_size: Annotated[PositiveInt, PER_MACHINE]
-    """Sequences generated at a time, on each rank."""
+    """Maximum number of sequences generated at a time on each rank."""
 
 
 class HardwareConfig(DataParallelSection):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
-    """Processes of a stage, on all its nodes together, with FSDP2; null: one plain process."""
+    """World size of a stage with FSDP2, over all nodes; null: one plain process."""
     nodes: PositiveInt
-    """Machines of a stage; with several, parameters are sharded within a node and replicated across nodes (HSDP)."""
+    """Number of nodes of a stage; several: HSDP, parameters sharded within a node and replicated across nodes."""
     runs_per_gpu: Literal[1, 2, 4, 8]
-    """Jobs that share a GPU, if each has a single process."""
+    """Number of single-process jobs that share a GPU."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -199,7 +199,7 @@ class OptimizerConfig(Section):
 
 
 class CriticConfig(Section):
-    """PPO's critic; unused where advantages are group-normalised."""
+    """PPO's critic; unused with group-normalized advantages."""
 
     learning_rate: PositiveFloat
     weight_decay: NonNegativeFloat
@@ -222,30 +222,30 @@ class TrainingConfig(Section):
     importance_truncation: Threshold | None
     """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
     precision: Precision
-    """Of forward and backward passes; master weights and reductions are float32."""
+    """dtype of forward and backward passes; master weights and reductions are float32."""
     head_precision: Precision | None
-    """Of the products in the output projection, whose inputs are in `precision`; null: `precision`."""
+    """dtype of the lm_head matmul; null: `precision`."""
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
-    """What a backward pass recomputes: nothing; all but the outputs of matrix products and attention; whole blocks."""
+    """none | selective (saves the outputs of matmuls and attention only) | full (recomputes whole blocks)."""
     compile: Annotated[bool, PER_MACHINE]
     """torch.compile every transformer block of the trainer."""
     checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
     tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
-    """Padding included."""
+    """Maximum number of tokens in a micro-batch, padding included."""
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
-    """Reduce gradients over ranks after every micro-batch, instead of holding whole fp32 gradients until the last."""
+    """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
     single_forward_tokens: NonNegativeInt
-    """Batches of at most this many tokens keep the graphs of their scoring pass for the update; 0: none does."""
+    """Maximum number of tokens in a batch whose scoring pass keeps its autograd graph for the update; 0: none."""
     entropy_change_every: NonNegativeInt
     """Steps between measurements of the entropy change; 0: never."""
     validation_every: NonNegativeInt
     """Steps between validations; 0: never."""
     validation_set: str
-    """An evaluation set."""
+    """Name of an evaluation set."""
     validation_problems: PositiveInt
-    """At most so many of its problems."""
+    """Maximum number of problems."""
     validation_samples: PositiveInt
     optimizer: OptimizerConfig
     critic: CriticConfig
@@ -308,11 +308,11 @@ class SeedsConfig(Section):
     first: NonNegativeInt
     """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
     tables: Count
-    """Of experiments with `seeds: tables`."""
+    """Number of seeds in experiments with `seeds: tables`."""
     extras: Count
-    """Of ablations and sweeps."""
+    """Number of seeds in ablations and sweeps."""
     pilot: Count
-    """Of experiments that choose a parameter; always from 100 on, so that no reported run takes part in a choice."""
+    """Number of seeds in experiments that choose a parameter: 100, 101, ..., so that no reported run takes part."""
 
     @model_validator(mode="after")
     def _pilots_stay_apart(self) -> Self:
@@ -328,24 +328,24 @@ class ThroughputConfig(Section):
     """Tokens per second and GPU, as measured in runs (see `seconds_*` in their metrics)."""
 
     sampled: PositiveFloat
-    """Of responses."""
+    """Response tokens."""
     trained: PositiveFloat
-    """Of prompts and responses, in the updates of a GRPO run, which needs no scoring pass."""
+    """Prompt and response tokens in the updates of a GRPO run, which needs no scoring pass."""
 
 
 class GPUConfig(Section):
     """A GPU: its peaks, and what `plan` assumes that this project reaches of them."""
 
     memory_gib: PositiveFloat
-    """As CUDA reports it."""
+    """Total memory as CUDA reports it, GiB."""
     tflops: PositiveFloat
-    """Peak, dense bf16."""
+    """Peak dense bf16 throughput, TFLOP/s."""
     bandwidth_gb_s: PositiveFloat
-    """Peak, of its memory."""
+    """Peak memory bandwidth, GB/s."""
     training_mfu: Fraction
-    """FLOPS utilization in training; recomputed activations count as work."""
+    """Model FLOPs utilization in training; recomputed activations count as work."""
     decoding_mbu: Fraction
-    """Memory bandwidth utilization in decoding."""
+    """Model bandwidth utilization in decoding."""
 
 
 class PlanConfig(Section):
@@ -355,25 +355,25 @@ class PlanConfig(Section):
     """A row of `gpus`."""
     gpus: dict[str, GPUConfig]
     decode_step_ms: NonNegativeFloat
-    """Of a decoding step besides reading weights and KV cache: scheduling, sampling."""
+    """Fixed overhead per decoding step (scheduling, sampling), ms."""
     engine_gib: NonNegativeFloat
-    """The engine besides weights and KV cache: CUDA graphs, activations."""
+    """Engine memory besides weights and KV cache (CUDA graphs, activations), GiB."""
     process_gib: NonNegativeFloat
-    """CUDA context, communication buffers, fragmentation."""
+    """CUDA context, communication buffers and fragmentation, GiB."""
     startup_minutes: NonNegativeFloat
-    """Of a job: imports, weights, engine."""
+    """Start-up time of a job (imports, weights, engine), minutes."""
     prompt_tokens: PositiveInt
-    """Mean length."""
+    """Mean length of a prompt, tokens."""
     response_tokens: PositiveInt
-    """Mean length."""
+    """Mean length of a response, tokens."""
     problems: dict[str, PositiveInt]
-    """Sizes of the sets whose size the config does not state."""
+    """Number of problems in the sets whose size the config does not state."""
     safety: Annotated[float, Field(ge=1)]
-    """Time limit of a job over its planned time."""
+    """Ratio of a job's time limit to its planned time."""
     max_job_hours: PositiveFloat
-    """The highest time limit of a job. A longer run ends at a checkpoint and resumes in the next job."""
+    """Maximum time limit of a job, hours; a longer run ends at a checkpoint and resumes in the next job."""
     measured: dict[str, ThroughputConfig]
-    """Measured throughput of a model, instead of the assumed one."""
+    """Measured throughput by model, in place of the assumed one."""
 
     @model_validator(mode="after")
     def _known_gpu(self) -> Self:
@@ -383,7 +383,7 @@ class PlanConfig(Section):
 
     @property
     def hardware(self) -> GPUConfig:
-        """The figures of `gpu`."""
+        """The row of `gpus` that `gpu` names."""
         return self.gpus[self.gpu]
 
 

@@ -62,7 +62,7 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     """Bytes per token that one block saves for its backward pass in bf16, besides its input.
 
     As in transformers' layers with fused attention: inputs of the seven projections, both norms in fp32 and
-    normalised, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
+    normalized, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     norms_of_heads = shape.family.qk_norm * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))

@@ -32,11 +32,11 @@ from entropy_dynamics.planning.footprint import (
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
 
-ROLLOUT_TOKEN_BYTES = 70  # of a sampled token and its log p as Python objects
-HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
-HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
-GPUS_PER_NODE = 8  # of the machines that `Job.on` compares
-CPU_HOURS = 4.0  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
+ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
+HOST_PER_RANK = 8 * GIB  # bytes: Python, torch with CUDA, vLLM with its pinned buffers [ours]
+HOST_PER_CPU_RANK = 4 * GIB  # bytes of a rank with a toy model [ours]: 0.9 to 1.7 GiB measured
+GPUS_PER_NODE = 8  # size of the machines that `Job.on` compares
+CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]: a laptop run takes one to two minutes
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Job:
     """Similar jobs of one stage on one model; its numbers are those of one job."""
 
     stage: str  # pass_rates | train (with the evaluation of the policy) | evaluate (untrained models)
-    configs: tuple[StageConfig, ...]  # of each job; they differ in what their methods compute
+    configs: tuple[StageConfig, ...]  # one of each job; they differ in what their methods compute
 
     @property
     def config(self) -> StageConfig:
@@ -122,7 +122,8 @@ class Job:
         config, training = self.config, self.config.training
         if self.stage == "pass_rates":
             return [(1, _problems(config, TRAIN) * config.pass_rates.samples)]
-        evaluation = [(1, _problems(config, one) * config.evaluation.samples[one]) for one in config.data.evaluation]
+        samples = config.evaluation.samples
+        evaluation = [(1, _problems(config, name) * samples[name]) for name in config.data.evaluation]
         if self.stage == "evaluate":
             return evaluation
         every = training.validation_every
@@ -235,8 +236,8 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
-        needed = [one for one in needed if one.spec.target == target]
-    unknown = [run.model for one in needed for run in one.runs if run.model not in config.models]
+        needed = [experiment for experiment in needed if experiment.spec.target == target]
+    unknown = [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]
     if unknown:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
@@ -245,11 +246,11 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     if target is None and config.experiments is None:
         needed += load_claims(config.scale, seeds, experiments)
     trained, evaluated = {}, {}
-    for one in needed:
-        runs = one.runs if isinstance(one, Experiment) else one.all_runs()
+    for item in needed:
+        runs = item.runs if isinstance(item, Experiment) else item.all_runs()
         runs = dict.fromkeys(run for run in runs if run.model in config.models)
         trained |= runs
-        evaluated |= runs if one.evaluations else {}
+        evaluated |= runs if item.evaluations else {}
     return [run for run in trained if run.method != BASE], [run for run in evaluated if run.method == BASE]
 
 

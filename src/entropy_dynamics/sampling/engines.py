@@ -55,8 +55,8 @@ class SharedSampler(Sampler):
 
     def sample(self, prompts: Sequence[Prompt], **settings: Any) -> list[Rollout]:
         """See `Sampler.sample`."""
-        own = self.ranks.share(prompts)
-        rollouts = self.engine.sample(own, **settings) if own else []
+        share = self.ranks.share(prompts)
+        rollouts = self.engine.sample(share, **settings) if share else []
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
         return sorted(_gathered(rollouts, self.ranks), key=lambda rollout: (place[rollout.problem_id], rollout.sample))
 
@@ -65,11 +65,11 @@ def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
     """The rollouts of all ranks. Their tokens travel as flat tensors, since JSON takes a second for a batch of them."""
     import torch  # not above: the command line imports this module
 
-    records = [(one.problem_id, one.sample, one.finish_reason, len(one.token_ids)) for one in rollouts]
-    tokens = torch.tensor([token for one in rollouts for token in one.token_ids], dtype=torch.int32)
-    logp = torch.tensor([value for one in rollouts for value in one.logp or ()], dtype=torch.float32)
+    records = [(each.problem_id, each.sample, each.finish_reason, len(each.token_ids)) for each in rollouts]
+    tokens = torch.tensor([token for rollout in rollouts for token in rollout.token_ids], dtype=torch.int32)
+    logp = torch.tensor([value for rollout in rollouts for value in rollout.logp or ()], dtype=torch.float32)
     for share, *flat in zip(ranks.gather(records), ranks.gather_flat(tokens), ranks.gather_flat(logp), strict=True):
-        ids, values, start = *(one.tolist() for one in flat), 0
+        ids, values, start = *(tensor.tolist() for tensor in flat), 0
         for problem_id, sample, reason, length in share:
             end = start + length
             yield Rollout(problem_id, sample, ids[start:end], reason, values[start:end] or None)
