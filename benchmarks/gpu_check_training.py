@@ -18,11 +18,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.planning.duration import training_seconds
-from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
+from entropy_dynamics.planning.duration import flops_per_token, training_seconds
+from entropy_dynamics.planning.footprint import GIB, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
@@ -90,7 +89,7 @@ def measure_steps(case: Case, traces: Path | None = None) -> Case:
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
     lengths = [config.plan.prompt_tokens + length for length in responses]
     seconds = median(row["train"] for row in rows)
-    rate = 3 * _forward_flops(shape, lengths) / seconds / 1e12
+    rate = 3 * sum(length * flops_per_token(shape, length) for length in lengths) / seconds / 1e12
     return {
         "parameters": parameters(shape),
         "tokens": sum(lengths),
@@ -169,12 +168,6 @@ def _profiled(trainer: Trainer, on_gpu: bool, trace: Path | None) -> list[Case]:
         {"name": event.key[:80], "milliseconds": spent / 1e3, "share": spent / total, "calls": event.count}
         for spent, event in sorted(rows, key=itemgetter(0), reverse=True)[:KERNELS]
     ]
-
-
-def _forward_flops(shape: ShapeConfig, lengths: list[int]) -> float:
-    """Matrix products and causal attention of a forward pass; recomputation is not the model's work."""
-    attention = 2 * shape.layers * shape.heads * shape.head_size * sum(length**2 for length in lengths)
-    return 2 * multiplied(shape) * sum(lengths) + attention
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from entropy_dynamics.training.trainer import Trainer
 def write_random_model(shape: ShapeConfig, directory: Path) -> None:
     """Random bf16 weights, generated and written one by one, and a tokenizer that nothing uses."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(transformers_config(shape, vocab_size=shape.vocabulary))
+        model = AutoModelForCausalLM.from_config(transformers_config(shape))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     weights = (

@@ -1,7 +1,7 @@
-"""Engines: the settings of whatever generates responses, one module per engine.
+"""Engines: their keys in the config, and their memory. No torch here.
 
-An engine `x` is two files: its keys in the config are a subclass of `Engine` in engines/x.py, which needs no torch, and
-sampling/x.py opens it. No list names it.
+An engine `x` is two modules, which no list names: engines/x.py with a subclass of `Engine` as its `SETTINGS`, and
+sampling/x.py with a function `open_engine`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,7 @@ class Engine(DataParallelSection, ABC):
 
     @abstractmethod
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
-        """Size of the KV cache.
-
-        Args:
-            batch: bytes for `sampling.batch_size` sequences of the greatest length.
-            gpu: memory of a GPU, bytes.
-            others: what the engine's weights and buffers take of it.
-        """
+        """Bytes of the KV cache, if `batch` hold a whole batch, and weights and buffers take `others` of a `gpu`'s."""
 
     def memory_settings(self) -> Mapping[str, Sequence[float]]:
         """Keys of this section that save memory on a GPU, each with the values to try in turn."""

@@ -13,6 +13,7 @@ from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.loading import load_tokenizer, write_facts
+from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import written_whole
 
 if TYPE_CHECKING:
@@ -31,17 +32,6 @@ TOKENIZER = (
 )
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
-SHAPE = {  # the name in model.shape -> the name in config.json
-    "architecture": "model_type",
-    "layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_size": "head_dim",
-    "vocabulary": "vocab_size",
-    "tied_embeddings": "tie_word_embeddings",
-}
 
 
 def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
@@ -151,7 +141,7 @@ def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedC
     if kind not in CONFIG_MAPPING:
         raise UserError(f"{path}: model_type {kind!r} is not in transformers, and no other code is run")
     configuration = CONFIG_MAPPING[kind].from_dict(published)
-    actual = {name: getattr(configuration, key, None) for name, key in SHAPE.items()}
+    actual = {name: getattr(configuration, key, None) for name, key in ({"architecture": "model_type"} | SIZES).items()}
     actual["head_size"] = actual["head_size"] or configuration.hidden_size // configuration.num_attention_heads
     wrong = [f"{name} is {actual[name]}, not {size}" for name, size in shape if actual[name] != size]
     if wrong:
