@@ -225,7 +225,6 @@ def test_keys_of_the_machine_exist():
         ("hardware.pipeline_parallel=2", "'hardware.pipeline_parallel': a run is divided by FSDP2 only"),
         ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
         ("engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
-        ("toy_models[qwen3-4b-base].architecture=qwen4", "unknown architecture 'qwen4'; did you mean 'qwen"),
         ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
         ("engine.warn_above=0.3", "engine: warn_above is 0.3; it should be at most tolerance = 0.0001"),
         ("data.train.sizes=3", "unknown key 'data.train.sizes'; did you mean 'size'?"),

@@ -3,6 +3,7 @@
 Types, bounds, choices and documentation stand beside each field; nothing else in the project validates input files.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,7 +25,9 @@ Key = tuple[str | int, ...]
 Precision = Literal["float32", "bfloat16"]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
-SHOWN_CHARACTERS = 60  # of a value, in a message
+PARALLEL = ": a run is divided by FSDP2 only; raise hardware.ranks"
+_PARALLEL_KEY = re.compile("(tensor|pipeline)_parallel")
+SHOWN_CHARACTERS = 60  # maximum length of a value in a message
 
 
 class Section(BaseModel):
@@ -39,14 +42,9 @@ class Section(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         for key in data if isinstance(data, Mapping) else ():
             if key not in cls.model_fields:
-                hint = cls.hint(str(key))
+                hint = PARALLEL if _PARALLEL_KEY.match(str(key)) else nearest(str(key), cls.model_fields)
                 raise PydanticCustomError("unknown_key", "unknown key {key}{hint}", {"key": key, "hint": hint})
         return data
-
-    @classmethod
-    def hint(cls, key: str) -> str:
-        """The end of the message about an unknown key."""
-        return nearest(key, cls.model_fields)
 
 
 S = TypeVar("S", bound=BaseModel)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,8 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from entropy_dynamics.engines import DataParallelSection, Engine, engine_types
-from entropy_dynamics.errors import nearest
+from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.methods import Method, method_types
 from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_types
 from entropy_dynamics.validation import PER_MACHINE, OneOf, Precision, Section, Threshold
@@ -65,28 +64,11 @@ class WarmStartConfig(Section):
     solutions: Annotated[Solutions, OneOf("task", solution_types)]
 
 
-class Family(NamedTuple):
-    """What the blocks of a family of models have beside those of a Llama; its name is transformers' `model_type`."""
-
-    qkv_bias: bool = False
-    """Biases on q, k and v."""
-    qk_norm: bool = False
-    """RMSNorm of each head's q and k."""
-
-
-FAMILIES = {"llama": Family(), "qwen2": Family(qkv_bias=True), "qwen3": Family(qk_norm=True)}
-
-
-def _known_family(name: str) -> str:
-    if name not in FAMILIES:
-        raise ValueError(f"unknown architecture {name!r}{nearest(name, FAMILIES)}")
-    return name
-
-
 class Shape(Section):
     """The architecture and the size of a model."""
 
-    architecture: Annotated[str, AfterValidator(_known_family)]
+    architecture: Literal["llama", "qwen2", "qwen3"]
+    """transformers' `model_type` of the family."""
     hidden_size: PositiveInt
     layers: PositiveInt
     head_size: PositiveInt
@@ -96,8 +78,14 @@ class Shape(Section):
     tied_embeddings: bool
 
     @property
-    def family(self) -> Family:
-        return FAMILIES[self.architecture]
+    def qkv_bias(self) -> bool:
+        """Biases on q, k and v."""
+        return self.architecture == "qwen2"
+
+    @property
+    def qk_norm(self) -> bool:
+        """RMSNorm of each head's q and k."""
+        return self.architecture == "qwen3"
 
 
 class ToyModelConfig(Shape):
@@ -152,7 +140,7 @@ class SamplingConfig(Section):
     """Maximum number of sequences generated at a time on each rank."""
 
 
-class HardwareConfig(DataParallelSection):
+class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
     """World size of a stage with FSDP2, over all nodes; null: one plain process."""

@@ -19,17 +19,7 @@ from pydantic import model_validator
 from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Threshold
 
 
-class DataParallelSection(Section):
-    """A section in which tensor and pipeline parallelism would be sought."""
-
-    @classmethod
-    def hint(cls, key: str) -> str:
-        if key.startswith(("tensor_parallel", "pipeline_parallel")):
-            return ": a run is divided by FSDP2 only; raise hardware.ranks"
-        return super().hint(key)
-
-
-class Engine(DataParallelSection, ABC):
+class Engine(Section, ABC):
     """The engine that generates responses, for pass rates, rollouts and evaluation."""
 
     in_trainer: ClassVar[bool] = False

@@ -39,7 +39,7 @@ def block_parameters(shape: ShapeConfig) -> int:
     """Parameters of one transformer block."""
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     attention = 2 * hidden * query + 2 * hidden * key
-    extra = shape.family.qkv_bias * (query + 2 * key) + shape.family.qk_norm * 2 * shape.head_size
+    extra = shape.qkv_bias * (query + 2 * key) + shape.qk_norm * 2 * shape.head_size
     return attention + extra + 3 * hidden * shape.intermediate_size + 2 * hidden
 
 
@@ -65,7 +65,7 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     normalized, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    norms_of_heads = shape.family.qk_norm * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
+    norms_of_heads = shape.qk_norm * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
     return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
 
 

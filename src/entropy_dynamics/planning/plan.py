@@ -139,7 +139,7 @@ class Job:
 class Plan:
     config: Config
     trained: int  # number of runs
-    evaluated: int  # of untrained models
+    evaluated: int  # number of evaluations of untrained models
     jobs: tuple[Job, ...] = ()  # none at a scale without GPUs
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
 
@@ -211,7 +211,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     hardware, plan = config.hardware, config.plan
     if hardware.device == "cpu" or stage == "model":  # pretrained models are downloaded without a GPU
         gpus = int(hardware.device == "cuda" and config.model.name in config.toy_models)
-        host, hours = ranks_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
+        host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
         job = Job("evaluate", (config,)).on(1)
         gpus, host, hours = 1, job.host + BYTES["float32"] * parameters(shape_of(config)), plan.safety * job.hours
@@ -292,7 +292,7 @@ def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float | str]
         ("set", "training.reduce_every_micro_batch", [True] * (not training.reduce_every_micro_batch)),
         ("lower", "training.tokens_per_micro_batch", tokens),
         *(("set", f"engine.{key}", values) for key, values in config.engine.memory_settings().items()),
-        ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # of one machine
+        ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # one machine
     ]
 
 
