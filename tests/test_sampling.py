@@ -335,8 +335,7 @@ def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monk
 def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, prompts, tokenizer, request):
     """engines/parrot.py and sampling/parrot.py, in other folders of the two packages."""
     files = {
-        engines: "class Parrot(Engine):\n    name: Literal['parrot']\n    words: int = 3\n"
-        "    def kv_cache_bytes(self, batch, gpu, others):\n        return 0.0\nSETTINGS = Parrot\n",
+        engines: "class Parrot(Engine):\n    name: Literal['parrot']\n    words: int = 3\nSETTINGS = Parrot\n",
         sampling: "",
     }
     for package, text in files.items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -19,7 +18,7 @@ from pydantic import model_validator
 from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Threshold
 
 
-class Engine(Section, ABC):
+class Engine(Section):
     """The engine that generates responses, for pass rates, rollouts and evaluation."""
 
     in_trainer: ClassVar[bool] = False
@@ -34,9 +33,9 @@ class Engine(Section, ABC):
     tolerance: Threshold
     """Mean difference above which the run stops, since the engine does not hold the trainer's weights; nats."""
 
-    @abstractmethod
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
-        """Bytes of the KV cache, if `batch` hold a whole batch, and weights and buffers take `others` of a `gpu`'s."""
+        """Bytes of the KV cache: `batch` for a full batch; weights and buffers take `others` of a GPU's `gpu`."""
+        return batch
 
     def memory_settings(self) -> Mapping[str, Sequence[float]]:
         """Keys of this section that save memory on a GPU, each with the values to try in turn."""
@@ -44,9 +43,9 @@ class Engine(Section, ABC):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_of_other_engines(cls, data: Any) -> Any:
+    def _keys_of_other_engines(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ignore other engines' keys that change no result, since a scale may set them beside another `name`."""
-        for name, kind in engine_types().items() if isinstance(data, Mapping) else ():
+        for name, kind in engine_types().items():
             for key in data.keys() & kind.model_fields.keys() - cls.model_fields.keys():
                 field = kind.model_fields[key]
                 if PER_MACHINE not in field.metadata and data[key] != field.default:

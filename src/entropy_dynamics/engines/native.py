@@ -14,8 +14,5 @@ class Native(Engine):
     logit_noise: NonNegativeFloat = 0.0
     """Standard deviation of Gaussian noise on the logits that it samples from; 0: none."""
 
-    def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
-        return batch
-
 
 SETTINGS = Native

@@ -190,10 +190,8 @@ class VLLMSampler(Sampler):
             if output.finish_reason not in ("stop", "length"):
                 raise RuntimeError(f"problem {prompt.problem_id}: vLLM ended a response by {output.finish_reason!r}")
         return [
-            Rollout(
-                prompt.problem_id, sample, list(output.token_ids), output.finish_reason, list(output.logprobs.logprobs)
-            )
-            for (prompt, sample), output in zip(names, outputs, strict=True)
+            Rollout(prompt.problem_id, sample, list(out.token_ids), out.finish_reason, list(out.logprobs.logprobs))
+            for (prompt, sample), out in zip(names, outputs, strict=True)
         ]
 
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
