@@ -39,11 +39,11 @@ def make_parser(script: str, about: str, scale: bool = False) -> argparse.Argume
     return parser
 
 
-def write_record(out: Path, what: str, **found: Any) -> None:
+def write_record(out: Path, what: str, **results: Any) -> None:
     """Write and print the results, with the hardware and the versions that they were measured with."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
     about = {"what": what, "hardware": hardware(), "versions": versions, "threads": torch.get_num_threads()}
-    write_json(out, about | found)
+    write_json(out, about | results)
     print(out.read_text())
 
 
@@ -72,8 +72,8 @@ def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overr
     )
 
 
-def trl_settings(config: RunConfig, folder: Path | str, **own: Any) -> "GRPOConfig":
-    """Settings for TRL's trainer, in fp32 on a CPU, with which it does what ours does with `config`; and its `own`."""
+def trl_settings(config: RunConfig, folder: Path | str, **more: Any) -> "GRPOConfig":
+    """Settings for TRL's trainer, in fp32 on a CPU, with which it does what ours does with `config`, and `more`."""
     from trl import GRPOConfig
 
     training, optimizer, method = config.training, config.training.optimizer, config.method.build()
@@ -103,7 +103,7 @@ def trl_settings(config: RunConfig, folder: Path | str, **own: Any) -> "GRPOConf
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
-        **own,
+        **more,
     )
 
 

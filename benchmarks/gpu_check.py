@@ -36,9 +36,11 @@ def tests(check: Check) -> None:
         except subprocess.TimeoutExpired:
             code = None
     names = ("test", "outcome", "reason")
-    found = [dict(zip(names, map(str.lower, one), strict=True)) for one in OUTCOME.findall(log.read_text())]
-    counts = {outcome: sum(one["outcome"] == outcome for one in found) for outcome in ("passed", "failed", "skipped")}
-    check.write(complete=code == 0, **counts, tests=found, **({} if code == 0 else {"log": end_of(log, 100)}))
+    outcomes = [dict(zip(names, map(str.lower, match), strict=True)) for match in OUTCOME.findall(log.read_text())]
+    counts = {
+        outcome: sum(test["outcome"] == outcome for test in outcomes) for outcome in ("passed", "failed", "skipped")
+    }
+    check.write(complete=code == 0, **counts, tests=outcomes, **({} if code == 0 else {"log": end_of(log, 100)}))
 
 
 STAGES = {"tests": tests, "kernels": kernels, "training": training, "end_to_end": end_to_end, "seeds": seeds}
@@ -58,8 +60,8 @@ def main() -> int:
     for name in options.stages or STAGES:
         check = Check(name, out, options.work, options.minutes, options.processes, options.tiny)
         STAGES[name](check)
-        complete &= check.found["complete"]
-        print(f"{name}: {'complete' if check.found['complete'] else 'incomplete'}, see {check.file}", flush=True)
+        complete &= check.record["complete"]
+        print(f"{name}: {'complete' if check.record['complete'] else 'incomplete'}, see {check.file}", flush=True)
     return 0 if complete else 1
 
 

@@ -37,17 +37,17 @@ class Check:
             method_types()
             for module in ("pyarrow.dataset", "entropy_dynamics.stages.train", "entropy_dynamics.stages.evaluate"):
                 import_module(module)
-        self.found: dict[str, Any] = {"stage": stage, "complete": False, "tiny": tiny}
+        self.record: dict[str, Any] = {"stage": stage, "complete": False, "tiny": tiny}
         self.write(**provenance([]))
 
     def left(self) -> float:
         """Seconds of the time budget that are left."""
         return max(0.0, self.start_time + self.seconds - time.monotonic())
 
-    def write(self, **found: Any) -> None:
-        """Add `found` to the record and write it."""
-        self.found |= found | {"stage_seconds": round(time.monotonic() - self.start_time, 1)}
-        write_json(self.file, self.found)
+    def write(self, **entries: Any) -> None:
+        """Add `entries` to the record and write it."""
+        self.record |= entries | {"stage_seconds": round(time.monotonic() - self.start_time, 1)}
+        write_json(self.file, self.record)
 
     def start(self, target: Callable[..., object], *arguments: Any, log: Path) -> BaseProcess:
         """Run `target(*arguments)` in a new process as the only rank of a launch: it claims no GPU."""
@@ -62,13 +62,13 @@ class Check:
 
         A case starts if there is time for one as long as the longest so far, and is killed when the time is over.
         """
-        found: list[Case] = []
+        results: list[Case] = []
         longest = 0.0
         for number, case in enumerate(cases):
             if self.left() <= longest:
                 break
             start = time.monotonic()
-            log = self.work / f"{self.found['stage']}{number}.log"
+            log = self.work / f"{self.record['stage']}{number}.log"
             result = log.with_suffix(".json")
             result.unlink(missing_ok=True)
             process = self.start(_measure, target, case, result, log=log)
@@ -80,11 +80,11 @@ class Check:
                 outcome = json.loads(result.read_text())
             else:
                 outcome = {"timed_out": True} if timed_out else {"error": end_of(log)}
-            found.append(case | outcome)
-            self.write(cases=found)
-        complete = len(found) == len(cases) and all(measured(case) for case in found)
-        self.write(cases=found, complete=complete, left_out=cases[len(found) :])
-        return found
+            results.append(case | outcome)
+            self.write(cases=results)
+        complete = len(results) == len(cases) and all(measured(case) for case in results)
+        self.write(cases=results, complete=complete, left_out=cases[len(results) :])
+        return results
 
 
 def _as_a_rank(log: Path, target: Callable[..., object], *arguments: Any) -> None:

@@ -19,7 +19,7 @@ from entropy_dynamics.core import token_stats as token_stats_module
 from entropy_dynamics.core.token_stats import token_stats
 from gpu_check_common import Case, Check, gpu_row
 
-TRL_CHUNK = 32_768  # of the vocabulary, as TRL's trainers set it
+TRL_CHUNK = 32_768  # columns of the vocabulary, as TRL's trainers set it
 Sides = dict[str, Callable[[], object]]
 
 
@@ -73,20 +73,20 @@ def measure_shape(case: Case) -> Case:
     in_use = kernels_in_use(hidden)  # before the first call, which warns if they cannot be used
     row = gpu_row()
     peak = load_config("paper").plan.gpus[row] if row else None
-    found = {form: _measured(sides, case["repeats"]) for form, sides in forms.items()}
+    costs = {form: _measured(sides, case["repeats"]) for form, sides in forms.items()}
     for form, products in (("forward", 1), ("forward_and_backward", 3)):
-        for side in found[form].values():
+        for side in costs[form].values():
             side["tflops"] = products * 2 * rows * vocabulary * depth / side["milliseconds"] / 1e9
             side["share_of_peak"] = side["tflops"] / peak.tflops if peak else None
     # Passes over the logits: a copy reads and writes them, so does the backward pass; the forward pass reads them.
     for name, passes in (("copy", 2), ("ours", 1), ("ours with backward", 3)):
-        side = found["from_logits"][name]
+        side = costs["from_logits"][name]
         side["gb_per_second"] = passes * logits.nbytes / side["milliseconds"] / 1e6
         side["share_of_peak"] = side["gb_per_second"] / peak.bandwidth_gb_s if peak else None
     with torch.no_grad():
         exact = _log_softmax(hidden[:64].double() @ weight.double().T, tokens[:64])
         errors = {f"{name}_logp_error_nats": (head()[:64] - exact).abs().max().item() for name, head in heads.items()}
-    return found | errors | note | in_use | {"dtype": str(logits.dtype).removeprefix("torch.")}
+    return costs | errors | note | in_use | {"dtype": str(logits.dtype).removeprefix("torch.")}
 
 
 def kernels_in_use(tensor: Tensor) -> Case:
@@ -94,7 +94,7 @@ def kernels_in_use(tensor: Tensor) -> Case:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         triton = token_stats_module._kernels(tensor) is not None
-    return {"triton": triton, "warnings": [str(one.message) for one in caught]}
+    return {"triton": triton, "warnings": [str(warning.message) for warning in caught]}
 
 
 def _log_softmax(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ class Commands:
     def __init__(self, check: Check):
         self.check, self.results = check, check.work / "runs"
         self.layout, self.models = Layout.of(SCALE, self.results), load_config(SCALE).models
-        own = [f"toy_models[{model}].{entry}" for model in self.models for entry in TINY_MODEL]
-        self.settings = [f"--set={entry}" for entry in [*TINY, *own]] if check.tiny else []
+        models = [f"toy_models[{model}].{entry}" for model in self.models for entry in TINY_MODEL]
+        self.settings = [f"--set={entry}" for entry in [*TINY, *models]] if check.tiny else []
         self.longest: dict[str, float] = defaultdict(float)  # seconds, by stage
 
     def start(self, arguments: Arguments) -> Command:
@@ -90,8 +90,8 @@ class Commands:
                 running.append(self.start(waiting.popleft()))
             if not running:
                 return
-            wait([one.process.sentinel for one in running], self.check.left())
-            for command in [one for one in running if self.check.left() == 0 or not one.process.is_alive()]:
+            wait([command.process.sentinel for command in running], self.check.left())
+            for command in [each for each in running if self.check.left() == 0 or not each.process.is_alive()]:
                 command.end()
                 running.remove(command)
                 stage = command.arguments[0]
@@ -99,13 +99,13 @@ class Commands:
                 yield command
 
     def _has_time_for(self, stage: str) -> bool:
-        return sum(self.longest[one] for one in {stage, "evaluate"}) < self.check.left()  # a run is evaluated, too
+        return sum(self.longest[name] for name in {stage, "evaluate"}) < self.check.left()  # a run is evaluated, too
 
     def run(self, *commands: Arguments) -> bool:
         """Run commands side by side and record them. False if one failed or time ran out."""
         ended = list(self.ended(deque(commands)))
-        self.check.write(commands=[*self.check.found.get("commands", []), *(one.record() for one in ended)])
-        return len(ended) == len(commands) and not any(one.process.exitcode for one in ended)
+        self.check.write(commands=[*self.check.record.get("commands", []), *(command.record() for command in ended)])
+        return len(ended) == len(commands) and not any(command.process.exitcode for command in ended)
 
     def prepare(self, models: Sequence[str]) -> bool:
         """Problems, base models and pass rates, unless they are there."""
@@ -161,11 +161,11 @@ def kill_and_resume(commands: Commands) -> bool:
 
 def difference(resumed: Layout, undisturbed: Layout) -> Case:
     """Largest differences between two runs that should be equal: of a weight, and of a step's entropy in nats."""
-    one, other = (load_file(layout.policy(*KILLED) / "model.safetensors") for layout in (resumed, undisturbed))
+    ours, theirs = (load_file(layout.policy(*KILLED) / "model.safetensors") for layout in (resumed, undisturbed))
     entropy = [pd.read_parquet(layout.metrics(*KILLED))["entropy"] for layout in (resumed, undisturbed)]
     return {
         "steps": len(entropy[0]),
-        "weights": max((one[name] - other[name]).abs().max().item() for name in one),
+        "weights": max((ours[name] - theirs[name]).abs().max().item() for name in ours),
         "entropy_nats": float((entropy[0] - entropy[1]).abs().max()),
     }
 
@@ -196,7 +196,7 @@ def seeds(check: Check) -> None:
     commands = Commands(check)
     runs = [(MODEL, method, seed) for seed in range(2 if check.tiny else 1000) for method in METHODS]
     there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
-    found = [summary(commands.layout, *run) for run in there]
+    summaries = [summary(commands.layout, *run) for run in there]
     waiting: deque[Arguments] = deque(of_run("train", *run) for run in runs if run not in there)
     if not commands.prepare([MODEL]):
         return
@@ -209,13 +209,13 @@ def seeds(check: Check) -> None:
         elif stage == "train":
             waiting.appendleft(of_run("evaluate", model, method, int(seed)))
         else:
-            found.append(summary(commands.layout, model, method, int(seed)))
-            check.write(runs=found, final_entropy_nats=by_method(found))
-    check.write(complete="failed" not in check.found and bool(found))
+            summaries.append(summary(commands.layout, model, method, int(seed)))
+            check.write(runs=summaries, final_entropy_nats=by_method(summaries))
+    check.write(complete="failed" not in check.record and bool(summaries))
 
 
-def by_method(found: list[Case]) -> Case:
+def by_method(summaries: list[Case]) -> Case:
     """Mean and standard deviation over seeds of the entropy in the last tenth of the steps."""
-    final = pd.Series([np.mean(run["entropy_nats"][-(len(run["entropy_nats"]) // 10 + 1) :]) for run in found])
-    by = final.groupby([run["method"] for run in found])
+    final = pd.Series([np.mean(run["entropy_nats"][-(len(run["entropy_nats"]) // 10 + 1) :]) for run in summaries])
+    by = final.groupby([run["method"] for run in summaries])
     return json.loads(by.agg(["mean", "std", "count"]).to_json(orient="index"))

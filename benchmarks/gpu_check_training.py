@@ -18,11 +18,10 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.planning.duration import training_seconds
-from entropy_dynamics.planning.footprint import GIB, multiplied, parameters, training_memory
+from entropy_dynamics.planning.duration import flops_per_token, training_seconds
+from entropy_dynamics.planning.footprint import GIB, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
@@ -30,7 +29,7 @@ from gpu_check_common import MODEL, Case, Check, gpu_row, measured
 from random_model import RandomResponses, make_random_trainer, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
-KERNELS = 15  # of the profile, the most expensive ones
+KERNELS = 15  # rows of the profile: the most expensive kernels
 VARIANTS = [  # method, activation checkpointing, compilation of the blocks
     ("grpo", "full", "false"),
     ("clip_b", "full", "false"),
@@ -38,7 +37,7 @@ VARIANTS = [  # method, activation checkpointing, compilation of the blocks
     ("grpo", "selective", "true"),
     ("grpo", "none", "false"),
 ]
-SETTINGS = [  # of the paper's scale, on one GPU: 128 responses of 1,500 tokens on average
+SETTINGS = [  # the paper's scale on one GPU: 128 responses of 1,500 tokens on average
     *("hardware.ranks=1", "engine.name=native", "training.prompts_per_step=8", "sampling.max_new_tokens=2667"),
     *("training.validation_every=0", "training.entropy_change_every=0"),
 ]
@@ -60,8 +59,8 @@ def training(check: Check) -> None:
         for method, recomputed, compiled in variants
         for layers in depths
     ]
-    found = check.measure(partial(measure_steps, traces=check.file.parent), cases)
-    pairs = zip(found[::2], found[1::2], strict=False)
+    cases = check.measure(partial(measure_steps, traces=check.file.parent), cases)
+    pairs = zip(cases[::2], cases[1::2], strict=False)
     check.write(extrapolated=[extrapolated(*pair) for pair in pairs if all(map(measured, pair))])
 
 
@@ -90,7 +89,7 @@ def measure_steps(case: Case, traces: Path | None = None) -> Case:
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
     lengths = [config.plan.prompt_tokens + length for length in responses]
     seconds = median(row["train"] for row in rows)
-    rate = 3 * _forward_flops(shape, lengths) / seconds / 1e12
+    rate = 3 * sum(length * flops_per_token(shape, length) for length in lengths) / seconds / 1e12
     return {
         "parameters": parameters(shape),
         "tokens": sum(lengths),
@@ -163,18 +162,12 @@ def _profiled(trainer: Trainer, on_gpu: bool, trace: Path | None) -> list[Case]:
     if trace is not None:
         profiler.export_chrome_trace(str(trace))
     kind, time_of = (DeviceType.CUDA, "self_device_time_total") if on_gpu else (DeviceType.CPU, "self_cpu_time_total")
-    rows = [(getattr(one, time_of), one) for one in profiler.key_averages() if one.device_type == kind]
+    rows = [(getattr(event, time_of), event) for event in profiler.key_averages() if event.device_type == kind]
     total = sum(spent for spent, _ in rows)
     return [
-        {"name": one.key[:80], "milliseconds": spent / 1e3, "share": spent / total, "calls": one.count}
-        for spent, one in sorted(rows, key=itemgetter(0), reverse=True)[:KERNELS]
+        {"name": event.key[:80], "milliseconds": spent / 1e3, "share": spent / total, "calls": event.count}
+        for spent, event in sorted(rows, key=itemgetter(0), reverse=True)[:KERNELS]
     ]
-
-
-def _forward_flops(shape: ShapeConfig, lengths: list[int]) -> float:
-    """Matrix products and causal attention of a forward pass; recomputation is not the model's work."""
-    attention = 2 * shape.layers * shape.heads * shape.head_size * sum(length**2 for length in lengths)
-    return 2 * multiplied(shape) * sum(lengths) + attention
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from random_model import RandomResponses, make_prompts, make_random_trainer, wri
 
 MODEL = "qwen2.5-7b-instruct"
 SHAPE = load_config("gpu", MODEL).model.shape  # the substitute's
-PROMPTS, GROUP, PROMPT_TOKENS, ROWS = 4, 8, 32, 8  # ROWS: of a micro-batch
+PROMPTS, GROUP, PROMPT_TOKENS, ROWS = 4, 8, 32, 8  # ROWS: per micro-batch
 SAMPLER = RandomResponses(200)  # tokens from the start of the vocabulary: TRL decodes them
 STATES = 16  # bytes per parameter: fp32 weights, gradients and Adam's moments
 
@@ -41,13 +41,13 @@ def make_config(tokens: int, steps: int) -> RunConfig:
 
 def ours(directory: Path, config: RunConfig) -> dict[str, list[float]]:
     trainer = make_random_trainer(config, Policy(load_model(directory)), SAMPLER, PROMPT_TOKENS)
-    found: dict[str, list[float]] = {"seconds": [], "grad_norm": []}
+    measured: dict[str, list[float]] = {"seconds": [], "grad_norm": []}
     for step in range(config.training.steps):
         start = time.perf_counter()
         row = trainer.step(step)
-        found["seconds"].append(time.perf_counter() - start)
-        found["grad_norm"].append(row["grad_norm"])
-    return found
+        measured["seconds"].append(time.perf_counter() - start)
+        measured["grad_norm"].append(row["grad_norm"])
+    return measured
 
 
 def trl(directory: Path, config: RunConfig) -> dict[str, list[float]]:
@@ -55,18 +55,18 @@ def trl(directory: Path, config: RunConfig) -> dict[str, list[float]]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
     from trl import GRPOTrainer
 
-    found: dict[str, list[float]] = {"seconds": [], "grad_norm": []}
+    measured: dict[str, list[float]] = {"seconds": [], "grad_norm": []}
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *args, **kwargs):  # after the rollouts of the step before, which cost nothing
             self.since = time.perf_counter()
 
         def on_step_end(self, *args, **kwargs):
-            found["seconds"].append(time.perf_counter() - self.since)
+            measured["seconds"].append(time.perf_counter() - self.since)
 
         def on_log(self, args, state, control, logs=None, **kwargs):
             if "grad_norm" in logs:
-                found["grad_norm"].append(logs["grad_norm"])
+                measured["grad_norm"].append(logs["grad_norm"])
 
     def rollout(texts: list[str], trainer) -> dict[str, list]:
         prompts = make_prompts(PROMPTS, PROMPT_TOKENS)
@@ -75,7 +75,7 @@ def trl(directory: Path, config: RunConfig) -> dict[str, list[float]]:
         rollouts = SAMPLER.sample(
             prompts, samples=GROUP, temperature=1.0, max_new_tokens=config.sampling.max_new_tokens, stream=""
         )
-        return {"prompt_ids": ids, "completion_ids": [one.token_ids for one in rollouts], "logprobs": None}
+        return {"prompt_ids": ids, "completion_ids": [rollout.token_ids for rollout in rollouts], "logprobs": None}
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     trainer = GRPOTrainer(
@@ -95,7 +95,7 @@ def trl(directory: Path, config: RunConfig) -> dict[str, list[float]]:
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Clock())
     trainer.train()
-    return found
+    return measured
 
 
 def main() -> None:
@@ -109,9 +109,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.side:
         config = make_config(options.tokens, options.steps)
-        found = {"ours": ours, "trl": trl}[options.side](options.model_folder, config)
+        measured = {"ours": ours, "trl": trl}[options.side](options.model_folder, config)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
-        print(json.dumps(found | {"peak_gib": peak}))
+        print(json.dumps(measured | {"peak_gib": peak}))
         return
     sides = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -121,9 +121,9 @@ def main() -> None:
             sides[side] = in_own_process(__file__, "--side", side, "--model-folder", folder, *arguments)
     lengths = SAMPLER.lengths(PROMPTS * GROUP, options.tokens)
     states = STATES * parameters(SHAPE) / GIB
-    for found in sides.values():
-        found["seconds_per_update"] = median(found["seconds"][1:])
-        found["peak_gib_beyond_states"] = found["peak_gib"] - states
+    for measured in sides.values():
+        measured["seconds_per_update"] = median(measured["seconds"][1:])
+        measured["peak_gib_beyond_states"] = measured["peak_gib"] - states
     compared = ("seconds_per_update", "peak_gib", "peak_gib_beyond_states")
     write_record(
         options.out,

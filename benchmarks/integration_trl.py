@@ -71,7 +71,7 @@ def main() -> None:
                 "trl_clip_fraction": dropped,
             }
         )
-        shares += [own / whole for own, whole in zip(trl.weighting, turns.seconds, strict=True)][WARM_UP:]
+        shares += [part / whole for part, whole in zip(trl.weighting, turns.seconds, strict=True)][WARM_UP:]
     ends = {name: [float(np.mean(run[name][-LAST:])) for run in curves] for name in curves[0]}
     write_record(
         options.out,

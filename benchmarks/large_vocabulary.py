@@ -47,7 +47,7 @@ def step(side: str, tokens: int) -> dict[str, float]:
     settings |= {"tokens_per_micro_batch": 1 << 20, "single_forward_tokens": 1 << 20}
     overrides = [f"training.{key}={value}" for key, value in settings.items()] + ["sampling.max_new_tokens=8"]
     config = load_config("laptop", MODEL, "clip_b", overrides)
-    model = AutoModelForCausalLM.from_config(transformers_config(SHAPE, vocab_size=SHAPE.vocabulary))
+    model = AutoModelForCausalLM.from_config(transformers_config(SHAPE))
     trainer = make_random_trainer(config, Policy(model), RandomResponses(SHAPE.vocabulary, spread=1), PROMPT_TOKENS)
     if side == "eager":
         policy_module.token_stats = eager

@@ -21,12 +21,12 @@ from entropy_dynamics.training.trainer import Trainer
 def write_random_model(shape: ShapeConfig, directory: Path) -> None:
     """Random bf16 weights, generated and written one by one, and a tokenizer that nothing uses."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(transformers_config(shape, vocab_size=shape.vocabulary))
+        model = AutoModelForCausalLM.from_config(transformers_config(shape))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     weights = (
-        (name, torch.empty(one.shape, dtype=torch.bfloat16, device=device).normal_(0, 0.02, generator=generator))
-        for name, one in model.named_parameters()
+        (name, torch.empty(parameter.shape, dtype=torch.bfloat16, device=device).normal_(0, 0.02, generator=generator))
+        for name, parameter in model.named_parameters()
     )
     save_policy(model, build_tokenizer("bytes"), directory, weights)
 
@@ -38,7 +38,7 @@ class RandomResponses(Sampler):
         self.vocabulary, self.spread = vocabulary, spread
 
     def lengths(self, responses: int, max_new_tokens: int) -> list[int]:
-        """Of all responses, in order."""
+        """Length of each response, in order."""
         draw = torch.Generator().manual_seed(0)
         return torch.randint(max_new_tokens // self.spread, max_new_tokens + 1, (responses,), generator=draw).tolist()
 
@@ -50,7 +50,7 @@ class RandomResponses(Sampler):
         lengths = self.lengths(len(names), max_new_tokens)
         tokens = torch.randint(self.vocabulary, (sum(lengths),), generator=torch.Generator().manual_seed(1))
         pieces = tokens.split(lengths)
-        return [Rollout(*name, own.tolist(), "length") for name, own in zip(names, pieces, strict=True)]
+        return [Rollout(*name, piece.tolist(), "length") for name, piece in zip(names, pieces, strict=True)]
 
     def push(self, weights) -> None:
         """Gather the weights one by one, as an engine would take them."""

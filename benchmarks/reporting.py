@@ -27,8 +27,12 @@ from entropy_dynamics.results.files import write_json  # noqa: E402
 from entropy_dynamics.results.provenance import hardware  # noqa: E402
 
 SCALE = synthetic_results.SCALE
-SAMPLES = {"aime24": 30 * 32, "aime25": 30 * 32, "dapo500": 60 * 8}  # of one policy, as synthetic_results writes them
-STEPS = 100  # of a run
+SAMPLES = {
+    "aime24": 30 * 32,
+    "aime25": 30 * 32,
+    "dapo500": 60 * 8,
+}  # samples per policy, as synthetic_results writes them
+STEPS = 100  # per run
 DISTINCT = 10  # seeds
 COMMANDS = {  # a wide table, the widest figure, the distribution, all claims
     "table1": ["report", "table1"],
@@ -87,7 +91,7 @@ def write_results(results: Path, seeds: dict[str, int]) -> tuple[int, int]:
     samples = 0
     for run, dataset in sorted(needed, key=lambda pair: pair[0].seed):
         if run.seed >= DISTINCT:
-            path, same = (_file(results, one, dataset) for one in (run, replace(run, seed=run.seed % DISTINCT)))
+            path, same = (_file(results, each, dataset) for each in (run, replace(run, seed=run.seed % DISTINCT)))
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(same, path)
         elif dataset is None:
@@ -108,14 +112,14 @@ def run_command(command: list[str], folder: Path | str = ROOT) -> dict[str, floa
     # In a separate process, so that the peak is not that of an earlier child of this one.
     probe = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
     probe += "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime, u.ru_maxrss)"
-    found = subprocess.run(
+    spent = subprocess.run(
         [sys.executable, "-c", probe, *command], cwd=folder, check=True, text=True, stdout=subprocess.PIPE
     ).stdout.split()
     kib = 1 if sys.platform == "linux" else 1024  # macOS counts in bytes
     return {
-        "cpu_seconds": round(float(found[0]), 2),
+        "cpu_seconds": round(float(spent[0]), 2),
         "wall_seconds": round(time.perf_counter() - start, 2),
-        "peak_mib": round(int(found[1]) / kib / 1024, 1),
+        "peak_mib": round(int(spent[1]) / kib / 1024, 1),
     }
 
 

@@ -48,7 +48,7 @@ OUTSIDE = "before the first and after the last job: Snakemake's graph, the repor
 class Job:
     """One job of the workflow; times in seconds since the epoch."""
 
-    path: tuple[str, ...]  # of its log: ("runs", <model>, <method>, "seed0"), ("pass_rates",), ...
+    path: tuple[str, ...]  # its log's: ("runs", <model>, <method>, "seed0"), ("pass_rates",), ...
     start: float
     end: float
     cpu: float  # seconds of all jobs since the one that finished before
@@ -103,10 +103,10 @@ def phases(layout: Layout, job: Job) -> dict[str, float]:
         return {}
     run = layout.root.joinpath(*job.path)
     seconds = pd.read_parquet(run / METRICS).filter(like="seconds_").sum()
-    found = {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
+    seconds_by_phase = {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
     evaluation = layout.evaluation(*job.path[1:3], job.path[3].removeprefix("seed"))
     ends = [file.stat().st_mtime for file in evaluation.glob(f"*.{PROVENANCE}")]
-    return found | {"evaluate": max(ends) - run.stat().st_mtime} if ends else found
+    return seconds_by_phase | {"evaluate": max(ends) - run.stat().st_mtime} if ends else seconds_by_phase
 
 
 def account(
@@ -130,9 +130,9 @@ def account(
         if job.kind in DRAWN:
             spent[DRAWING] += job.seconds
         elif job.kind != "runs":
-            own = min(startup, job.seconds) if job.kind != "problems" else 0.0
-            spent[STARTUP] += own
-            spent[STAGES.get(job.kind, job.kind)] += job.seconds - own
+            start = min(startup, job.seconds) if job.kind != "problems" else 0.0
+            spent[STARTUP] += start
+            spent[STAGES.get(job.kind, job.kind)] += job.seconds - start
     spent[WAITING], spent[NOTHING] = idle(jobs, cores, pass_rate_model)
     within = jobs_wall(jobs)
     if wall is not None:

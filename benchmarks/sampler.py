@@ -58,7 +58,7 @@ def main() -> None:
             began = time.perf_counter()
             tokens = side(trainer.prompts[start : start + count], turn)
             speeds[side.__name__].append(tokens / (time.perf_counter() - began))
-    timed = {side: found[1:] for side, found in speeds.items()}
+    timed = {side: rates[1:] for side, rates in speeds.items()}
     write_record(
         options.out,
         f"sampling the rollouts of a step, scale {options.scale}, toy model of {options.model}",
@@ -66,7 +66,7 @@ def main() -> None:
         samples=samples,
         **settings,
         turns=options.turns,
-        tokens_per_second={side: round(median(found)) for side, found in timed.items()},
+        tokens_per_second={side: round(median(rates)) for side, rates in timed.items()},
         speedup=round(median(ours / theirs for ours, theirs in zip(*timed.values(), strict=True)), 2),
     )
 

@@ -104,23 +104,23 @@ def make_hidden(rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def seconds(sides: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
     """The sides take turns, so that a drift of the machine's speed affects all alike."""
-    found = {name: [] for name in sides}
+    timed = {name: [] for name in sides}
     for repeat in range(repeats + 1):
         for name, side in sides.items():
             start = time.perf_counter()
             side()
             if repeat:  # the first is a warm-up
-                found[name].append(time.perf_counter() - start)
-    return found
+                timed[name].append(time.perf_counter() - start)
+    return timed
 
 
-def table(found: dict[str, list[float]], rows: int) -> dict:
+def table(timed: dict[str, list[float]], rows: int) -> dict:
     """Medians, and the median of the ratios of each turn."""
     return {
-        "microseconds_per_token": {name: round(1e6 * statistics.median(x) / rows, 1) for name, x in found.items()},
+        "microseconds_per_token": {name: round(1e6 * statistics.median(x) / rows, 1) for name, x in timed.items()},
         f"{OURS}_over": {
-            name: round(statistics.median(a / b for a, b in zip(found[OURS], x, strict=True)), 3)
-            for name, x in found.items()
+            name: round(statistics.median(a / b for a, b in zip(timed[OURS], x, strict=True)), 3)
+            for name, x in timed.items()
             if name != OURS
         },
     }

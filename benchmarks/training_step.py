@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     layout = Layout.of(options.scale, options.results)
     torch.set_num_threads(load_config(options.scale).threads)
-    found = {}
+    results = {}
     for case, tokens in CASES.items():
         overrides = [f"training.single_forward_tokens={tokens}"]
         trainers = {name: make_trainer(options.scale, options.model, name, layout, overrides) for name in METHODS}
@@ -36,10 +36,10 @@ def main() -> None:
         for step in range(options.steps + 1):
             for name, trainer in trainers.items():
                 rows[name].append(trainer.step(step))
-        found[case] = summary({name: steps[1:] for name, steps in rows.items()})
+        results[case] = summary({name: steps[1:] for name, steps in rows.items()})
     what = f"a training step, scale {options.scale}, toy model of {options.model}, {options.steps} steps each"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    write_record(options.out, what, peak_memory_mib=peak, **found)
+    write_record(options.out, what, peak_memory_mib=peak, **results)
 
 
 def summary(rows: Rows) -> dict:
@@ -51,7 +51,7 @@ def summary(rows: Rows) -> dict:
 
     def against_grpo(method: str) -> float:
         each = [[seconds(row) / row["tokens"] for row in rows[name]] for name in (method, "grpo")]
-        return round(median(one / reference for one, reference in zip(*each, strict=True)), 3)
+        return round(median(cost / reference for cost, reference in zip(*each, strict=True)), 3)
 
     return {
         "methods": {

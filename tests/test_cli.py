@@ -268,6 +268,10 @@ def test_checkpoints_are_there_until_the_job_is_done(run, layout, monkeypatch):
     [
         (TRAIN, ["no model in "]),
         (("train", "--model", MODEL, "--method", "base", "--seed", "0"), ["it is evaluated, never trained"]),
+        (
+            ("train", "--model", MODEL, "--method", "grpo@engine.dtype=bfloat16", "--seed", "0"),
+            ["engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"],
+        ),
         (("model", "--model", MODEL), ["train.parquet: no such file"]),
         (("pass_rates",), ["train.parquet: no such file"]),
         (("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"), ["no model in "]),
@@ -358,7 +362,8 @@ def test_the_resolved_config_is_shown(run):
     assert shown["training"]["steps"] == 2
     assert shown["model"]["name"] == MODEL
     assert "model" not in yaml.safe_load(run("config")[1])
-    assert json.loads(run("config", "--schema")[1])["properties"]["training"]
+    schema = json.loads(run("config", "--schema")[1], parse_constant=pytest.fail)
+    assert schema["properties"]["training"]
 
 
 # ---------------------------------------------------------------- the real data

@@ -1,6 +1,5 @@
 """Configuration: the merge order, the schema, and which file an error names."""
 
-import json
 import math
 import shutil
 
@@ -9,7 +8,6 @@ import yaml
 
 from conftest import ROOT
 from entropy_dynamics.config import (
-    file_schema,
     flatten,
     identity,
     known_names,
@@ -176,32 +174,37 @@ def test_every_model_and_method_loads_at_every_scale(scale):
 
 
 def test_every_key_is_set_in_a_file():
-    """Defaults and their sources are in YAML; only sets of problems and methods have optional keys."""
+    """Defaults and their sources are in YAML; only sets of problems, methods and engines have optional keys."""
     names = ("base", "scale/laptop", f"model/{MODEL}", "method/clip_b")
     written = {key for name in names for key, _ in flatten(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))}
     config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
-    optional = ("method.params", "toy_models", "data.train", "data.evaluation")
+    optional = ("method.params", "toy_models", "data.train", "data.evaluation", "engine")
     assert [key for key, _ in flatten(config.model_dump()) if key not in written and not key.startswith(optional)] == []
 
 
-def test_json_schema_accepts_the_files_and_refuses_unknown_keys():
+@pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
+def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys(scale):
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(json.dumps(file_schema(), allow_nan=False))
+    schema = RunConfig.model_json_schema()
     validator = jsonschema.Draft202012Validator(schema)
-    for path in sorted(CONFIGS.rglob("*.yaml")):
-        content = yaml.safe_load(path.read_text().replace("${oc.env:ENTROPY_DYNAMICS_PROBLEMS,null}", "null"))
-        assert [error.message for error in validator.iter_errors(content)] == [], path
-    assert list(validator.iter_errors({"training": {"stepz": 3}}))
-    assert list(validator.iter_errors({"method": {"name": "clip_b", "label": "x", "params": {"mmu": 3}}}))
-    assert list(validator.iter_errors({"method": {"name": "clip_c"}}))
-    assert list(validator.iter_errors({"method": {"name": "grpo", "params": {"mu": 3}}}))
+    config = yaml.safe_load(to_yaml(load_config(scale, MODEL, "clip_b", configs=CONFIGS)))
+    assert [error.message for error in validator.iter_errors(config)] == []
+    for key, value in (
+        ("training", config["training"] | {"stepz": 3}),
+        ("engine", config["engine"] | {"eagr": True}),
+        ("method", {"name": "clip_b", "label": "x", "params": {"mmu": 3}}),
+        ("method", {"name": "clip_c", "label": "x", "params": {}}),
+        ("method", {"name": "grpo", "label": "x", "params": {"mu": 3}}),
+    ):
+        assert list(validator.iter_errors(config | {key: value})), key
     assert schema["$defs"]["TrainingConfig"]["properties"]["group_size"]["description"].startswith(
         "Rollouts per prompt"
     )
 
 
 def test_keys_of_the_machine_exist():
-    keys = {key for key, _ in flatten(load_config("laptop", MODEL, "grpo", configs=CONFIGS).model_dump())}
+    configs = [load_config(scale, MODEL, "grpo", configs=CONFIGS) for scale in ("laptop", "paper")]  # two engines
+    keys = {key for config in configs for key, _ in flatten(config.model_dump())}
     for one in keys_of_the_machine():
         assert any(key == one or key.startswith(f"{one}.") for key in keys), one
 
@@ -220,6 +223,9 @@ def test_keys_of_the_machine_exist():
             "unknown key 'engine.tensor_parallel_size': a run is divided by FSDP2 only; raise hardware.ranks",
         ),
         ("hardware.pipeline_parallel=2", "'hardware.pipeline_parallel': a run is divided by FSDP2 only"),
+        ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
+        ("engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
+        ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
         ("engine.warn_above=0.3", "engine: warn_above is 0.3; it should be at most tolerance = 0.0001"),
         ("data.train.sizes=3", "unknown key 'data.train.sizes'; did you mean 'size'?"),
         ("data.train.source=arithmetics", "data.train: unknown source 'arithmetics'; did you mean 'arithmetic'?"),

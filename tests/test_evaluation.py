@@ -190,7 +190,7 @@ def test_prompts_are_those_of_the_configured_model(tokenizer, problems):
     configs = ROOT / "configs"
     chat = load_config("laptop", MODEL, configs=configs)
     base = load_config(
-        "laptop", MODEL, overrides=["model.prompt_format=base", "sampling.max_prompt_tokens=500"], configs=configs
+        "laptop", MODEL, overrides=["model.prompt_format=completion", "sampling.max_prompt_tokens=500"], configs=configs
     )
     text = problems[0].text
     assert tokenizer.decode(make_prompts(chat, tokenizer, problems)[0].token_ids) == f"<user>{text}<assistant>"

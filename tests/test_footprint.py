@@ -46,10 +46,6 @@ def paper(method: str = "grpo", *overrides: str, model: str = MODEL, scale: str 
     return load_config(scale, model, method, overrides, CONFIGS)
 
 
-def model_config(shape: ShapeConfig, **more):
-    return transformers_config(shape, vocab_size=shape.vocabulary, **more)
-
-
 # ---------------------------------------------------------------- sizes
 
 
@@ -60,7 +56,7 @@ def model_config(shape: ShapeConfig, **more):
 def test_parameters_are_those_of_the_real_architecture(scale, model):
     config = paper(scale=scale, model=model).model
     with torch.device("meta"):
-        real = AutoModelForCausalLM.from_config(model_config(config.shape))
+        real = AutoModelForCausalLM.from_config(transformers_config(config.shape))
     assert parameters(config.shape) == real.num_parameters()
     assert critic_parameters(config.shape) == real.model.num_parameters() + config.shape.hidden_size + 1
     assert parameters(config.shape) == PUBLISHED.get(config.pretrained, real.num_parameters())
@@ -91,7 +87,7 @@ def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
         vocabulary=32,
         tied_embeddings=True,
     )
-    model = AutoModel.from_config(model_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
+    model = AutoModel.from_config(transformers_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     tokens, kept = 64, {}
 
@@ -142,10 +138,10 @@ def test_a_checkpoint_on_disk_is_as_large_as_planned(tmp_path, monkeypatch, meth
     shape = ShapeConfig(architecture="qwen2", vocabulary=2000, tied_embeddings=tied, **sizes)
     config = paper(method)
     config = config.model_copy(update={"model": config.model.model_copy(update={"shape": shape})})
-    policy = AutoModelForCausalLM.from_config(model_config(shape))
+    policy = AutoModelForCausalLM.from_config(transformers_config(shape))
     modules = {"policy": policy}
     if method == "ppo":
-        modules["critic"] = Critic(AutoModel.from_config(model_config(shape)), 192)
+        modules["critic"] = Critic(AutoModel.from_config(transformers_config(shape)), 192)
     trained = {name: (module, torch.optim.AdamW(module.parameters())) for name, module in modules.items()}
     Checkpoints(tmp_path, Ranks(), made_from={}, made_by={}, kept=1).save(trained, [{"step": 0}], {})
     on_disk = [path.stat().st_size for path in tmp_path.rglob("*.*") if path.is_file()]

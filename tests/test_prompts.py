@@ -48,11 +48,11 @@ def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
 
 def test_base_is_trinitys_format(llama_tokenizer):
     expected = f"System:{SYSTEM}\nUser:\nWhat is 1+1?\nAssistant:\n"
-    assert render_prompt(llama_tokenizer, PROBLEM, "base") == expected
-    assert preview_prompt(PROBLEM, "base") == expected
+    assert render_prompt(llama_tokenizer, PROBLEM, "completion") == expected
+    assert preview_prompt(PROBLEM, "completion") == expected
 
 
-@pytest.mark.parametrize("prompt_format", ["chat", "base"])
+@pytest.mark.parametrize("prompt_format", ["chat", "completion"])
 def test_the_first_token_is_not_doubled(llama_tokenizer, prompt_format):
     text = render_prompt(llama_tokenizer, PROBLEM, prompt_format).removeprefix("<s>")
     expected = [0] + [ord(character) for character in text]
@@ -66,13 +66,13 @@ def test_preview_has_both_messages():
 def test_every_task_has_its_own_instruction():
     problem = Problem("p", "3,8=24", "24", "countdown")
     instruction = find_task("countdown").instruction
-    assert preview_prompt(problem, "base") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
+    assert preview_prompt(problem, "completion") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
     assert r"\boxed{}" in instruction
 
 
 def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
     llama_tokenizer.chat_template = None
-    with pytest.raises(UserError, match="no chat template; set prompt_format: base"):
+    with pytest.raises(UserError, match="no chat template; set prompt_format: completion"):
         render_prompt(llama_tokenizer, PROBLEM, "chat")
 
 
@@ -196,7 +196,7 @@ def test_the_command_prints_what_the_model_gets(command):
 
 
 def test_the_command_for_a_base_model(command):
-    _, out, err = command("--set", "model.prompt_format=base", "--problem", "short")
+    _, out, err = command("--set", "model.prompt_format=completion", "--problem", "short")
     assert out == f"System:{SYSTEM}\nUser:\n1+2\nAssistant:\n"
     assert int(err.split()[3]) == len(out) - len(r"\boxed{") + 1  # one token a character, and one for that
 

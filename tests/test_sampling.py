@@ -1,7 +1,6 @@
 """The native engine against decoding without a cache, its independence of batches, and the registry."""
 
-import sys
-from types import ModuleType
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -9,12 +8,13 @@ import torch
 from transformers import Cache, DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from conftest import ROOT
+from entropy_dynamics import engines, sampling
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import ENGINES, open_sampler
+from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler, _noise, open_engine
 
 NEW_TOKENS = 30
@@ -327,10 +327,26 @@ def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monk
     scale = "gpu" if command == ["plan"] else "smoke"
     options = ["--scale", scale, "--results", str(tmp_path), "--set", "engine.name=vlm"]
     assert main([*command, *options]) == 2
-    assert capsys.readouterr().err == "error: unknown engine.name 'vlm'; did you mean 'vllm'?\n"  # not: no model there
+    assert capsys.readouterr().err == (
+        "error: --set engine.name=vlm: engine: unknown name 'vlm'; did you mean 'vllm'?\n"  # not: no model there
+    )
 
 
-def test_a_new_engine_is_a_module_and_a_line_in_the_registry(tmp_path, monkeypatch, prompts, tokenizer):
+def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, prompts, tokenizer, request):
+    """engines/parrot.py and sampling/parrot.py, in other folders of the two packages."""
+    files = {
+        engines: "class Parrot(Engine):\n    name: Literal['parrot']\n    words: int = 3\nSETTINGS = Parrot\n",
+        sampling: "",
+    }
+    for package, text in files.items():
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        imports = "from typing import Literal\nfrom entropy_dynamics.engines import Engine\n"
+        (folder / "parrot.py").write_text(imports + text)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    engines.engine_types.cache_clear()
+    request.addfinalizer(engines.engine_types.cache_clear)
+
     class Parrot(Sampler):
         """Repeats the prompt."""
 
@@ -340,11 +356,12 @@ def test_a_new_engine_is_a_module_and_a_line_in_the_registry(tmp_path, monkeypat
         def close(self):
             closed.append(self)
 
-    closed, module = [], ModuleType("parrot")
-    module.open_engine = lambda *_, **__: Parrot()
-    monkeypatch.setitem(sys.modules, "parrot", module)
-    monkeypatch.setitem(ENGINES, "parrot", "parrot")
-    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=["engine.name=parrot"], configs=ROOT / "configs")
+    closed = []
+    module = import_module("entropy_dynamics.sampling.parrot")
+    monkeypatch.setattr(module, "open_engine", lambda *_, **__: Parrot(), raising=False)
+    overrides = ["engine.name=parrot", "engine.words=4"]
+    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=overrides, configs=ROOT / "configs")
+    assert config.engine.words == 4
     with open_sampler(config, tmp_path, tokenizer, Ranks()) as sampler:
         assert [one.token_ids for one in sample(sampler, prompts[:2], samples=1)] == [p.token_ids for p in prompts[:2]]
     assert closed
@@ -352,7 +369,8 @@ def test_a_new_engine_is_a_module_and_a_line_in_the_registry(tmp_path, monkeypat
 
 def test_a_replica_in_bfloat16_has_the_rounded_weights_and_exact_rotary_frequencies(model, tokenizer, tmp_path):
     save_policy(model, tokenizer, tmp_path)
-    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=["engine.dtype=bfloat16"], configs=ROOT / "configs")
+    overrides = ["engine.dtype=bfloat16", "hardware.ranks=1"]
+    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=overrides, configs=ROOT / "configs")
     replica = open_engine(config, tmp_path, tokenizer, ranks=Ranks(), model=None, with_training=True).model
     exact = dict(model.named_parameters())
     assert all(torch.equal(own, exact.pop(name).bfloat16()) for name, own in replica.named_parameters())

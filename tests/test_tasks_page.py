@@ -43,3 +43,11 @@ def test_the_example_is_a_task(with_example):
 
 def test_every_task_of_the_page_exists():
     assert set(re.findall(r"`(arithmetic|countdown|math)`", PAGE)) == set(tasks.tasks())
+
+
+def test_a_copied_task_with_the_same_name_is_an_error(with_example, capsys):
+    folder = with_example.parents[1] / "tasks"
+    shutil.copytree(folder / "reverse", folder / "reverse_again")
+    assert main(["problems", "--scale", "reverse"]) == 2
+    twice = "in entropy_dynamics.tasks.reverse and in entropy_dynamics.tasks.reverse_again"
+    assert capsys.readouterr().err == f"error: task 'reverse' is registered twice: {twice}\n"

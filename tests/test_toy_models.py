@@ -119,7 +119,7 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "gpt2"}, "'qwen2', 'qwen3' or 'llama'"),
+        ({"architecture": "gpt2"}, "'llama', 'qwen2' or 'qwen3'"),
         ({"tokenizer": "byte"}, "'characters' or 'bytes'"),
         ({"head_size": 16, "heads": 4}, "32 or 64"),
         ({"heads": 3}, "3 x 32; it should be hidden_size = 64"),

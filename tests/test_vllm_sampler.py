@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from entropy_dynamics.config.schema import EngineConfig
+from entropy_dynamics.engines.vllm import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt
@@ -40,11 +40,10 @@ def engine_config(**changes):
         "dtype": "float32",
         "eager": True,
         "kv_cache_gib": 0.1,
-        "logit_noise": 0.0,
         "warn_above": TOLERANCE,
         "tolerance": TOLERANCE,
     }
-    return EngineConfig(**values | {"gpu_memory_utilization": 0.5} | changes)
+    return VLLM(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
 @pytest.fixture(scope="module", autouse=True)

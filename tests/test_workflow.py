@@ -189,7 +189,7 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     [
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
-        (["--config", "scale=typo"], "unknown engine.name 'nativ'; did you mean 'native'"),
+        (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
     ],
 )
 def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, message):

@@ -11,12 +11,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import Config, RunConfig, StageConfig, file_schema, load_config, to_yaml
+from entropy_dynamics.config import Config, RunConfig, StageConfig, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import end_with_parent, launched, run_on_ranks
 from entropy_dynamics.errors import Unfinished, UserError
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.sampling.engines import find_engine
 
 if TYPE_CHECKING:
     from entropy_dynamics.distributed.ranks import Ranks
@@ -158,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     config = stage("config", _config, "Print the resolved config of a run.")
     config.add_argument("--model", help="a file of configs/model")
     config.add_argument("--method", help="a file of configs/method, or name@parameter=value,...")
-    config.add_argument("--schema", action="store_true", help="print the JSON schema of the config files instead")
+    config.add_argument("--schema", action="store_true", help="print the JSON schema of a run's config instead")
     return parser
 
 
@@ -212,7 +211,6 @@ def _device(config: StageConfig) -> AbstractContextManager[object]:
 @contextmanager
 def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks | None"]:
     """This process as one of the ranks that share the stage; None in the one that started them, once they are done."""
-    find_engine(config.engine.name)  # before ranks are started and a model is loaded
     if config.hardware.ranks is not None and not launched():
         run_on_ranks(config, options.arguments)
         yield None
@@ -405,7 +403,9 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _config(options: argparse.Namespace) -> None:
     if options.schema:
-        print(json.dumps(file_schema(), indent=2, ensure_ascii=False))
+        # JSON has no infinity, which is the default of some bounds.
+        schema = json.loads(json.dumps(RunConfig.model_json_schema()), parse_constant=str)
+        print(json.dumps(schema, indent=2, ensure_ascii=False))
     elif options.method and not options.model:
         raise UserError("--method needs --model: a run has both")
     else:

@@ -3,17 +3,31 @@
 Types, bounds, choices and documentation stand beside each field; nothing else in the project validates input files.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from entropy_dynamics.errors import UserError, nearest
 
 Key = tuple[str | int, ...]
-SHOWN_CHARACTERS = 60  # of a value in a message
+Precision = Literal["float32", "bfloat16"]
+Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
+PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
+PARALLEL = ": a run is divided by FSDP2 only; raise hardware.ranks"
+_PARALLEL_KEY = re.compile("(tensor|pipeline)_parallel")
+SHOWN_CHARACTERS = 60  # maximum length of a value in a message
 
 
 class Section(BaseModel):
@@ -28,14 +42,9 @@ class Section(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         for key in data if isinstance(data, Mapping) else ():
             if key not in cls.model_fields:
-                hint = cls.hint(str(key))
+                hint = PARALLEL if _PARALLEL_KEY.match(str(key)) else nearest(str(key), cls.model_fields)
                 raise PydanticCustomError("unknown_key", "unknown key {key}{hint}", {"key": key, "hint": hint})
         return data
-
-    @classmethod
-    def hint(cls, key: str) -> str:
-        """The end of the message about an unknown key."""
-        return nearest(key, cls.model_fields)
 
 
 S = TypeVar("S", bound=BaseModel)

@@ -12,7 +12,7 @@ from entropy_dynamics.config.loading import (
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.schema import BASE, TRAIN, Config, RunConfig, StageConfig, file_schema
+from entropy_dynamics.config.schema import BASE, TRAIN, Config, RunConfig, StageConfig
 
 __all__ = [
     "BASE",
@@ -21,7 +21,6 @@ __all__ = [
     "Config",
     "RunConfig",
     "StageConfig",
-    "file_schema",
     "flatten",
     "identity",
     "known_names",

@@ -5,9 +5,7 @@ The sections that belong to a task or a method are defined beside its code; this
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Literal, Self
 
@@ -22,20 +20,17 @@ from pydantic import (
     model_validator,
 )
 
+from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.methods import Method, method_types
 from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_types
-from entropy_dynamics.validation import OneOf, Section
+from entropy_dynamics.validation import PER_MACHINE, OneOf, Precision, Section, Threshold
 
 TRAIN = "train"
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
-PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Precision = Literal["float32", "bfloat16"]
-Architecture = Literal["qwen2", "qwen3", "llama"]
 
 
 def _set_name(name: str) -> str:
@@ -69,18 +64,35 @@ class WarmStartConfig(Section):
     solutions: Annotated[Solutions, OneOf("task", solution_types)]
 
 
-class ToyModelConfig(Section):
-    """A toy model: the architecture of the paper's model at 0.1 to 1 M parameters, warm-started from random weights."""
+class Shape(Section):
+    """The architecture and the size of a model."""
 
-    architecture: Architecture
+    architecture: Literal["llama", "qwen2", "qwen3"]
+    """transformers' `model_type` of the family."""
     hidden_size: PositiveInt
     layers: PositiveInt
-    head_size: Literal[32, 64]
-    """32 or 64, the smallest that vLLM's CPU attention supports."""
+    head_size: PositiveInt
     heads: PositiveInt
     kv_heads: PositiveInt
     intermediate_size: PositiveInt
     tied_embeddings: bool
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Biases on q, k and v."""
+        return self.architecture == "qwen2"
+
+    @property
+    def qk_norm(self) -> bool:
+        """RMSNorm of each head's q and k."""
+        return self.architecture == "qwen3"
+
+
+class ToyModelConfig(Shape):
+    """A toy model: the architecture of the paper's model at 0.1 to 1 M parameters, warm-started from random weights."""
+
+    head_size: Literal[32, 64]
+    """32 or 64, the smallest that vLLM's CPU attention supports."""
     tokenizer: Literal["characters", "bytes"] = "characters"
     """characters (those that toy tasks use) | bytes (any text)."""
     seed: NonNegativeInt
@@ -96,18 +108,10 @@ class ToyModelConfig(Section):
         return self
 
 
-class ShapeConfig(Section):
-    """The size of a pretrained model: `plan` uses it before the model is downloaded, then config.json has to agree."""
+class ShapeConfig(Shape):
+    """The shape of a pretrained model: `plan` uses it before the model is downloaded, then config.json has to agree."""
 
-    architecture: Architecture
-    layers: PositiveInt
-    hidden_size: PositiveInt
-    intermediate_size: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
-    head_size: PositiveInt
     vocabulary: PositiveInt
-    tied_embeddings: bool
 
 
 class ModelConfig(Section):
@@ -122,72 +126,28 @@ class ModelConfig(Section):
     """A directory with the model, instead of the Hub."""
     substitute: bool
     """`pretrained` is a smaller model that runs under `name`."""
-    prompt_format: Literal["chat", "base"]
+    prompt_format: Literal["chat", "completion"]
+    """chat (the tokenizer's template) | completion (plain text, for base models)."""
     shape: ShapeConfig
 
 
 class SamplingConfig(Section):
     temperature: PositiveFloat
-    """Of rollouts and pass rates."""
+    """Temperature of rollouts and pass rates."""
     max_prompt_tokens: PositiveInt
     max_new_tokens: PositiveInt
     batch_size: Annotated[PositiveInt, PER_MACHINE]
-    """Sequences generated at a time, on each rank."""
+    """Maximum number of sequences generated at a time on each rank."""
 
 
-class DataParallelSection(Section):
-    """A section in which tensor and pipeline parallelism would be sought."""
-
-    @classmethod
-    def hint(cls, key: str) -> str:
-        if key.startswith(("tensor_parallel", "pipeline_parallel")):
-            return ": a run is divided by FSDP2 only; raise hardware.ranks"
-        return super().hint(key)
-
-
-class EngineConfig(DataParallelSection):
-    """The engine that generates responses, for pass rates, rollouts and evaluation."""
-
-    name: str
-    """native | vllm, or another that is registered in sampling/engines.py."""
-    dtype: Precision
-    logit_noise: NonNegativeFloat
-    """Native engine: standard deviation of Gaussian noise on the logits that it samples from; 0: none."""
-    eager: Annotated[bool, PER_MACHINE]
-    """vLLM: neither compilation nor CUDA graphs."""
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1), PER_MACHINE]
-    """vLLM on a GPU: its share of the GPU's memory."""
-    kv_cache_gib: Annotated[PositiveFloat | None, PER_MACHINE]
-    """vLLM: size of the KV cache; null: what gpu_memory_utilization leaves."""
-    warn_above: Threshold
-    """Nats. A mean difference between the engine's and the trainer's log p above it is noted, once per run."""
-    tolerance: Threshold
-    """Nats. Above it the run stops: the engine does not hold the trainer's weights."""
-
-    @model_validator(mode="after")
-    def _noise_is_native(self) -> Self:
-        if self.logit_noise and self.name != "native":
-            raise ValueError(f"logit_noise is {self.logit_noise:g}; only the native engine has it")
-        return self
-
-    @model_validator(mode="after")
-    def _warns_before_it_stops(self) -> Self:
-        if self.tolerance < self.warn_above < math.inf:
-            raise ValueError(
-                f"warn_above is {self.warn_above:g}; it should be at most tolerance = {self.tolerance:g}, where the "
-                "run stops, or inf"
-            )
-        return self
-
-
-class HardwareConfig(DataParallelSection):
+class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
-    """Processes of a stage, on all its nodes together, with FSDP2; null: one plain process."""
+    """World size of a stage with FSDP2, over all nodes; null: one plain process."""
     nodes: PositiveInt
-    """Machines of a stage; with several, parameters are sharded within a node and replicated across nodes (HSDP)."""
+    """Number of nodes of a stage; several: HSDP, parameters sharded within a node and replicated across nodes."""
     runs_per_gpu: Literal[1, 2, 4, 8]
-    """Jobs that share a GPU, if each has a single process."""
+    """Number of single-process jobs that share a GPU."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -227,7 +187,7 @@ class OptimizerConfig(Section):
 
 
 class CriticConfig(Section):
-    """PPO's critic; unused where advantages are group-normalised."""
+    """PPO's critic; unused with group-normalized advantages."""
 
     learning_rate: PositiveFloat
     weight_decay: NonNegativeFloat
@@ -250,20 +210,20 @@ class TrainingConfig(Section):
     importance_truncation: Threshold | None
     """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
     precision: Precision
-    """Of forward and backward passes; master weights and reductions are float32."""
+    """dtype of forward and backward passes; master weights and reductions are float32."""
     head_precision: Precision | None
-    """Of the products in the output projection, whose inputs are in `precision`; null: `precision`."""
+    """dtype of the lm_head matmul; null: `precision`."""
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
-    """What a backward pass recomputes: nothing; all but the outputs of matrix products and attention; whole blocks."""
+    """none | selective (saves the outputs of matmuls and attention only) | full (recomputes whole blocks)."""
     compile: Annotated[bool, PER_MACHINE]
     """torch.compile every transformer block of the trainer."""
     checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
     tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
-    """Padding included."""
+    """Maximum number of tokens in a micro-batch, padding included."""
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
-    """Reduce gradients over ranks after every micro-batch, instead of holding whole fp32 gradients until the last."""
+    """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
     single_forward_tokens: NonNegativeInt
     """Tokens of a batch whose autograd graphs the scoring pass keeps for the update, besides the last micro-batch's.
     With ranks: all of a batch that is one micro-batch per rank, or none."""
@@ -272,9 +232,9 @@ class TrainingConfig(Section):
     validation_every: NonNegativeInt
     """Steps between validations; 0: never."""
     validation_set: str
-    """An evaluation set."""
+    """Name of an evaluation set."""
     validation_problems: PositiveInt
-    """At most so many of its problems."""
+    """Maximum number of problems."""
     validation_samples: PositiveInt
     optimizer: OptimizerConfig
     critic: CriticConfig
@@ -337,11 +297,11 @@ class SeedsConfig(Section):
     first: NonNegativeInt
     """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
     tables: Count
-    """Of experiments with `seeds: tables`."""
+    """Number of seeds in experiments with `seeds: tables`."""
     extras: Count
-    """Of ablations and sweeps."""
+    """Number of seeds in ablations and sweeps."""
     pilot: Count
-    """Of experiments that choose a parameter; always from 100 on, so that no reported run takes part in a choice."""
+    """Number of seeds in experiments that choose a parameter: 100, 101, ..., so that no reported run takes part."""
 
     @model_validator(mode="after")
     def _pilots_stay_apart(self) -> Self:
@@ -357,24 +317,24 @@ class ThroughputConfig(Section):
     """Tokens per second and GPU, as measured in runs (see `seconds_*` in their metrics)."""
 
     sampled: PositiveFloat
-    """Of responses."""
+    """Response tokens."""
     trained: PositiveFloat
-    """Of prompts and responses, in the updates of a GRPO run, which needs no scoring pass."""
+    """Prompt and response tokens in the updates of a GRPO run, which needs no scoring pass."""
 
 
 class GPUConfig(Section):
     """A GPU: its peaks, and what `plan` assumes that this project reaches of them."""
 
     memory_gib: PositiveFloat
-    """As CUDA reports it."""
+    """Total memory as CUDA reports it, GiB."""
     tflops: PositiveFloat
-    """Peak, dense bf16."""
+    """Peak dense bf16 throughput, TFLOP/s."""
     bandwidth_gb_s: PositiveFloat
-    """Peak, of its memory."""
+    """Peak memory bandwidth, GB/s."""
     training_mfu: Fraction
-    """FLOPS utilization in training; recomputed activations count as work."""
+    """Model FLOPs utilization in training; recomputed activations count as work."""
     decoding_mbu: Fraction
-    """Memory bandwidth utilization in decoding."""
+    """Model bandwidth utilization in decoding."""
 
 
 class PlanConfig(Section):
@@ -384,25 +344,25 @@ class PlanConfig(Section):
     """A row of `gpus`."""
     gpus: dict[str, GPUConfig]
     decode_step_ms: NonNegativeFloat
-    """Of a decoding step besides reading weights and KV cache: scheduling, sampling."""
+    """Fixed overhead per decoding step (scheduling, sampling), ms."""
     engine_gib: NonNegativeFloat
-    """The engine besides weights and KV cache: CUDA graphs, activations."""
+    """Engine memory besides weights and KV cache (CUDA graphs, activations), GiB."""
     process_gib: NonNegativeFloat
-    """CUDA context, communication buffers, fragmentation."""
+    """CUDA context, communication buffers and fragmentation, GiB."""
     startup_minutes: NonNegativeFloat
-    """Of a job: imports, weights, engine."""
+    """Start-up time of a job (imports, weights, engine), minutes."""
     prompt_tokens: PositiveInt
-    """Mean length."""
+    """Mean length of a prompt, tokens."""
     response_tokens: PositiveInt
-    """Mean length."""
+    """Mean length of a response, tokens."""
     problems: dict[str, PositiveInt]
-    """Sizes of the sets whose size the config does not state."""
+    """Number of problems in the sets whose size the config does not state."""
     safety: Annotated[float, Field(ge=1)]
-    """Time limit of a job over its planned time."""
+    """Ratio of a job's time limit to its planned time."""
     max_job_hours: PositiveFloat
-    """The highest time limit of a job. A longer run ends at a checkpoint and resumes in the next job."""
+    """Maximum time limit of a job, hours; a longer run ends at a checkpoint and resumes in the next job."""
     measured: dict[str, ThroughputConfig]
-    """Measured throughput of a model, instead of the assumed one."""
+    """Measured throughput by model, in place of the assumed one."""
 
     @model_validator(mode="after")
     def _known_gpu(self) -> Self:
@@ -412,7 +372,7 @@ class PlanConfig(Section):
 
     @property
     def hardware(self) -> GPUConfig:
-        """The figures of `gpu`."""
+        """The row of `gpus` that `gpu` names."""
         return self.gpus[self.gpu]
 
 
@@ -432,7 +392,7 @@ class Config(Section):
     toy_models: dict[str, ToyModelConfig]
     """Models that are built here, in place of the pretrained model of that name."""
     sampling: SamplingConfig
-    engine: EngineConfig
+    engine: Annotated[Engine, OneOf("name", engine_types)]
     pass_rates: PassRateConfig
     training: TrainingConfig
     evaluation: EvaluationConfig
@@ -448,12 +408,15 @@ class Config(Section):
                 f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
                 f"{', '.join(self.data.evaluation)}"
             )
-        if training.importance_truncation is not None and self.engine.name == "native" and ranks is None:
-            raise ValueError(
-                "training.importance_truncation needs hardware.ranks or engine.name=vllm: without them the engine "
-                "samples from the policy itself"
-            )
         if ranks is None:
+            dtype = self.engine.dtype if self.engine.dtype != "float32" else None
+            shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
+            for key, value in shared.items() if self.engine.in_trainer else ():
+                if value is not None:
+                    raise ValueError(
+                        f"{key}={value} needs hardware.ranks or engine.name=vllm: without them the engine samples from "
+                        "the policy itself"
+                    )
             for key, plain in {"precision": "float32", "activation_checkpointing": "none", "compile": False}.items():
                 if (value := getattr(training, key)) != plain:
                     raise ValueError(f"training.{key}={value} needs hardware.ranks: 1 for a single device")
@@ -490,40 +453,6 @@ def keys_of_the_machine(kind: type[Section] = RunConfig, prefix: str = "") -> li
         if PER_MACHINE in field.metadata:
             keys.append(f"{prefix}{name}")
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            keys += keys_of_the_machine(field.annotation, f"{prefix}{name}.")
+            kinds = engine_types().values() if field.annotation is Engine else [field.annotation]
+            keys += [key for section in kinds for key in keys_of_the_machine(section, f"{prefix}{name}.")]
     return keys
-
-
-def file_schema() -> Mapping[str, object]:
-    """JSON schema of the YAML files in configs/scale, configs/model, configs/method and of machine.yaml.
-
-    A file may leave out any key, extend another scale and hold `overrides`; a number may be another key's, `${key}`.
-    """
-    schema = RunConfig.model_json_schema()
-    _loosen(schema)
-    names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    condition = {"type": "object", "properties": dict.fromkeys(("scale", "model", "method"), names)}
-    entry = {"type": "object", "properties": {"for": condition, **schema["properties"]}}
-    schema["properties"] |= {
-        "extends": {"type": "string", "description": "another scale, whose file is merged before this one"},
-        "overrides": {"type": "array", "items": entry, "description": "merged where `for` matches the run"},
-    }
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
-
-
-def _loosen(node: object) -> None:
-    if isinstance(node, dict):
-        node.pop("required", None)
-        for key in [key for key, value in node.items() if value == math.inf]:  # a default that JSON cannot express
-            del node[key]
-        if node.get("type") in ("integer", "number"):
-            about = {key: node.pop(key) for key in ("title", "description", "default") if key in node}
-            number = dict(node)
-            node.clear()
-            node |= {"anyOf": [number, {"type": "string", "pattern": r"^\$\{.+\}$"}]} | about
-            return
-        for child in node.values():
-            _loosen(child)
-    elif isinstance(node, list):
-        for child in node:
-            _loosen(child)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from entropy_dynamics.errors import UserError
 
-PARTS = 8  # of a GPU, divisible by any number of slots
+PARTS = 8  # lock files per GPU, divisible by any number of slots
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -87,11 +87,11 @@ def _try_claim(known: Sequence[str], count: int, slots: int, locks: ExitStack) -
     with ExitStack() as attempt:
         held: list[str] = []
         for slot, name in product(range(slots), known):  # the first slot of every GPU before the second of any
-            with suppress(Timeout), ExitStack() as one:
+            with suppress(Timeout), ExitStack() as slot_locks:
                 for part in range(slot * size, (slot + 1) * size):
                     lock = folder / f"gpu-{name.replace('/', '-')}-{part}.lock"
-                    one.enter_context(FileLock(lock, blocking=False))
-                attempt.enter_context(one.pop_all())
+                    slot_locks.enter_context(FileLock(lock, blocking=False))
+                attempt.enter_context(slot_locks.pop_all())
                 held.append(name)
             if len(held) == count:
                 locks.enter_context(attempt.pop_all())

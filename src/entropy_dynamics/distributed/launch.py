@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from entropy_dynamics.config import Config
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-NODE_GRACE = 30  # seconds for all nodes to end after the first
-SHOWN_LINES = 40  # of a failed rank's stderr
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]: a rank that computes ends at once, one that hangs never
+NODE_GRACE = 30  # seconds for all nodes to end after the first [ours]
+SHOWN_LINES = 40  # at the end of a failed rank's stderr
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

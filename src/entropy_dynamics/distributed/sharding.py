@@ -75,10 +75,10 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
                 f"{where[source]}: {source} is {tuple(values.shape)}, the config says {tuple(parameter.shape)}"
             )
         # Every rank has read the same values, so each takes its shard without communication.
-        own = distribute_tensor(
+        sharded = distribute_tensor(
             values.to(ranks.device, torch.float32), parameter.device_mesh, parameter.placements, src_data_rank=None
         )
-        parameter.detach().to_local().copy_(own.to_local())
+        parameter.detach().to_local().copy_(sharded.to_local())
 
 
 def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:

@@ -7,7 +7,7 @@ import sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
-FIRST_PORT, PORTS = 20_000, 10_000  # of the rendezvous, by job; below those that Linux assigns
+FIRST_PORT, PORTS = 20_000, 10_000  # ports of the rendezvous, by job id; below Linux's ephemeral ports
 
 
 def first_host(hosts: str) -> str:

@@ -4,13 +4,13 @@ Its published code is not run: config.json is rewritten, and the tokenizer, a sl
 converted to a fast one, which must give sentencepiece's ids for every text that it will encode.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -81,7 +81,7 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
 
-    settings = _json(source / "tokenizer_config.json")
+    settings = read_json(source / "tokenizer_config.json")
     if (template := source / "chat_template.jinja").is_file():
         settings["chat_template"] = template.read_text(encoding="utf-8")
     generation = source / "generation_config.json"
@@ -104,7 +104,7 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
         )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token=turn_end(settings, _json(generation).get("eos_token_id") if generation.is_file() else None),
+        eos_token=turn_end(settings, read_json(generation).get("eos_token_id") if generation.is_file() else None),
         chat_template=settings["chat_template"],
         padding_side="left",
         clean_up_tokenization_spaces=False,
@@ -121,7 +121,7 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
         UserError: the ids of a string differ.
     """
     processor = _sentencepiece().SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
-    settings = _json(source / "tokenizer_config.json")
+    settings = read_json(source / "tokenizer_config.json")
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
     longest_first = sorted(added, key=len, reverse=True)
     cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
@@ -178,10 +178,6 @@ def _sentencepiece() -> Any:
             'converting InternLM3\'s tokenizer needs sentencepiece: pip install "entropy-dynamics[internlm3]"'
         ) from None
     return sentencepiece
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _content(token: str | dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WEIGHTS_FILE_BYTES = 4 * 2**30  # of a policy's safetensors file, which is held in memory until it is written
+WEIGHTS_FILE_BYTES = 4 * 2**30  # maximum size of a policy's safetensors file, which is in memory until it is written
 
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
@@ -119,12 +119,12 @@ def save_weights(
         files.append(list(held))
         try:
             save_file(held, directory / f"part{len(files)}.safetensors", metadata={"format": "pt"})
-        except SafetensorError as error:  # a full disk, for one
+        except SafetensorError as error:  # such as a full disk
             raise UserError(f"{directory}: the weights cannot be written ({error})") from error
         held.clear()
 
     for name, tensor in weights:
-        if held and sum(one.nbytes for one in held.values()) + tensor.nbytes > file_bytes:
+        if held and sum(weight.nbytes for weight in held.values()) + tensor.nbytes > file_bytes:
             write()
         held[name] = tensor.cpu().contiguous()
         total += tensor.nbytes

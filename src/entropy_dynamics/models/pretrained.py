@@ -13,6 +13,7 @@ from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.loading import load_tokenizer, write_facts
+from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import written_whole
 
 if TYPE_CHECKING:
@@ -31,17 +32,6 @@ TOKENIZER = (
 )
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
-SHAPE = {  # the name in model.shape -> the name in config.json
-    "architecture": "model_type",
-    "layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_size": "head_dim",
-    "vocabulary": "vocab_size",
-    "tied_embeddings": "tie_word_embeddings",
-}
 
 
 def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
@@ -50,7 +40,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     It comes from `model.path` or, at `model.revision`, from the Hugging Face Hub. An interrupted download resumes.
 
     Args:
-        texts: those on which a converted tokenizer has to agree with the published one.
+        texts: a converted tokenizer has to agree with the published one on them.
 
     Raises:
         UserError: the model is not available, not in safetensors, incomplete, or not of the shape in `model.shape`.
@@ -86,7 +76,7 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             allow_patterns=patterns,
             ignore_patterns="*/*",  # some repositories have a second copy of the weights in a folder
         )
-    except Exception as error:  # of the network, the Hub or the disk: of many classes
+    except Exception as error:  # many classes: network, Hub, disk
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
@@ -151,9 +141,9 @@ def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedC
     if kind not in CONFIG_MAPPING:
         raise UserError(f"{path}: model_type {kind!r} is not in transformers, and no other code is run")
     configuration = CONFIG_MAPPING[kind].from_dict(published)
-    found = {name: getattr(configuration, key, None) for name, key in SHAPE.items()}
-    found["head_size"] = found["head_size"] or configuration.hidden_size // configuration.num_attention_heads
-    wrong = [f"{name} is {found[name]}, not {size}" for name, size in shape if found[name] != size]
+    actual = {name: getattr(configuration, key, None) for name, key in ({"architecture": "model_type"} | SIZES).items()}
+    actual["head_size"] = actual["head_size"] or configuration.hidden_size // configuration.num_attention_heads
+    wrong = [f"{name} is {actual[name]}, not {size}" for name, size in shape if actual[name] != size]
     if wrong:
         raise UserError(f"{path} differs from model.shape: {'; '.join(wrong)}")
     return configuration, internlm3
@@ -181,18 +171,18 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     """
     from safetensors import SafetensorError, safe_open
 
-    found: dict[str, list[int]] = {}
+    shapes: dict[str, list[int]] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as tensors:
-                found |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
     optional = {"lm_head.weight"} if tied else set()
-    missing = expected.keys() - found.keys() - optional
-    unknown = {name for name in found.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
-    reshaped = {name for name in found.keys() & expected.keys() if found[name] != expected[name]}
+    missing = expected.keys() - shapes.keys() - optional
+    unknown = {name for name in shapes.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
+    reshaped = {name for name in shapes.keys() & expected.keys() if shapes[name] != expected[name]}
     for names, fault in (
         (missing, "are missing"),
         (unknown, "do not belong to the model"),
@@ -205,7 +195,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
 def _check_tokenizer_loads(directory: Path, source: Path) -> None:
     try:
         tokenizer = load_tokenizer(directory)
-    except Exception as error:  # of many classes: a broken file, or published code that fits another transformers
+    except Exception as error:  # many classes: a broken file, or published code that fits another transformers
         raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")

@@ -2,12 +2,22 @@
 
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.config.schema import ShapeConfig, ToyModelConfig
+from entropy_dynamics.config.schema import Shape, ToyModelConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 ROPE_THETA = 10000.0
+SIZES = {  # key of a shape -> key of transformers' config
+    "layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_size": "head_dim",
+    "vocabulary": "vocab_size",
+    "tied_embeddings": "tie_word_embeddings",
+}
 
 
 def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") -> "PreTrainedModel":
@@ -32,18 +42,9 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
         return AutoModelForCausalLM.from_config(config).float()
 
 
-def transformers_config(shape: ToyModelConfig | ShapeConfig, **more: Any) -> "PreTrainedConfig":
+def transformers_config(shape: Shape, **more: Any) -> "PreTrainedConfig":
     """The config that transformers builds a model of this shape from; `more` are other entries of it."""
     from transformers import AutoConfig
 
-    return AutoConfig.for_model(
-        shape.architecture,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_size,
-        tie_word_embeddings=shape.tied_embeddings,
-        **more,
-    )
+    sizes = {key: getattr(shape, name) for name, key in SIZES.items() if name in type(shape).model_fields}
+    return AutoConfig.for_model(shape.architecture, **sizes, **more)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 BOX = "\\boxed{"  # one token, so that the box costs three tokens and not nine
-CHARACTERS = "0123456789+-*/()=}., \n"  # of the tasks that can write solutions
+CHARACTERS = "0123456789+-*/()=}., \n"  # characters of the tasks that can write solutions
 VOCABULARY = {kind: len(SPECIAL) + 1 + count for kind, count in (("characters", len(CHARACTERS)), ("bytes", 256))}
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
 SYSTEM_TURN = {  # a model that knows a single task needs no instruction

@@ -67,7 +67,7 @@ def warm_start(
         # Padding is on the right, where causal attention never looks, so no attention mask is needed.
         logits = model(tokens[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")
-        # All tokens have equal weight: a mean over each batch would favour short solutions.
+        # All tokens have equal weight: a mean over each batch would favor short solutions.
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):
             raise UserError(f"warm start: the loss is {loss.item()} at step {step}; lower its learning_rate")

@@ -7,6 +7,7 @@ of a GPU's peaks that the section assumes.
 import math
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig
+from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.planning.footprint import (
     engine_weights,
     kv_bytes,
@@ -57,10 +58,13 @@ def training_seconds(config: RunConfig) -> float:
         passes += 1 + update  # the critic's values, and its update
     if config.model.name in plan.measured:
         return tokens / ranks_of(config) / plan.measured[config.model.name].trained * passes / update
-    length = prompt_tokens(config) + response_tokens(config)
-    attention = 2 * shape.layers * shape.heads * shape.head_size * length  # causal: half of the square
-    flops = tokens * passes * (2 * multiplied(shape) + attention)
+    flops = tokens * passes * flops_per_token(shape, prompt_tokens(config) + response_tokens(config))
     return flops / (plan.hardware.tflops * 1e12 * plan.hardware.training_mfu * ranks_of(config))
+
+
+def flops_per_token(shape: ShapeConfig, length: float) -> float:
+    """FLOPs of a forward pass per token of a sequence of `length` tokens: matrix products and causal attention."""
+    return 2 * multiplied(shape) + 2 * shape.layers * shape.heads * shape.head_size * length
 
 
 def _needs_scoring_pass(config: RunConfig) -> bool:

@@ -36,10 +36,10 @@ def parameters(shape: ShapeConfig) -> int:
 
 
 def block_parameters(shape: ShapeConfig) -> int:
-    """Parameters of one transformer block; qwen2 has biases on q, k and v, qwen3 norms on q and k."""
+    """Parameters of one transformer block."""
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     attention = 2 * hidden * query + 2 * hidden * key
-    extra = {"qwen2": query + 2 * key, "qwen3": 2 * shape.head_size, "llama": 0}[shape.architecture]
+    extra = shape.qkv_bias * (query + 2 * key) + shape.qk_norm * 2 * shape.head_size
     return attention + extra + 3 * hidden * shape.intermediate_size + 2 * hidden
 
 
@@ -62,10 +62,10 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     """Bytes per token that one block saves for its backward pass in bf16, besides its input.
 
     As in transformers' layers with fused attention: inputs of the seven projections, both norms in fp32 and
-    normalised, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
+    normalized, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    norms_of_heads = 6 * (query + key) + 4 * (shape.heads + shape.kv_heads) if shape.architecture == "qwen3" else 0
+    norms_of_heads = shape.qk_norm * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
     return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
 
 
@@ -129,15 +129,17 @@ def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
 def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     """Bytes per GPU while the engine samples, by part."""
     plan, engine = config.plan, config.engine
-    weights, own = engine_weights(config), plan.engine_gib * GIB
-    if engine.name == "native":
-        cache = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
-    elif engine.kv_cache_gib is not None:
-        cache = engine.kv_cache_gib * GIB
-    else:
-        cache = max(0.0, engine.gpu_memory_utilization * plan.hardware.memory_gib * GIB - weights - own)
+    weights, buffers = engine_weights(config), plan.engine_gib * GIB
+    batch = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
+    cache = engine.kv_cache_bytes(batch, plan.hardware.memory_gib * GIB, weights + buffers)
     shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients are freed before
-    return {"engine weights": weights, "KV cache": cache, "engine": own, **shards, "process": plan.process_gib * GIB}
+    return {
+        "engine weights": weights,
+        "KV cache": cache,
+        "engine": buffers,
+        **shards,
+        "process": plan.process_gib * GIB,
+    }
 
 
 def training_memory(config: StageConfig) -> dict[str, float]:
@@ -159,7 +161,7 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     else:  # FSDP2 holds an unsharded fp32 gradient
         in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
     rollouts = training.prompts_per_step * training.group_size
-    replica = config.engine.name == "native" and config.hardware.ranks is not None  # else it samples from the policy
+    replica = config.engine.in_trainer and config.hardware.ranks is not None  # else it samples from the policy
     return {
         **({"engine weights": engine_weights(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),

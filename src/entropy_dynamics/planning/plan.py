@@ -31,13 +31,12 @@ from entropy_dynamics.planning.footprint import (
     shards_of,
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
-from entropy_dynamics.sampling.engines import find_engine
 
-ROLLOUT_TOKEN_BYTES = 70  # of a sampled token and its log p as Python objects
-HOST_PER_RANK = 8 * GIB  # Python, torch with CUDA, vLLM with its pinned buffers [ours]
-HOST_PER_CPU_RANK = 4 * GIB  # of a toy model [ours]: 0.9 to 1.7 GiB measured
-GPUS_PER_NODE = 8  # of the machines that `Job.on` compares
-CPU_HOURS = 4.0  # time limit of a job with a toy model [ours]: a laptop run takes one to two minutes
+ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
+HOST_PER_RANK = 8 * GIB  # bytes: Python, torch with CUDA, vLLM with its pinned buffers [ours]
+HOST_PER_CPU_RANK = 4 * GIB  # bytes of a rank with a toy model [ours]: 0.9 to 1.7 GiB measured
+GPUS_PER_NODE = 8  # size of the machines that `Job.on` compares
+CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]: a laptop run takes one to two minutes
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Job:
     """Similar jobs of one stage on one model; its numbers are those of one job."""
 
     stage: str  # pass_rates | train (with the evaluation of the policy) | evaluate (untrained models)
-    configs: tuple[StageConfig, ...]  # of each job; they differ in what their methods compute
+    configs: tuple[StageConfig, ...]  # one of each job; they differ in what their methods compute
 
     @property
     def config(self) -> StageConfig:
@@ -123,7 +122,8 @@ class Job:
         config, training = self.config, self.config.training
         if self.stage == "pass_rates":
             return [(1, _problems(config, TRAIN) * config.pass_rates.samples)]
-        evaluation = [(1, _problems(config, one) * config.evaluation.samples[one]) for one in config.data.evaluation]
+        samples = config.evaluation.samples
+        evaluation = [(1, _problems(config, name) * samples[name]) for name in config.data.evaluation]
         if self.stage == "evaluate":
             return evaluation
         every = training.validation_every
@@ -139,7 +139,7 @@ class Job:
 class Plan:
     config: Config
     trained: int  # number of runs
-    evaluated: int  # of untrained models
+    evaluated: int  # number of evaluations of untrained models
     jobs: tuple[Job, ...] = ()  # none at a scale without GPUs
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
 
@@ -161,7 +161,6 @@ def make_plan(
         UserError: a mistake in the configs.
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
-    find_engine(bare.engine.name)
     trained, evaluated = _runs(bare, experiments, target)
     if bare.hardware.device == "cpu":
         return Plan(bare, len(trained), len(evaluated))
@@ -209,11 +208,10 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
         config: of the job: with its model, and its method for `train` and `evaluate`.
         stage: model | pass_rates | train | evaluate | theory
     """
-    find_engine(config.engine.name)  # when Snakemake plans its jobs, before any of them runs
     hardware, plan = config.hardware, config.plan
     if hardware.device == "cpu" or stage == "model":  # pretrained models are downloaded without a GPU
         gpus = int(hardware.device == "cuda" and config.model.name in config.toy_models)
-        host, hours = ranks_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
+        host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
         job = Job("evaluate", (config,)).on(1)
         gpus, host, hours = 1, job.host + BYTES["float32"] * parameters(shape_of(config)), plan.safety * job.hours
@@ -238,8 +236,8 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
-        needed = [one for one in needed if one.spec.target == target]
-    unknown = [run.model for one in needed for run in one.runs if run.model not in config.models]
+        needed = [experiment for experiment in needed if experiment.spec.target == target]
+    unknown = [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]
     if unknown:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
@@ -248,11 +246,11 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     if target is None and config.experiments is None:
         needed += load_claims(config.scale, seeds, experiments)
     trained, evaluated = {}, {}
-    for one in needed:
-        runs = one.runs if isinstance(one, Experiment) else one.all_runs()
+    for item in needed:
+        runs = item.runs if isinstance(item, Experiment) else item.all_runs()
         runs = dict.fromkeys(run for run in runs if run.model in config.models)
         trained |= runs
-        evaluated |= runs if one.evaluations else {}
+        evaluated |= runs if item.evaluations else {}
     return [run for run in trained if run.method != BASE], [run for run in evaluated if run.method == BASE]
 
 
@@ -286,17 +284,15 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
 
 def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float | str]]]:
     """(verb, key, values to try in turn): settings that save memory, the smallest change first."""
-    training, engine = config.training, config.engine
+    training = config.training
     tokens = [2**k for k in range(20, 9, -1) if longest(config) <= 2**k < training.tokens_per_micro_batch]
     kinds = ["none", "selective", "full"]
-    shares = [share / 100 for share in range(95, 5, -5)]
     return [
         ("set", "training.activation_checkpointing", kinds[kinds.index(training.activation_checkpointing) + 1 :]),
         ("set", "training.reduce_every_micro_batch", [True] * (not training.reduce_every_micro_batch)),
         ("lower", "training.tokens_per_micro_batch", tokens),
-        ("set", "engine.gpu_memory_utilization", [] if engine.kv_cache_gib else shares),
-        ("set", "engine.kv_cache_gib", [2**k for k in range(6, -1, -1)] if engine.kv_cache_gib else []),
-        ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # of one machine
+        *(("set", f"engine.{key}", values) for key, values in config.engine.memory_settings().items()),
+        ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # one machine
     ]
 
 

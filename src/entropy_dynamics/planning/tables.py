@@ -75,9 +75,11 @@ def _memory_row(job: Job, phase: str) -> dict[str, str]:
 
 
 def _size_row(job: Job) -> dict[str, str]:
-    resized = {gpus: job.on(gpus) for gpus in RUN_SIZES}
-    hours = {gpus: "-" if misfit(one.config, one.stage) else f"{one.gpu_hours:,.1f}" for gpus, one in resized.items()}
-    return {"model": job.label, "job": job.name} | {str(gpus): text for gpus, text in hours.items()}
+    row = {"model": job.label, "job": job.name}
+    for gpus in RUN_SIZES:
+        resized = job.on(gpus)
+        row[str(gpus)] = "-" if misfit(resized.config, resized.stage) else f"{resized.gpu_hours:,.1f}"
+    return row
 
 
 def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:

@@ -34,7 +34,7 @@ class Rollout:
     sample: int
     token_ids: list[int]
     finish_reason: Literal["stop", "length"]
-    logp: list[float] | None = None  # of each token as the engine computed it, nats; None if it does not
+    logp: list[float] | None = None  # log p of each token as the engine computes it, nats; None if it does not
 
 
 class Sampler(Protocol):

@@ -1,4 +1,4 @@
-"""The engines by name. A new engine is a module with a function `open_engine`, and a line in `ENGINES`."""
+"""Opening the configured engine: `open_engine` of the module of this folder that has the engine's name."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
@@ -14,15 +13,6 @@ if TYPE_CHECKING:
 
     from entropy_dynamics.config.schema import StageConfig
     from entropy_dynamics.distributed.ranks import Ranks
-
-ENGINES = {"native": "entropy_dynamics.sampling.native", "vllm": "entropy_dynamics.sampling.vllm"}
-
-
-def find_engine(name: str) -> str:
-    """The module of an engine. Raises UserError if no engine has this name."""
-    if name not in ENGINES:
-        raise UserError(f"unknown engine.name {name!r}{nearest(name, ENGINES)}")
-    return ENGINES[name]
 
 
 @contextmanager
@@ -42,9 +32,9 @@ def open_sampler(
         with_training: weights will be pushed, and the engine frees the GPU for training between two calls.
 
     Raises:
-        UserError: an unknown engine, or one that cannot serve this model here.
+        UserError: the engine cannot serve this model here.
     """
-    module = import_module(find_engine(config.engine.name))
+    module = import_module(f"entropy_dynamics.sampling.{config.engine.name}")
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
         yield engine if ranks.size == 1 else SharedSampler(engine, ranks)
@@ -65,8 +55,8 @@ class SharedSampler(Sampler):
 
     def sample(self, prompts: Sequence[Prompt], **settings: Any) -> list[Rollout]:
         """See `Sampler.sample`."""
-        own = self.ranks.share(prompts)
-        rollouts = self.engine.sample(own, **settings) if own else []
+        share = self.ranks.share(prompts)
+        rollouts = self.engine.sample(share, **settings) if share else []
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
         return sorted(_gathered(rollouts, self.ranks), key=lambda rollout: (place[rollout.problem_id], rollout.sample))
 
@@ -75,11 +65,11 @@ def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
     """The rollouts of all ranks. Their tokens travel as flat tensors, since JSON takes a second for a batch of them."""
     import torch  # not above: the command line imports this module
 
-    records = [(one.problem_id, one.sample, one.finish_reason, len(one.token_ids)) for one in rollouts]
-    tokens = torch.tensor([token for one in rollouts for token in one.token_ids], dtype=torch.int32)
-    logp = torch.tensor([value for one in rollouts for value in one.logp or ()], dtype=torch.float32)
+    records = [(each.problem_id, each.sample, each.finish_reason, len(each.token_ids)) for each in rollouts]
+    tokens = torch.tensor([token for rollout in rollouts for token in rollout.token_ids], dtype=torch.int32)
+    logp = torch.tensor([value for rollout in rollouts for value in rollout.logp or ()], dtype=torch.float32)
     for share, *flat in zip(ranks.gather(records), ranks.gather_flat(tokens), ranks.gather_flat(logp), strict=True):
-        ids, values, start = *(one.tolist() for one in flat), 0
+        ids, values, start = *(tensor.tolist() for tensor in flat), 0
         for problem_id, sample, reason, length in share:
             end = start + length
             yield Rollout(problem_id, sample, ids[start:end], reason, values[start:end] or None)

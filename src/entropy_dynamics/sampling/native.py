@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from entropy_dynamics.config.schema import StageConfig
     from entropy_dynamics.distributed.ranks import Ranks
 
-FINISHED_SHARE = 0.1  # of the rows, before they leave the batch: compaction costs time
+FINISHED_SHARE = 0.1  # share of finished rows at which they leave the batch: compaction costs time
 
 
 def open_engine(
@@ -130,7 +130,7 @@ class NativeSampler(Sampler):
         tokens = [torch.tensor(prompt.token_ids) for prompt, _ in requests]
         left_padded = partial(pad_sequence, batch_first=True, padding_side="left")
         ids = left_padded(tokens, padding_value=self.pad_token).to(device)
-        attention = left_padded([torch.ones_like(one) for one in tokens]).to(device)
+        attention = left_padded([torch.ones_like(ids) for ids in tokens]).to(device)
         width = ids.shape[1]
         layers = range(self.model.config.num_hidden_layers)
         cache = Cache(layers=[PreallocatedLayer(width + max_new_tokens) for _ in layers])
@@ -171,8 +171,8 @@ class NativeSampler(Sampler):
         stopped = ends.any(0)
         sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens)  # argmax gives the first
         return [
-            Rollout(name, sample, ids[:size], "stop" if stop else "length", own[:size] if self.returns_logp else None)
-            for (name, sample), ids, own, size, stop in zip(
+            Rollout(name, sample, ids[:size], "stop" if stop else "length", logp[:size] if self.returns_logp else None)
+            for (name, sample), ids, logp, size, stop in zip(
                 names, responses.T.tolist(), logp.T.tolist(), sizes.tolist(), stopped.tolist(), strict=True
             )
         ]
@@ -216,11 +216,11 @@ class ReplicaSampler(NativeSampler):
     @torch.no_grad()
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """See `Sampler.push`."""
-        own = dict(self.model.named_parameters())  # tied weights are here once, as in `weights`
+        stale = dict(self.model.named_parameters())  # tied weights are here once, as in `weights`
         for name, tensor in weights:
-            own.pop(name).copy_(tensor)
-        if own:
-            raise RuntimeError(f"new weights without {', '.join(own)}: these are stale")
+            stale.pop(name).copy_(tensor)
+        if stale:
+            raise RuntimeError(f"new weights without {', '.join(stale)}: these are stale")
 
 
 def _compacted(alive: Bool[Tensor, " row"], left: int) -> Int[Tensor, " kept"]:

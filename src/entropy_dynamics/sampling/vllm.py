@@ -28,10 +28,11 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from entropy_dynamics.config.schema import EngineConfig, StageConfig
+    from entropy_dynamics.config.schema import StageConfig
+    from entropy_dynamics.engines.vllm import VLLM
 
 TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
-COMPARED_ROWS = 64  # of a weight, after a push
+COMPARED_ROWS = 64  # leading rows of a weight that are compared after a push
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SETTINGS = {  # vLLM reads these from the environment only
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
@@ -81,7 +82,7 @@ class VLLMSampler(Sampler):
         self,
         directory: Path | str,
         *,
-        config: "EngineConfig",
+        config: "VLLM",
         end_token: int,
         max_tokens: int,
         batch_size: int,
@@ -93,7 +94,7 @@ class VLLMSampler(Sampler):
             directory: a model as transformers writes it, with safetensors. Its tokenizer and its generation defaults
                 (top-k, top-p, temperature, further end tokens) are ignored.
             end_token: the only thing that ends a response early.
-            max_tokens: of a prompt and its response together.
+            max_tokens: maximum length of a prompt and its response together.
             batch_size: sequences generated at a time.
             sleeps: on a GPU, `sleep` frees the engine's memory; elsewhere it is a no-op.
 
@@ -184,13 +185,13 @@ class VLLMSampler(Sampler):
         if "weights" in self._asleep:
             raise RuntimeError("vLLM was asked to sample after a sleep without a push: it has no weights")
         with _globals_kept(), _faults_as_user_errors():
-            outputs = [one.outputs[0] for one in self._llm.generate(requests, settings, use_tqdm=False)]
+            outputs = [request.outputs[0] for request in self._llm.generate(requests, settings, use_tqdm=False)]
         for (prompt, _), output in zip(names, outputs, strict=True):
             if output.finish_reason not in ("stop", "length"):
                 raise RuntimeError(f"problem {prompt.problem_id}: vLLM ended a response by {output.finish_reason!r}")
         return [
-            Rollout(prompt.problem_id, sample, list(one.token_ids), one.finish_reason, list(one.logprobs.logprobs))
-            for (prompt, sample), one in zip(names, outputs, strict=True)
+            Rollout(prompt.problem_id, sample, list(out.token_ids), out.finish_reason, list(out.logprobs.logprobs))
+            for (prompt, sample), out in zip(names, outputs, strict=True)
         ]
 
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:

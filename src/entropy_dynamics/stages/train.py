@@ -75,7 +75,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
         # The native engine samples from the policy itself if that is not sharded; any other engine is opened first, as
         # vLLM takes its share of a GPU's memory when it starts.
-        shared = config.engine.name == "native" and ranks.mesh is None
+        shared = config.engine.in_trainer and ranks.mesh is None
         model = load_model(base).to(ranks.device) if shared else None
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it

@@ -184,9 +184,14 @@ class Solutions(Section, ABC):
 @cache
 def tasks() -> dict[str, Task]:
     """Every task by name."""
-    packages = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
-    found: list[Task] = [importlib.import_module(f"{__name__}.{package}").TASK for package in packages]
-    return {task.name: task for task in found}
+    registered: dict[str, Task] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.ispkg:
+            task: Task = importlib.import_module(f"{__name__}.{module.name}").TASK
+            if (first := registered.setdefault(task.name, task)) is not task:
+                places = f"in {type(first).__module__} and in {type(task).__module__}"
+                raise UserError(f"task {task.name!r} is registered twice: {places}")
+    return registered
 
 
 def find_task(name: str) -> Task:

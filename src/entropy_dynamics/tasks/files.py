@@ -14,7 +14,7 @@ COLUMNS = ["id", "problem", "answer", "task"]
 
 
 def write_problems(path: Path | str, problems: Iterable[Problem]) -> None:
-    rows = [(one.id, one.text, one.answer, one.task) for one in problems]
+    rows = [(problem.id, problem.text, problem.answer, problem.task) for problem in problems]
     write_parquet(path, pd.DataFrame(rows, columns=COLUMNS, dtype=object))
 
 

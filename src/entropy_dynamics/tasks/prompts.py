@@ -19,15 +19,15 @@ def render_prompt(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt
     """The text that a model continues.
 
     "chat" is the tokenizer's own template, with the task's instruction as the system message and the problem as the
-    user's turn; "base" is the plain format that Trinity-RFT gives base models.
+    user's turn; "completion" is the plain format that Trinity-RFT gives base models.
 
     Raises:
         UserError: "chat" with a tokenizer that has no template.
     """
-    if prompt_format == "base":
-        return preview_prompt(problem, "base")
+    if prompt_format == "completion":
+        return preview_prompt(problem, prompt_format)
     if not tokenizer.chat_template:
-        raise UserError(f"{tokenizer.name_or_path or 'the tokenizer'}: no chat template; set prompt_format: base")
+        raise UserError(f"{tokenizer.name_or_path or 'the tokenizer'}: no chat template; set prompt_format: completion")
     return tokenizer.apply_chat_template(_messages(problem), tokenize=False, add_generation_prompt=True)
 
 
@@ -35,13 +35,13 @@ def prompt_tokens(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt
     """The prompt's token ids."""
     text = render_prompt(tokenizer, problem, prompt_format)
     # A chat template writes its own special tokens; adding them again would double the first.
-    return tokenizer.encode(text, add_special_tokens=prompt_format == "base")
+    return tokenizer.encode(text, add_special_tokens=prompt_format == "completion")
 
 
 def preview_prompt(problem: Problem, prompt_format: str) -> str:
-    """The prompt as far as it can be known without the tokenizer: the messages, or the base format's text."""
+    """The prompt as far as it can be known without the tokenizer: the messages, or the whole text of a completion."""
     system, user = _messages(problem)
-    if prompt_format == "base":
+    if prompt_format == "completion":
         return f"System:{system['content']}\nUser:\n{user['content']}\nAssistant:\n"
     return f"[system]\n{system['content']}\n[user]\n{user['content']}"
 

@@ -102,15 +102,15 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
 @lru_cache(maxsize=1 << 16)
 def moves(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Move, ...]:
     """Every different way to combine two numbers of a pool in ascending order."""
-    found = {}
+    different = {}
     for low, high in combinations(range(len(pool)), 2):
         a, b = pool[high], pool[low]
         rest = [number for place, number in enumerate(pool) if place not in (low, high)]
         results: dict[Operation, int] = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if a % b == 0 else 0}
         for operation, result in results.items():
             if operation in operations and 0 < result <= largest:
-                found[a, operation, b] = Move(high, operation, low, result, tuple(sorted([*rest, result])))
-    return tuple(found.values())
+                different[a, operation, b] = Move(high, operation, low, result, tuple(sorted([*rest, result])))
+    return tuple(different.values())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -118,5 +118,5 @@ def reachable(pool: tuple[int, ...], operations: str, largest: int) -> frozenset
     """Values of expressions that use all numbers of a pool in ascending order."""
     if len(pool) == 1:
         return frozenset(pool)
-    found = (reachable(move.pool, operations, largest) for move in moves(pool, operations, largest))
-    return frozenset().union(*found)
+    values = (reachable(move.pool, operations, largest) for move in moves(pool, operations, largest))
+    return frozenset().union(*values)

@@ -23,7 +23,7 @@ from entropy_dynamics.tasks.countdown.problems import (
 )
 from entropy_dynamics.validation import Section
 
-RAMBLING_CHARACTERS = 240  # of a solution that never ends: with its problem it fits a toy model's 256 positions
+RAMBLING_CHARACTERS = 240  # length of a solution that never ends: with its problem it fits a toy model's 256 positions
 MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy result is off
 
 

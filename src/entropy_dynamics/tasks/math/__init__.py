@@ -14,7 +14,7 @@ class Math(IntegerTask):
     name = "math"
 
     def strip_instructions(self, text: str) -> str:
-        """Without the answer format that DAPO asks for: ours is another one."""
+        """Without the answer format that DAPO asks for; `instruction` asks for another."""
         stripped = text.strip()
         if stripped.startswith(_DAPO_BEFORE) and stripped.endswith(_DAPO_AFTER):
             return stripped[len(_DAPO_BEFORE) : -len(_DAPO_AFTER)].strip()

@@ -1,0 +1,32 @@
+"""vLLM."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat
+
+from entropy_dynamics.engines import Engine
+from entropy_dynamics.validation import PER_MACHINE
+
+
+class VLLM(Engine):
+    name: Literal["vllm"]
+    eager: Annotated[bool, PER_MACHINE] = True
+    """Neither compilation nor CUDA graphs."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1), PER_MACHINE] = 0.85
+    """Fraction of a GPU's memory for the engine."""
+    kv_cache_gib: Annotated[PositiveFloat | None, PER_MACHINE] = None
+    """Size of the KV cache, GiB; null: what gpu_memory_utilization leaves."""
+
+    def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
+        if self.kv_cache_gib is not None:
+            return self.kv_cache_gib * 2**30
+        return max(0.0, self.gpu_memory_utilization * gpu - others)
+
+    def memory_settings(self) -> Mapping[str, Sequence[float]]:
+        if self.kv_cache_gib is not None:
+            return {"kv_cache_gib": [2**k for k in range(6, -1, -1)]}
+        return {"gpu_memory_utilization": [share / 100 for share in range(95, 5, -5)]}
+
+
+SETTINGS = VLLM
