@@ -67,8 +67,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             f"{config.sampling.max_prompt_tokens} tokens",
             ranks,
         )
-    for dataset in config.data.evaluation:  # a damaged or missing set is found before training, not after it
+    for dataset in config.data.evaluation:  # these faults are found before training, not after it
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
+        check_replaceable(layout.samples(model_name, method_name, seed, dataset), "evaluate", config)
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
     record = provenance([layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), validation_set])
