@@ -103,7 +103,14 @@ def fingerprint_of(stage, *run):
 
 def names_in(wildcards, *more):
     """The model of a job, and the method if it has one."""
-    return [*(wildcards.get(kind) for kind in ("model", "method") if kind in wildcards.keys()), *more]
+    return [
+        *(
+            wildcards.get(kind)
+            for kind in ("model", "method")
+            if kind in wildcards.keys()
+        ),
+        *more,
+    ]
 
 
 def settings(stage, *run):
@@ -133,6 +140,7 @@ def problem_files(wildcards):
 
 
 @cache
+@one_line()
 def resources_of(stage, model, method):
     return resources(config_of(*(name for name in (model, method) if name)), stage)
 
