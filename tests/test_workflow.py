@@ -208,6 +208,12 @@ def test_a_single_run_is_a_target(project):
     assert planned(project, target) == {"train": 1}
 
 
+def test_a_run_on_two_ranks_reserves_a_core_for_each(project):
+    target = f"results/smoke/runs/{MODEL}/grpo@hardware.ranks=2/seed0/metrics.parquet"
+    run = snakemake(project, target, "--dry-run", "--cores", "4")
+    assert re.search(r"^rule train:.*?^    threads: 2$", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
+
+
 def test_a_table_needs_only_its_own_runs(project):
     jobs = planned(project, "table1", "--forceall")
     assert jobs["train"] == 6
