@@ -40,7 +40,8 @@ def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, An
         return
     record = record_of(result) if result.suffix == ".parquet" else result
     if record.name == CONFIG:
-        made_with = settings_of(stage, read_yaml(record))
+        content = read_yaml(record)
+        made_with = settings_of(stage, content) if isinstance(content, dict) else None
     else:
         made_with = read_json(record).get("config") if record.is_file() else None
     if made_with != settings_of(stage, config):
