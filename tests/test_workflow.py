@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -122,17 +124,71 @@ def test_a_second_call_has_nothing_to_do(project):
     assert planned(project) == {}
 
 
-def test_editing_one_method_reruns_only_that_method(project):
-    path = project / "configs/method/clip_v.yaml"
-    before = path.read_text()
-    path.write_text(before.replace("max_frac: 0.05", "max_frac: 0.04"))
+@contextmanager
+def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
+    """(file, old, new): an empty `old` appends."""
+    files = {project / name: (project / name).read_text() for name, _, _ in edits}
     try:
-        jobs = planned(project)
+        for name, old, new in edits:
+            text = (project / name).read_text()
+            assert old in text
+            (project / name).write_text(text.replace(old, new) if old else text + new)
+        yield
     finally:
-        path.write_text(before)
-    assert jobs["train"] == 2 + 2  # both models of Table 1, and the sweep of Figure 2
-    assert not {"problems", "model", "pass_rates"} & jobs.keys()
-    assert planned(project) == {}  # reverted: nothing to do
+        for path, text in files.items():
+            path.write_text(text)
+
+
+RUNS = 26  # of the smoke scale
+DRAWN = {"claims", "page", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
+DRAWN |= {f"figure{number}" for number in range(1, 7)}
+CLAIM = "  - id: theorem1_correlation\n"
+NEW_CLAIM = """  - id: theorem1_again
+    label: Theorem 1
+    statement: The same once more.
+    place: Section 3.1
+    test: logit_steps
+    theorem: 1
+    statistic: slope
+    above: 0
+    unit: nats
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("edits", "needed"),
+    [
+        (
+            [
+                *((f"configs/{name}.yaml", "", "\n# a comment\n") for name in ("base", "scale/laptop", "scale/smoke")),
+                *((f"configs/{name}.yaml", "", "\n# a comment\n") for name in (f"model/{MODEL}", "method/clip_b")),
+                ("configs/scale/laptop.yaml", "distill-llama-8b, ", ""),  # one model more or less
+                ("configs/machine.yaml", "overrides: []", "threads: 2\ntraining: {tokens_per_micro_batch: 2000}"),
+            ],
+            {},
+        ),
+        (
+            [
+                ("configs/scale/smoke.yaml", "experiments: [table1", "experiments: [gains, table1"),
+                ("experiments/claims.yaml", CLAIM, NEW_CLAIM + CLAIM),
+            ],
+            {"gains": 1, "claims": 1, "page": 1},
+        ),
+        ([("configs/scale/smoke.yaml", "extras: 1", "extras: 2")], {"train": 13}),
+        ([("configs/method/clip_v.yaml", "max_frac: 0.05", "max_frac: 0.04")], {"train": 2 + 2}),
+        ([("configs/method/clip_v.yaml", "label: Clip_V", "label: Clip V")], {"table1": 1}),
+        ([("configs/scale/smoke.yaml", "low: 0.0", "low: 0.01")], {"pass_rates": 1, "train": RUNS}),
+        ([("configs/scale/smoke.yaml", "aime24: 4,", "aime24: 5,")], {"evaluate": 2, "train": RUNS}),
+    ],
+    ids=["nothing", "table and claim", "seed", "method", "label", "filter", "evaluation"],
+)
+def test_an_edit_reruns_what_uses_the_setting(project, edits, needed):
+    with edited(project, *edits):
+        jobs = planned(project)
+    assert {name: count for name, count in jobs.items() if name not in DRAWN - needed.keys()} == needed
+    if not needed:
+        assert jobs == {}
 
 
 def test_a_scale_is_selected_by_its_file(project):
@@ -150,6 +206,12 @@ def test_more_seeds_keep_existing_runs(project):
 def test_a_single_run_is_a_target(project):
     target = "results/smoke/runs/qwen2.5-7b-instruct/s_star_keep_pos_gt/seed7/metrics.parquet"
     assert planned(project, target) == {"train": 1}
+
+
+def test_a_run_on_two_ranks_reserves_a_core_for_each(project):
+    target = f"results/smoke/runs/{MODEL}/grpo@hardware.ranks=2/seed0/metrics.parquet"
+    run = snakemake(project, target, "--dry-run", "--cores", "4")
+    assert re.search(r"^rule train:.*?^    threads: 2$", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
 
 
 def test_a_table_needs_only_its_own_runs(project):
@@ -190,15 +252,26 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
+        (["--config", "scale=smokee"], "unknown scale 'smokee'; did you mean 'smoke'?"),
+        (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
+        (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
+        ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
+        (["results/smoke/models/qwen2.5-7b/model.json"], f"unknown model 'qwen2.5-7b'; did you mean '{MODEL}'?"),
+        ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
     ],
 )
 def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, message):
     project = copy_project(tmp_path)
     text = (project / "configs/scale/smoke.yaml").read_text()
     (project / "copy.yaml").write_text(text.replace("prompts_per_step: 4", "prompts_per_step: 5"))
-    typo = text.replace("scale: smoke", "scale: typo") + "\nengine: {name: nativ}\n"
-    (project / "configs/scale/typo.yaml").write_text(typo)
-    run = snakemake(project, *arguments, "--dry-run")
+    scales = {"typo": "engine: {name: nativ}", "tabel1": "experiments: [tabel1]", "deleted": "experiments: [figure5]"}
+    for name, line in scales.items():
+        (project / f"configs/scale/{name}.yaml").write_text(f"extends: laptop\nscale: {name}\n{line}\n")
+    if "scale=deleted" in arguments:
+        (project / "experiments/figure5.yaml").unlink()
+    run = snakemake(project, *arguments)
     assert run.returncode != 0
-    assert message in run.stdout + run.stderr
+    *_, line = (run.stdout + run.stderr).splitlines()
+    assert line.startswith("error: ")
+    assert message in line
     assert not (project / "results").exists()

@@ -25,6 +25,7 @@ Key = tuple[str | int, ...]
 Precision = Literal["float32", "bfloat16"]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
+LOCATION = "location"  # marks paths that machine.yaml may set too: they replace data or a model
 PARALLEL = ": a run is divided by FSDP2 only; raise hardware.ranks"
 _PARALLEL_KEY = re.compile("(tensor|pipeline)_parallel")
 SHOWN_CHARACTERS = 60  # maximum length of a value in a message

@@ -3,7 +3,6 @@
 
 rule theory:
     input:
-        configs(f"model/{THEORY_MODEL}"),
         LAYOUT.problems(TRAIN),
         LAYOUT.facts(THEORY_MODEL),
     output:
@@ -18,6 +17,7 @@ rule theory:
     params:
         scale=SCALE,
         model=THEORY_MODEL,
+        settings=settings("theory", THEORY_MODEL),
     shell:
         "entropy-dynamics theory --scale {params.scale} --model {params.model} > {log} 2>&1"
 

@@ -1,6 +1,6 @@
-# Shared by all rules: the selected scale, the layout of its results, and the configs that a result depends on.
-import re
+# Shared by all rules: the selected scale, the layout of its results, and the settings that a result depends on.
 import sys
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -15,18 +15,31 @@ from entropy_dynamics.config import (
     TRAIN,
     load_config,
     read_yaml,
-    scale_files,
     select_scale,
+    settings_of,
     split_method,
 )
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import fingerprint
 from snakemake_logger_plugin_progress import expect
 
-# snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
-selection = select_scale(config)
-SCALE = selection.scale
-SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
+
+@contextmanager
+def one_line():
+    """End with the user's mistake as one line; Snakemake would add a traceback."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+# snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file
+with one_line():
+    selection = select_scale(config)
+    SCALE = selection.scale
+    SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
 SET_SEEDS = " ".join(f"--set seeds.{group}={count}" for group, count in SEEDS.items())
 LAYOUT = Layout.of(SCALE)
@@ -36,20 +49,24 @@ PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-EXPERIMENTS = {
-    name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
-}
+# THEORY names the experiment whose model the theorems are checked on
+THEORY, NAMED = "theory_check", SCALE_CONFIG.experiments or []
+with one_line():
+    EXPERIMENTS = {
+        name: load_experiment(name, SCALE, SEEDS)
+        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY])
+    }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-THEORY_MODEL = EXPERIMENTS["theory_check"].models[0]
+THEORY_MODEL = EXPERIMENTS[THEORY].models[0]
 # what `all` builds; each name is a target at every scale
-WANTED = SCALE_CONFIG.experiments or [
+WANTED = NAMED or [
     name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target is None
 ]
 
 # Jobs run in the order of the tables and figures that need them; what only draws, and what all runs wait for, goes first.
 URGENCY = {}
-ORDER = [*FIRST, *WANTED]
+ORDER = [*(name for name in FIRST if name in EXPERIMENTS), *WANTED]
 for position, name in enumerate(reversed(ORDER)):
     for run in EXPERIMENTS[name].runs:
         URGENCY[run.model, run.method, str(run.seed)] = URGENCY[(run.model,)] = position
@@ -73,19 +90,33 @@ wildcard_constraints:
     seed=r"\d+",
 
 
-def configs(*names):
-    """The config files that a result depends on: editing one reruns only the results made with it."""
-    files = ["configs/base.yaml", *(f"configs/{name}.yaml" for name in names)]
-    return [*files, *map(str, scale_files(SCALE))]
+@cache
+@one_line()
+def config_of(*run):
+    return load_config(SCALE, *run)
 
 
-def model_config(wildcards):
-    return f"configs/model/{wildcards.model}.yaml"
+for model in (PASS_RATE_MODEL, THEORY_MODEL):
+    config_of(model)
 
 
-def method_config(wildcards):
-    """configs/method/clip_b.yaml, for clip_b@mu=1.2 too."""
-    return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
+@cache
+def fingerprint_of(stage, *run):
+    return fingerprint(settings_of(stage, config_of(*run)))
+
+
+def settings(stage, *run):
+    """A parameter of a job: a hash of the settings that it uses, by which Snakemake decides whether to rerun it.
+
+    Here and below `run` is the model and the method of a job, where its wildcards do not name them.
+    """
+    return lambda wildcards: fingerprint_of(stage, *tuple(wildcards)[:2], *run)
+
+
+def checked(wildcards):
+    """No input files: a misspelt model or method, or a wrong setting, ends the workflow before anything runs."""
+    config_of(*tuple(wildcards)[:2])  # without the seed
+    return []
 
 
 def urgency(wildcards):
@@ -104,42 +135,39 @@ def problem_files(wildcards):
 
 
 @cache
-def resources_of(stage, model, method):
-    if SCALE_CONFIG.hardware.device == "cpu":  # the same for all jobs
-        return resources(SCALE_CONFIG, stage)
-    return resources(load_config(SCALE, model, method), stage)
+def resources_of(stage, *run):
+    return resources(config_of(*run), stage)
 
 
-def of_job(resource, stage, model=None):
+def of_job(resource, stage, *run):
     """A resource that depends on a job's model and method; None leaves it unset."""
-    return lambda wildcards: resources_of(
-        stage, model or wildcards.model, getattr(wildcards, "method", None)
-    ).get(resource)
+    return lambda wildcards: resources_of(stage, *tuple(wildcards)[:2], *run).get(
+        resource
+    )
 
 
-def needs(stage, model=None):
+def needs(stage, *run):
     """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them."""
-    return {name: of_job(name, stage, model) for name in ("gpu", "mem_mb", "runtime")}
+    return {name: of_job(name, stage, *run) for name in ("gpu", "mem_mb", "runtime")}
 
 
-def needs_of_ranks(stage, model=None):
+def needs_of_ranks(stage, *run):
     """The same for a stage on ranks, with what its jobs on several nodes need besides."""
     names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
-    return needs(stage, model) | {name: of_job(name, stage, model) for name in names}
+    return needs(stage, *run) | {name: of_job(name, stage, *run) for name in names}
 
 
 def inputs_of(name):
-    """The inputs of a table or figure: runs, evaluations and configs."""
-    experiment = EXPERIMENTS[name]
-    labels = {
-        f"configs/method/{split_method(run.method)[0]}.yaml" for run in experiment.runs
-    }
-    return [
-        f"experiments/{name}.yaml",
-        "experiments/paper_values.yaml",
-        *sorted(labels),
-        *experiment.input_files(LAYOUT.root),
-    ]
+    """The inputs of a table or figure."""
+    files = EXPERIMENTS[name].input_files(LAYOUT.root)
+    return [f"experiments/{name}.yaml", "experiments/paper_values.yaml", *files]
+
+
+def labels_in(name):
+    """The labels of its methods, which their configs set."""
+    methods = {split_method(run.method)[0] for run in EXPERIMENTS[name].runs}
+    files = [Path("configs/method", f"{method}.yaml") for method in methods]
+    return sorted(read_yaml(file)["method"]["label"] for file in files)
 
 
 def files_of(names):

@@ -23,7 +23,7 @@ from pydantic import (
 from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.methods import Method, method_types
 from entropy_dynamics.tasks import SetSource, Solutions, set_sources, solution_types
-from entropy_dynamics.validation import PER_MACHINE, OneOf, Precision, Section, Threshold
+from entropy_dynamics.validation import LOCATION, PER_MACHINE, OneOf, Precision, Section, Threshold
 
 TRAIN = "train"
 BASE = "base"  # the method of the untrained model: evaluated, never trained
@@ -44,7 +44,7 @@ SetName = Annotated[str, AfterValidator(_set_name)]
 
 class DataConfig(Section):
     seed: NonNegativeInt
-    folder: Annotated[str | None, PER_MACHINE]
+    folder: Annotated[str | None, LOCATION]
     """<set>.jsonl or <set>.parquet found in this folder replaces the source of a set."""
     train: Annotated[SetSource, OneOf("source", set_sources)]
     evaluation: dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]]
@@ -122,7 +122,7 @@ class ModelConfig(Section):
     """Id on the Hugging Face Hub."""
     revision: str
     """Its commit there, 40 hex digits."""
-    path: Annotated[str | None, PER_MACHINE]
+    path: Annotated[str | None, LOCATION]
     """A directory with the model, instead of the Hub."""
     substitute: bool
     """`pretrained` is a smaller model that runs under `name`."""
@@ -446,13 +446,13 @@ class RunConfig(StageConfig):
         return self
 
 
-def keys_of_the_machine(kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
-    """Dotted keys that machine.yaml may set."""
+def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
+    """Dotted keys with one of these marks; for a section that has it, the section."""
     keys = []
     for name, field in kind.model_fields.items():
-        if PER_MACHINE in field.metadata:
+        if any(mark in field.metadata for mark in marks):
             keys.append(f"{prefix}{name}")
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             kinds = engine_types().values() if field.annotation is Engine else [field.annotation]
-            keys += [key for section in kinds for key in keys_of_the_machine(section, f"{prefix}{name}.")]
+            keys += [key for section in kinds for key in marked_keys(*marks, kind=section, prefix=f"{prefix}{name}.")]
     return keys
