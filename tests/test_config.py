@@ -17,9 +17,9 @@ from entropy_dynamics.config import (
     to_yaml,
 )
 from entropy_dynamics.config.loading import USED
-from entropy_dynamics.config.schema import LOCATION, PER_MACHINE, RunConfig, StageConfig, marked_keys
+from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.validation import parse
+from entropy_dynamics.validation import LOCATION, PER_MACHINE, parse
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
@@ -164,7 +164,7 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
         ("sampling.temperature=9", ["pass_rates", "train", "theory"]),
         ("training.steps=9", ["train"]),
         ("method.params.mu=9", ["train"]),
-        ("engine.dtype=bfloat16", ["pass_rates", "train", "evaluate"]),
+        ("engine.logit_noise=0.1", ["pass_rates", "train", "evaluate"]),
     ],
 )
 def test_a_stage_depends_on_the_settings_that_it_uses(entry, stages):

@@ -21,9 +21,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from entropy_dynamics.config.schema import LOCATION, PER_MACHINE, Config, RunConfig, StageConfig, marked_keys
+from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.validation import Key, Section, parse
+from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model and method to the names that match it in `for`
