@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from glob import glob
@@ -18,7 +17,8 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import identity
-from project_copy import SNAKEMAKE, snakemake
+from preloaded import program
+from project_copy import snakemake
 
 STAGES = {  # a stage is reached when its first file is there
     "problems": "data/problems.json",
@@ -70,7 +70,7 @@ class Workflow:
         self.starts += 1
         with open(self.output, "wb") as output:
             return subprocess.Popen(
-                [SNAKEMAKE, *self.targets, "--config", "scale=smoke"],
+                [program("snakemake"), *self.targets, "--config", "scale=smoke"],
                 cwd=self.project,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -132,8 +132,9 @@ def kill(process: subprocess.Popen) -> None:
 
 def kill_when_there(command: list[str], project: Path, file: Path) -> None:
     """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
-    command = [sys.executable, "-m", "entropy_dynamics.cli", *command]
-    process = subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        [program("entropy-dynamics"), *command], cwd=project, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     while not (found := glob(str(file))) and process.poll() is None:
         time.sleep(0.002)
     assert found

@@ -15,6 +15,7 @@ from conftest import ROOT
 from entropy_dynamics.cli import _load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.launch import launched
+from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
@@ -268,7 +269,7 @@ def test_a_rank_is_recognized_by_its_environment(monkeypatch):
 
 def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):
     """Without a base model every rank makes the same error: the parent's last line shows that there were two."""
-    command = [sys.executable, "-m", "entropy_dynamics.cli", "train", "--seed", "0", "--method", "grpo"]
+    command = [program("entropy-dynamics"), "train", "--seed", "0", "--method", "grpo"]
     options = ["--scale", "smoke", "--model", "qwen3-4b-base", "--results", tmp_path]
     run = subprocess.run(
         [*command, *options, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"],

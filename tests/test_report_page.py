@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.image
@@ -15,6 +14,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.page import shown_in, write_page
+from preloaded import program
 from synthetic_results import MODEL, ROOT, write_all
 
 SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1, "pilot": 1}
@@ -23,7 +23,7 @@ NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "enviro
 
 
 def snakemake(project: Path, *arguments: str) -> str:
-    command = [Path(sys.executable).parent / "snakemake", "--config", f"scale={SCALE}", *arguments]
+    command = [program("snakemake"), "--config", f"scale={SCALE}", *arguments]
     run = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout

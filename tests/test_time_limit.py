@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.training.time_limit import MARGIN, TimeLimit
 from fault_harness import differences, kill_when_there
+from preloaded import program
 
 STEPS = 12
 
@@ -33,7 +33,7 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
     assert not out.exists()
     capfd.readouterr()
 
-    process = subprocess.Popen([sys.executable, "-m", "entropy_dynamics.cli", *run], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([program("entropy-dynamics"), *run], stderr=subprocess.PIPE, text=True)
     resumed = re.search(r"resumes from the checkpoint after step (\d+)$", process.stderr.readline().rstrip())
     assert 2 <= int(resumed[1]) < STEPS
     assert f" {int(resumed[1]) + 1}/{STEPS} " in process.stderr.readline()

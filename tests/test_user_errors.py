@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import select_scale
 from entropy_dynamics.errors import UserError
+from preloaded import program
 
 MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
@@ -220,7 +220,7 @@ def test_a_selection_for_snakemake(project, tmp_path):
     before = files_in(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
-    command = [str(Path(sys.executable).parent / "snakemake"), "--config", "scale=smok"]
+    command = [program("snakemake"), "--config", "scale=smok"]
     run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert "unknown scale 'smok'; did you mean 'smoke'" in run.stdout + run.stderr
