@@ -3,6 +3,9 @@
 `preloaded()` gives a folder with `python`, `snakemake` and `entropy-dynamics`, to be used like those of an environment.
 Each is a small client: its arguments, folder, environment and output become those of a fork, its signals reach the
 fork, its end ends the fork, and it ends with the fork's exit code (128 + n for a signal, as a shell does).
+
+Whatever opens a file once there is one that matches PAUSE_FROM, a glob, waits for the file PAUSE_UNTIL: so a test can
+end a command at that moment however busy the machine is.
 """
 
 import atexit
@@ -16,9 +19,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from socketserver import BaseRequestHandler, ForkingMixIn, UnixStreamServer
@@ -52,8 +57,9 @@ def preloaded() -> Iterator[Path]:
             assert server.stdout.readline(), "the server has ended"
             yield Path(folder)
         finally:
-            server.terminate()
-            server.communicate()
+            server.kill()  # and thereby all forks
+            server.wait()
+            server.stdout.close()
 
 
 def program(name: str) -> str:
@@ -65,11 +71,16 @@ class Command(BaseRequestHandler):
     """One command, in a fork of the server: it runs in another, which this one watches together with the client."""
 
     def handle(self) -> None:
+        from entropy_dynamics.distributed.launch import end_with_parent
+
+        end_with_parent()
         message, output, *_ = socket.recv_fds(self.request, 2**17, 2)
         folder, count, *words = message.decode().split("\0")
         variables, arguments = words[: int(count)], words[int(count) :]
         process = os.fork()
         if process == 0:
+            os.setpgid(0, 0)
+            end_with_parent()
             for number, file in enumerate(output, start=1):
                 os.dup2(file, number)
             self.request.close()
@@ -78,17 +89,27 @@ class Command(BaseRequestHandler):
             os.chdir(folder)
             leave(arguments)
         end = os.pidfd_open(process)
-        while end not in (ready := select.select([end, self.request], [], [])[0]):
-            if ready:
-                os.kill(process, (self.request.recv(1) or bytes([signal.SIGKILL]))[0])
+        while end not in select.select([end, self.request], [], [])[0]:
+            if sent := self.request.recv(1):
+                os.kill(process, sent[0])
+            else:
+                os.killpg(process, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         with suppress(BrokenPipeError):
             self.request.send(bytes([code if code >= 0 else 128 - code]))
 
 
+def pause(event: str, _: tuple) -> None:
+    if event == "open" and glob(os.environ["PAUSE_FROM"]):
+        while not os.path.exists(os.environ["PAUSE_UNTIL"]):
+            time.sleep(0.01)
+
+
 def leave(arguments: list[str]) -> None:
     """Run `python <arguments>` in this process, and end it."""
     code = 0
+    if "PAUSE_FROM" in os.environ:
+        sys.addaudithook(pause)
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)
         del arguments[0]

@@ -127,8 +127,13 @@ def test_all_rewards_equal(make, model, name):
 # ---------------------------------------------------------------- no token left
 
 
-@every_method
-@pytest.mark.parametrize(("denominator", "single_forward"), [("kept", 0), ("all", SINGLE_FORWARD)])
+@pytest.mark.parametrize(
+    ("name", "denominator", "single_forward"),
+    [
+        *((name, "kept", 0) for name in DISTINCT_METHODS),
+        *((name, "all", SINGLE_FORWARD) for name in ("grpo", "clip_b", "kl_cov", "unlikeliness", "ppo")),
+    ],
+)
 def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominator, single_forward):
     """Whatever the method, should it keep nothing."""
     trainer = make(
