@@ -13,6 +13,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import select_scale
 from entropy_dynamics.errors import UserError
 from preloaded import program
+from project_copy import copy_project
 
 MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
@@ -73,22 +74,14 @@ def test_names(refused, option, name):
     [
         ("clip_b@mu=nan", "it should be"),
         ("clip_b@mu=.inf", "it should be a finite number"),
-        ("clip_b@mu=-1", "greater than or equal to 0"),
-        ("clip_b@mu=true", "valid number"),
         ("clip_b@mu=high", "valid number"),
         ("clip_b@mu=1,mu=2", "gives a parameter twice"),
         ("clip_b@=3", "is not of the form"),
         ("clip_b@mu=../../evil", "is not of the form"),
         ("clip_b@mmu=1", "unknown key 'method.params.mmu'"),
         ("clip_b@apply_to=nobody", "'negative', 'positive' or 'both'"),
-        ("clip_b@denominator=some", "'kept' or 'all'"),
         ("clip_v@max_frac=2", "less than or equal to 1"),
-        ("clip_v@drop_zero_advantage=1", "valid boolean"),
-        ("clip_cov@ratio=0", "greater than 0"),
         ("clip_cov@lb=5", "it should be below ub (5.0)"),
-        ("kl_cov@beta=.inf", "finite number"),
-        ("entropy_bonus@coefficient=-1", "greater than or equal to 0"),
-        ("unlikeliness@beta=2", "less than or equal to 1"),
         ("s_star_keep_pos_gt@side=lt", "unknown key 'method.params.side'"),
         ("gspo@loss_scope=tokens", "'per_sequence'"),
         ("grpo@mu=1", "unknown key 'method.params.mu'"),
@@ -214,9 +207,9 @@ def test_selections(project, selection, message):
 
 def test_a_selection_for_snakemake(project, tmp_path):
     """Snakemake formats the error; nothing starts, and nothing but its cache is written."""
-    for name in ("Snakefile", "workflow", "profiles", "environment.yml"):
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
+    for name in ("configs", "experiments"):
+        shutil.rmtree(project / name)
+    copy_project(project)
     before = files_in(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
