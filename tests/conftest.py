@@ -9,8 +9,12 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
+
+if find_spec("beartype"):
+    jaxtyping.install_import_hook(["entropy_dynamics.core", "entropy_dynamics.methods"], "beartype.beartype")
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import known_names, load_config
@@ -35,14 +39,32 @@ SETS = ("aime24", "aime25", "dapo500", "validation")
 # Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
 REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
 METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
+# All eight S* ablations are one class, whose masks test_methods.py holds against their definition.
+DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
-LONGEST = ("ranks", "shapes", "gpu_check", "kills", "token_stats_triton", "nodes", "slurm", "time_limit", "disks")
+LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "nodes", "slurm", "time_limit", "disks")
+# Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
+TYPED = {
+    "test_shapes",
+    "test_dynamics",
+    "test_objective",
+    "test_critic",
+    "test_all_methods",
+    "test_every_response_is_cut_off",
+}
 
 
 def smallest_group(method: str) -> int:
     """Of rollouts, so that a step is short: Pass@k training needs more than k = 4."""
     return 6 if method == "pass_at_k" else 2
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist share it
+        programs = preloaded()
+        os.environ["PRELOADED"] = str(programs.__enter__())
+        config.add_cleanup(lambda: programs.__exit__(None, None, None))
 
 
 def pytest_collection_modifyitems(items):
@@ -51,6 +73,13 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("vllm"):
                 item.add_marker(pytest.mark.skip("vLLM is not installed here: `make test-vllm` runs these tests"))
+
+
+@pytest.fixture(autouse=True)
+def shapes(request):
+    """jaxtyping and beartype check the annotated shapes of all calls of core and methods, in the tests of TYPED."""
+    typed = TYPED & {request.path.stem, getattr(request.node, "originalname", None)}
+    jaxtyping.config.update("jaxtyping_disable", not typed)
 
 
 torch.set_num_threads(1)
@@ -66,8 +95,7 @@ def smoke_project(tmp_path_factory) -> Path:
         if not (shared / "smoke").is_dir():
             (shared / "unfinished").mkdir()
             project = copy_project(shared / "unfinished")
-            with preloaded() as environment:
-                run = snakemake(project, environment=environment)
+            run = snakemake(project)
             assert run.returncode == 0, run.stdout + run.stderr
             project.rename(shared / "smoke")
     return shared / "smoke"

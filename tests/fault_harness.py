@@ -17,8 +17,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import settings_of
-from project_copy import SNAKEMAKE, snakemake
+from preloaded import program
+from project_copy import snakemake
 
 STAGES = {  # a stage is reached when its first file is there
     "problems": "data/problems.json",
@@ -56,8 +56,9 @@ CHECKPOINTS = "overrides:\n  - for: {scale: smoke}\n    training: {checkpoint_ev
 class Workflow:
     """One `snakemake` command at the smoke scale, started as often as it takes."""
 
-    def __init__(self, project: Path, *targets: str, checkpoints: bool = False):
+    def __init__(self, project: Path, *targets: str, checkpoints: bool = False, preloaded: bool = False):
         """checkpoints: runs write one after every step, so that they can resume in the middle."""
+        self.snakemake = program("snakemake") if preloaded else Path(sys.executable).with_name("snakemake")
         self.project, self.targets = project, targets
         self.results = project / "results" / "smoke"
         self.output = project / "snakemake.txt"  # of the latest start
@@ -65,13 +66,17 @@ class Workflow:
         if checkpoints:
             (project / "configs" / "machine.yaml").write_text(CHECKPOINTS)
 
-    def start(self) -> subprocess.Popen:
-        """In its own process group, with all its jobs: SIGKILL to the group is the machine going down."""
+    def start(self, pause: str | None = None) -> subprocess.Popen:
+        """In its own process group, with all its jobs: SIGKILL to the group is the machine going down.
+
+        pause: jobs wait once a file that matches this is there.
+        """
         self.starts += 1
         with open(self.output, "wb") as output:
             return subprocess.Popen(
-                [SNAKEMAKE, *self.targets, "--config", "scale=smoke"],
+                [self.snakemake, *self.targets, "--config", "scale=smoke"],
                 cwd=self.project,
+                env=os.environ | ({} if pause is None else paused(self.results / pause)),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -102,6 +107,16 @@ class Workflow:
         assert process.returncode == 0, self.said()
         return True
 
+    def killed_at(self, pattern: str) -> None:
+        """Start it preloaded, and SIGKILL the whole group once a file that matches `pattern` is there."""
+        if any(self.project.glob(".snakemake/locks/*")):
+            self.unlock()
+        process = self.start(pause=pattern)
+        while not self.files(pattern):
+            assert process.poll() is None, self.said()
+            time.sleep(0.005)
+        kill(process)
+
     def unlock(self) -> None:
         done = snakemake(self.project, *self.targets, "--unlock")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -130,16 +145,25 @@ def kill(process: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
+def paused(at: Path, until: str | Path = "") -> dict[str, str]:
+    """The environment in which a command waits from when `at`, a glob, is there until `until` is (preloaded.py)."""
+    return {"PAUSE_FROM": str(at), "PAUSE_UNTIL": str(until)}
+
+
 def kill_when_there(command: list[str], project: Path, file: Path) -> None:
     """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
-    command = [sys.executable, "-m", "entropy_dynamics.cli", *command]
-    process = subprocess.Popen(command, cwd=project, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (found := glob(str(file))) and process.poll() is None:
-        time.sleep(0.002)
-    assert found
-    ranks = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    environment = os.environ | paused(file)
+    process = subprocess.Popen(
+        [program("entropy-dynamics"), *command],
+        cwd=project,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while not glob(str(file)):
+        assert process.poll() is None
+        time.sleep(0.005)
     kill(process)
-    psutil.wait_procs(ranks)  # each has its own group, and the kernel ends it with its parent
 
 
 def members(process: subprocess.Popen) -> list[psutil.Process]:

@@ -2,12 +2,12 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from preloaded import program
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "environment.yml"]
-SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 
 
 def copy_project(folder: Path) -> Path:
@@ -17,8 +17,8 @@ def copy_project(folder: Path) -> Path:
     return folder
 
 
-def snakemake(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess:
     """`snakemake <arguments>`, at the smoke scale where they name none."""
     selection = [] if "--config" in arguments else ["--config", "scale=smoke"]
-    command = [SNAKEMAKE, *arguments, *selection]  # targets stand before --config
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    command = [program("snakemake"), *arguments, *selection]  # targets stand before --config
+    return subprocess.run(command, cwd=project, capture_output=True, text=True)

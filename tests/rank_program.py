@@ -29,7 +29,7 @@ from entropy_dynamics.training.policy import whole
 from entropy_dynamics.training.trainer import Trainer
 from reference import even_sum, training_config
 
-MICRO_BATCHES = {"tokens_per_micro_batch": 70, "single_forward_tokens": 0}
+MICRO_BATCHES = {"tokens_per_micro_batch": 140, "single_forward_tokens": 0}
 CASES = {
     "single_forward": {"method": "clip_b", "single_forward_tokens": 10_000},
     "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},

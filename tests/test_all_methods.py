@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from batches import random_batch, seeded
+from batches import loss_weights, random_batch, seeded
+from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method, method_types
 
@@ -54,7 +55,25 @@ def test_inputs_stay_as_they_were_and_nothing_carries_a_gradient(name):
         assert torch.equal(before, after)
 
 
+@pytest.mark.parametrize("garbage", [-1e20, 3e38, math.nan, -math.inf])
 @pytest.mark.parametrize("name", METHODS)
-def test_only_the_published_clipping_and_rejecting_methods_shrink_the_denominator(name):
+def test_padding_changes_neither_the_loss_of_a_token_nor_its_gradient(name, garbage):
+    logp, entropy, advantages, mask = random_batch(seed=4)
+    found = []
+    for filler in (0.0, garbage):
+        old, entropies, own = (torch.where(mask, x, filler) for x in (logp - 0.1, entropy, advantages))
+        now = torch.where(mask, logp, filler).requires_grad_()
+        loss = load_method(name).token_loss(now, old, own, mask, entropy=entropies, coefficients=mask.float())
+        weighted_sum(loss, mask.float()).backward()
+        found.append((loss.detach()[mask], now.grad[mask]))
+    assert all(x.isfinite().all() and x.any() for x in found[0])
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_the_published_clipping_and_rejecting_methods_take_dropped_tokens_out_of_the_average(name):
     kept = {"clip_b", "clip_v", "entrocraft", "w_reinforce", "nsr", "psr"}
-    assert load_method(name).denominator == ("kept" if name in kept else "all")
+    method, ones = load_method(name), torch.ones(1, 4)
+    how = {"denominator": method.denominator}
+    share = loss_weights(torch.tensor([[0.0, 1.0, 1.0, 1.0]]), ones, torch.tensor([0]), **how)[0, 1].item()
+    assert share == pytest.approx(1 / 3 if name in kept else 1 / 4)

@@ -14,7 +14,6 @@ from batches import policy_loss, random_batch, seeded, shares, stats_of
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.methods.unlikeliness import ranks_in_groups
 
@@ -188,36 +187,6 @@ def test_entropy_bonus_adds_its_term_to_every_token():
     torch.testing.assert_close(with_bonus - plain, -0.02 * entropy)
 
 
-# ---------------------------------------------------------------- values out of bounds
-
-
-@pytest.mark.parametrize(
-    ("name", "params", "message"),
-    [
-        ("clip_cov", {"ratio": 0.0}, "ratio is 0.0; it should be greater than 0"),
-        ("clip_cov", {"ratio": 1.5}, "ratio is 1.5; it should be less than or equal to 1"),
-        ("clip_cov", {"ratio": math.nan}, "ratio is nan"),
-        ("clip_cov", {"ratio": "few"}, "ratio is 'few'; it should be a valid number"),
-        ("clip_cov", {"lb": 5.0}, "lb is 5.0; it should be below ub (5.0)"),
-        ("clip_cov", {"ub": math.nan}, "it should be below ub (nan)"),
-        ("clip_cov", {"rate": 0.1}, "unknown key 'rate'; did you mean 'ratio'"),
-        ("kl_cov", {"beta": -1.0}, "beta is -1.0; it should be greater than or equal to 0"),
-        ("kl_cov", {"beta": math.inf}, "beta is inf; it should be a finite number"),
-        ("unlikeliness", {"beta": 1.1}, "beta is 1.1"),
-        ("unlikeliness", {"shape_constant_groups": "no"}, "it should be a valid boolean"),
-        ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20"),
-        ("forking_tokens", {"denominator": "selected"}, "it should be 'kept' or 'all'"),
-        ("advantage_reweighting", {"alpha": 2}, "alpha is 2"),
-        ("entropy_bonus", {"coefficient": -0.1}, "coefficient is -0.1"),
-    ],
-)
-def test_bad_values(name, params, message):
-    with pytest.raises(UserError) as error:
-        load_method(name, **params)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])
 @pytest.mark.parametrize("name", FILES)
 def test_updates_per_batch_of_the_files(name, scale):
@@ -230,18 +199,12 @@ def test_updates_per_batch_of_the_files(name, scale):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_files_and_defaults_are_the_official_values_unless_a_scale_overrides_them(name):
-    content = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())
-    official = {
-        "clip_cov": {"ratio": 2e-4, "lb": 1.0, "ub": 5.0},
-        "kl_cov": {"frac": 2e-3, "beta": 1.0},
-        "unlikeliness": {"beta": 0.25, "shape_constant_groups": False},
-        "forking_tokens": {"keep_fraction": 0.2},
-        "advantage_reweighting": {"alpha": 0.2},
-        "entropy_bonus": {"coefficient": 1e-3},
-    }[name]
-    assert content["method"]["params"].items() >= official.items()
-    assert load_method(name).model_dump().items() >= official.items()
+def test_files_and_defaults_agree(name):
+    """Those of the method itself, not of PPO's clipping. A scale may override them; the files give their sources."""
+    params = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())["method"]["params"]
+    own = {key: params[key] for key in params.keys() - load_method("grpo").model_dump().keys()}
+    assert own
+    assert load_method(name).model_dump().items() >= own.items()
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop"])

@@ -19,6 +19,7 @@ from entropy_dynamics.config import (
 from entropy_dynamics.config.loading import USED
 from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import method_types
 from entropy_dynamics.validation import LOCATION, PER_MACHINE, parse
 
 MODEL = "qwen2.5-7b-instruct"
@@ -206,8 +207,11 @@ def test_machine_file(configs):
 def test_every_model_and_method_loads_at_every_scale(scale):
     for model in load_config(scale, configs=CONFIGS).models:
         assert load_config(scale, model, configs=CONFIGS).model.name == model
-    for method in known_names("method", CONFIGS):
-        assert load_config(scale, MODEL, method, configs=CONFIGS).method.label
+    for name in known_names("method", CONFIGS):
+        method = load_config(scale, MODEL, name, configs=CONFIGS).method
+        assert method.label
+        assert name == "base" or type(method.build()) is method_types()[method.name]
+        assert name == method.name or name not in method_types()  # other names are settings of one of those
 
 
 def test_every_key_is_set_in_a_file():

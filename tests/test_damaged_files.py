@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fault_harness import COMMANDS, EVALUATION, MODEL_FOLDER, RUN, assert_one_line, differences, truncate
-from project_copy import SNAKEMAKE
+from preloaded import program
 
 FLIPS = 60
 SEED = 6
@@ -69,7 +69,7 @@ def test_following_the_message_restores_the_file(finished, reference, stage, dam
     _, text = stage(*COMMANDS[name])
     path, command = re.search(r"error: (\S+) .*; delete it and rerun: snakemake (.*)", text).groups()
     Path(path).unlink()
-    subprocess.run([SNAKEMAKE, *shlex.split(command)], cwd=finished, check=True, capture_output=True)
+    subprocess.run([program("snakemake"), *shlex.split(command)], cwd=finished, check=True, capture_output=True)
     assert stage(*COMMANDS[name])[0] == 0
     assert differences(finished / "results/smoke", reference) == []
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import DISTINCT_METHODS, ROOT
 from entropy_dynamics.config import known_names, load_config
 from reference import SINGLE_FORWARD, graded, parameters
 
@@ -15,8 +15,7 @@ CONFIGS = ROOT / "configs"
 MAY_BE_NAN = {"validation_accuracy", "validation_pass", "value_explained_variance"}
 DECAY = 1e-3 * 0.01  # learning rate times weight decay of `training_config`
 
-METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", DISTINCT_METHODS)
 
 
 @pytest.fixture
@@ -128,8 +127,13 @@ def test_all_rewards_equal(make, model, name):
 # ---------------------------------------------------------------- no token left
 
 
-@every_method
-@pytest.mark.parametrize(("denominator", "single_forward"), [("kept", 0), ("all", SINGLE_FORWARD)])
+@pytest.mark.parametrize(
+    ("name", "denominator", "single_forward"),
+    [
+        *((name, "kept", 0) for name in DISTINCT_METHODS),
+        *((name, "all", SINGLE_FORWARD) for name in ("grpo", "clip_b", "kl_cov", "unlikeliness", "ppo")),
+    ],
+)
 def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominator, single_forward):
     """Whatever the method, should it keep nothing."""
     trainer = make(
@@ -141,7 +145,7 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
 
     monkeypatch.setattr(type(trainer.method), "token_weights", lambda self, *arguments: nothing(*arguments))
     before = parameters(model)
-    rows = steps_of(trainer)
+    rows = steps_of(trainer, count=1)
     for row in rows:
         assert row["clip_fraction"] == 1.0
         assert row["clip_fraction_neg"] == (0.0 if name == "psr" else 1.0)  # PSR has no negative advantages
@@ -184,22 +188,22 @@ def test_samples_of_one_sign_that_are_not_there(make, model, name):
 
 
 @every_method
-@pytest.mark.parametrize("group_size", [2, 6])
-def test_responses_of_one_token(make, model, name, group_size):
-    changes = {"prompts_per_step": 1, "updates_per_batch": 1} if group_size == 2 else {}
-    if name == "pass_at_k" and group_size == 2:
-        changes["params"] = {"k": 1}
-    rows = steps_of(make(name, model, grade=every_other, max_new=1, group_size=group_size, **changes))
-    for row in rows:
+def test_a_batch_of_two_tokens(make, model, name):
+    """One group of two responses of one token each; larger ones have one token in `test_no_entropy_at_all`."""
+    changes = {"params": {"k": 1}} if name == "pass_at_k" else {}
+    trainer = make(
+        name, model, grade=every_other, max_new=1, group_size=2, prompts_per_step=1, updates_per_batch=1, **changes
+    )
+    for row in steps_of(trainer):
         assert row["response_length"] == 1
-        assert row["tokens"] == group_size * (1 if group_size == 2 else 4)
+        assert row["tokens"] == 2
 
 
 @every_method
 def test_every_response_is_cut_off(make, model, name):
     trainer = make(name, model, grade=every_other, max_new=6)
     trainer.sampler.end_token = -1  # no token ends a response
-    for row in steps_of(trainer):
+    for row in steps_of(trainer, count=1):
         assert row["truncated"] == 1.0
         assert row["response_length"] == 6
         assert row["grad_norm"] > 0 or row["clip_fraction"] == 1.0

@@ -9,6 +9,7 @@ import time
 import warnings
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.models.toy import build_toy_model
+from preloaded import program
 from test_launch import alive
 
 WITHOUT = """
@@ -162,19 +164,35 @@ def test_a_stage_without_time_is_incomplete_and_keeps_its_record(stage):
 
 def _slept(case):
     time.sleep(case["seconds"])
-    return {"slept": True}
+
+
+def test_a_case_is_killed_when_the_time_is_over(gpu_check, tmp_path):
+    check = gpu_check.Check("any", tmp_path, tmp_path, 1 / 60, 1, True)
+    assert check.measure(_slept, [{"seconds": 600}]) == [{"seconds": 600, "timed_out": True}]
 
 
 @pytest.mark.parametrize(
     ("seconds", "outcomes", "left_out"),
     [
-        ((0.1, 600, 0.1), ["slept", "timed_out"], 1),  # killed at the end of the budget, which is not its fault
-        ((3.5, 3.5, 0.1), ["slept"], 2),  # a second one of 3.5 seconds would not end in time
+        ((1, 600, 1), ["ended", "timed_out"], 1),  # killed at the end of the budget, which is not its fault
+        ((3.5, 3.5, 1), ["ended"], 2),  # a second one of 3.5 seconds would not end in time
     ],
 )
-def test_a_case_starts_if_there_is_time_and_is_killed_when_it_is_over(gpu_check, tmp_path, seconds, outcomes, left_out):
+def test_a_case_starts_if_there_is_time(gpu_check, monkeypatch, tmp_path, seconds, outcomes, left_out):
+    """By a clock that only cases move."""
+    now = [1000.0]
+    monkeypatch.setattr("gpu_check_common.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def start(_measure, _target, case, result, log):
+        def join(limit):
+            now[0] += min(limit, case["seconds"])
+            if case["seconds"] <= limit:
+                result.write_text('{"ended": true}')
+
+        return SimpleNamespace(join=join, is_alive=lambda: not result.exists(), kill=lambda: None)
+
     check = gpu_check.Check("any", tmp_path, tmp_path, 6 / 60, 1, True)
-    check.start_time = time.monotonic()
+    monkeypatch.setattr(check, "start", start)
     found = check.measure(_slept, [{"seconds": each} for each in seconds])
     assert [next(key for key in case if key != "seconds") for case in found] == outcomes
     record = json.loads(check.file.read_text())
@@ -216,7 +234,8 @@ def test_ranks_that_tests_start_end_with_a_killed_pytest(tmp_path, program):
         time.sleep(0.05)
 
 
-def test_tests_marked_gpu_are_skipped_with_a_reason(stage):
+def test_tests_marked_gpu_are_skipped_with_a_reason(stage, monkeypatch):
+    monkeypatch.setattr(sys, "executable", program("python"))
     record = stage("tests", 9)
     assert record["complete"], record["log"]
     assert record["passed"] + record["failed"] + record["skipped"] == len(record["tests"]) > 30

@@ -40,9 +40,9 @@ KEEPING_TWO = [*COMMANDS["train with checkpoints"], "--set", "training.checkpoin
 
 
 def test_a_run_and_its_evaluation_killed_twice(unfinished, reference):
-    work = Workflow(unfinished, TARGET, checkpoints=True)
-    assert not work.run(lambda _: bool(work.files(f"checkpoints/{MODEL}/clip_b/seed0/*/step2")))
-    assert not work.run(lambda _: bool(work.files(f"{RUN}/metrics.parquet")))
+    work = Workflow(unfinished, TARGET, checkpoints=True, preloaded=True)
+    work.killed_at(f"checkpoints/{MODEL}/clip_b/seed0/*/step2")
+    work.killed_at(f"{RUN}/metrics.parquet")
     assert work.resumed() == 1
     assert work.run()
     assert differences(work.results, reference) == []

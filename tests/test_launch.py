@@ -18,12 +18,13 @@ from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.launch import launched
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
+from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
 
 
-def start(tmp_path: Path, rank: str, count: int = 2) -> subprocess.Popen:
+def start(tmp_path: Path, rank: str, count: int = 2, python: str = sys.executable) -> subprocess.Popen:
     """A process that starts `count` ranks, each running the code `rank`, and ends as the command line does."""
     (tmp_path / "rank.py").write_text(
         "import os, signal, sys, time\nRANK = os.environ['RANK']\n" + textwrap.dedent(rank)
@@ -36,7 +37,7 @@ def start(tmp_path: Path, rank: str, count: int = 2) -> subprocess.Popen:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
         launch.GRACE = 0.5
         try:
-            launch.start_ranks({count}, [sys.executable, {str(tmp_path / "rank.py")!r}])
+            launch.start_ranks({count}, [{python!r}, {str(tmp_path / "rank.py")!r}])
         except UserError as error:
             print(f"error: {{error}}", file=sys.stderr)
             sys.exit(2)
@@ -228,7 +229,7 @@ def test_each_rank_computes_a_share_and_gets_all(tmp_path):
     sys.stdout.flush()
     os._exit(0)
     """
-    code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank)))
+    code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank), python=program("python")))
     assert (code, err) == (0, "")
 
 
@@ -246,7 +247,7 @@ def test_a_function_that_fails_on_one_rank_fails_on_all(tmp_path):
         ranks.barrier()  # both got here
         os._exit(1 + ranks.rank)
     """
-    code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank)))
+    code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank), python=program("python")))
     assert code == 2
     assert err.startswith("RuntimeError: rank 1: ValueError('no such answer')\n")
 
@@ -254,7 +255,7 @@ def test_a_function_that_fails_on_one_rank_fails_on_all(tmp_path):
 def test_a_rank_of_torchrun_joins(tmp_path):
     rank = JOINS.replace("ranks=2", "ranks=1") + "print(ranks.size, ranks.mesh is not None)"
     (tmp_path / "rank.py").write_text(rank)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", tmp_path / "rank.py"]
+    command = [program("python"), "-m", "torch.distributed.run", "--standalone", tmp_path / "rank.py"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "1 True\n"), run.stderr
 
@@ -281,7 +282,7 @@ def test_a_rank_is_recognized_by_its_environment(monkeypatch):
 
 def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):
     """Without a base model every rank makes the same error: the parent's last line shows that there were two."""
-    command = [sys.executable, "-m", "entropy_dynamics.cli", "train", "--seed", "0", "--method", "grpo"]
+    command = [program("entropy-dynamics"), "train", "--seed", "0", "--method", "grpo"]
     options = ["--scale", "smoke", "--model", "qwen3-4b-base", "--results", tmp_path]
     run = subprocess.run(
         [*command, *options, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"],

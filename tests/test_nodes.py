@@ -14,10 +14,11 @@ from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.torchrun import endpoint
 from entropy_dynamics.errors import UserError
+from preloaded import program
 
 SRUN = f"""#!{sys.executable}
 import os, subprocess, sys
-start = sys.argv.index(sys.executable)
+[start] = [number for number, word in enumerate(sys.argv) if word.endswith("/python")]
 options, command = sys.argv[1:start], sys.argv[start:]
 print("srun", *options, file=sys.stderr, flush=True)
 [tasks] = [int(word.removeprefix("--ntasks=")) for word in options if word.startswith("--ntasks=")]
@@ -34,6 +35,7 @@ def srun(tmp_path, monkeypatch):
     (tools / "srun").write_text(SRUN)
     (tools / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools), prepend=":")
+    monkeypatch.setattr(sys, "executable", program("python"))
     monkeypatch.setenv("SLURM_JOB_ID", "4242")
 
 

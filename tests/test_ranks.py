@@ -1,7 +1,6 @@
 """One rank, two ranks, one plain process: the same masks, losses, gradients and policies (real processes, gloo)."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_model, save_policy, save_weights
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.sampling.engines import SharedSampler
+from preloaded import program
 from rank_program import CASES, STEPS, make_trainer, recorded
 
 RUN = {  # number of ranks -> what they run in one launch; untied weights concern loading and pushing, not methods
@@ -39,7 +39,7 @@ def root(tmp_path_factory, make_model, tokenizer) -> Path:
     save_policy(make_model("qwen3", layers=2), tokenizer, root / "nodes" / "model")
     for count, cases in RUN.items():
         monkeypatch.setenv("NODES", "2" if count == 4 else "1")
-        start_ranks(count, [sys.executable, str(ROOT / "tests" / "rank_program.py"), str(root), *cases])
+        start_ranks(count, [program("python"), str(ROOT / "tests" / "rank_program.py"), str(root), *cases])
     monkeypatch.undo()
     return root
 

@@ -3,28 +3,26 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.image
 import pandas as pd
 import pytest
 
+import project_copy
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.page import shown_in, write_page
+from project_copy import copy_project
 from synthetic_results import MODEL, ROOT, write_all
 
 SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1, "pilot": 1}
 NAMES = ["table1", "figure5", "theory_check"]
-NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "environment.yml"]
 
 
 def snakemake(project: Path, *arguments: str) -> str:
-    command = [Path(sys.executable).parent / "snakemake", "--config", f"scale={SCALE}", *arguments]
-    run = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    run = project_copy.snakemake(project, *arguments)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
@@ -32,10 +30,7 @@ def snakemake(project: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
     """Snakemake's report of a project with a table, two figures and the claims, from synthetic results."""
-    project = tmp_path_factory.mktemp("project")
-    for name in NEEDED:
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
+    project = copy_project(tmp_path_factory.mktemp("project"))
     path = project / f"configs/scale/{SCALE}.yaml"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("experiments:")]
     path.write_text("\n".join([*lines, f"experiments: [{', '.join(NAMES)}]", ""]))

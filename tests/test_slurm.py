@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from project_copy import ROOT, SNAKEMAKE, copy_project
+from preloaded import program
+from project_copy import ROOT, copy_project
 
 pytest.importorskip("snakemake_executor_plugin_slurm", reason="the extra `slurm` is not installed")
 
@@ -61,7 +62,7 @@ class Cluster:
         return self.run(*command, *quick, "--config", "scale=tiny")
 
     def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess:
-        command = [SNAKEMAKE.with_name(name), *arguments]
+        command = [program(name), *arguments]
         return subprocess.run(command, cwd=self.project, env=self.environment, capture_output=True, text=True)
 
     def calls(self, command: str) -> list[dict[str, str]]:

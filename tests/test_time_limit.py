@@ -1,9 +1,10 @@
 """Training that ends before its last step, killed, on SIGURG or for its time limit, and resumes."""
 
+import os
 import re
 import signal
 import subprocess
-import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,8 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.training.time_limit import MARGIN, TimeLimit
-from fault_harness import differences, kill_when_there
+from fault_harness import differences, kill_when_there, paused
+from preloaded import program
 
 STEPS = 12
 
@@ -28,17 +30,26 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
     assert main(run) == 0
     out = small_results.run("clip_b")
     undisturbed = out.rename(small_results.folder / "undisturbed")
-    kept = small_results.folder / "smoke/checkpoints/*/clip_b/seed0/*/step[2-9]"
-    kill_when_there([*run, "--set", "training.checkpoint_every=1"], ROOT, kept)
+    checkpoints = small_results.folder / "smoke/checkpoints"
+    kept = "*/clip_b/seed0/*/step"
+    kill_when_there([*run, "--set", "training.checkpoint_every=1"], ROOT, checkpoints / f"{kept}2")
     assert not out.exists()
     capfd.readouterr()
 
-    process = subprocess.Popen([sys.executable, "-m", "entropy_dynamics.cli", *run], stderr=subprocess.PIPE, text=True)
-    resumed = re.search(r"resumes from the checkpoint after step (\d+)$", process.stderr.readline().rstrip())
-    assert 2 <= int(resumed[1]) < STEPS
-    assert f" {int(resumed[1]) + 1}/{STEPS} " in process.stderr.readline()
+    go_on = small_results.folder / "go on"
+    process = subprocess.Popen(
+        [program("entropy-dynamics"), *run, "--set", "training.checkpoint_every=4"],
+        env=os.environ | paused(checkpoints / f"{kept}4", until=go_on),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(checkpoints.glob(f"{kept}4")):
+        assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGURG)
-    said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
+    go_on.touch()
+    first, *said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
+    assert first.endswith("resumes from the checkpoint after step 2")
     assert process.wait() == 75
     [step] = re.fullmatch(
         r"note: ends early, at a checkpoint after step (\d+); .* resumes it", "\n".join(said)
@@ -46,7 +57,7 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
     assert not out.exists()
 
     assert main(run) == 0
-    assert int(resumed[1]) < int(step) < STEPS
+    assert 4 <= int(step) < STEPS
     assert f"resumes from the checkpoint after step {step}\n" in capfd.readouterr().err
     assert not list(small_results.folder.rglob("checkpoint.json"))
     assert differences(out, undisturbed) == []

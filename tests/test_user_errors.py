@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,14 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import select_scale
 from entropy_dynamics.errors import UserError
+from preloaded import program
+from project_copy import copy_project
 
 MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
 LONG = "x" * 300  # no file system takes such a name
+EVIL = "../../evil"
+FROM_A_FILE = ("problems", "--train", "x.jsonl", "--out", "mine")
 
 
 @pytest.fixture
@@ -71,22 +74,14 @@ def test_names(refused, option, name):
     [
         ("clip_b@mu=nan", "it should be"),
         ("clip_b@mu=.inf", "it should be a finite number"),
-        ("clip_b@mu=-1", "greater than or equal to 0"),
-        ("clip_b@mu=true", "valid number"),
         ("clip_b@mu=high", "valid number"),
         ("clip_b@mu=1,mu=2", "gives a parameter twice"),
         ("clip_b@=3", "is not of the form"),
         ("clip_b@mu=../../evil", "is not of the form"),
         ("clip_b@mmu=1", "unknown key 'method.params.mmu'"),
         ("clip_b@apply_to=nobody", "'negative', 'positive' or 'both'"),
-        ("clip_b@denominator=some", "'kept' or 'all'"),
         ("clip_v@max_frac=2", "less than or equal to 1"),
-        ("clip_v@drop_zero_advantage=1", "valid boolean"),
-        ("clip_cov@ratio=0", "greater than 0"),
         ("clip_cov@lb=5", "it should be below ub (5.0)"),
-        ("kl_cov@beta=.inf", "finite number"),
-        ("entropy_bonus@coefficient=-1", "greater than or equal to 0"),
-        ("unlikeliness@beta=2", "less than or equal to 1"),
         ("s_star_keep_pos_gt@side=lt", "unknown key 'method.params.side'"),
         ("gspo@loss_scope=tokens", "'per_sequence'"),
         ("grpo@mu=1", "unknown key 'method.params.mu'"),
@@ -104,48 +99,71 @@ def test_seeds(refused, stage, seed):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "message"),
     [
-        (),
-        ("trian",),
-        ("train",),
-        ("train", "--model", MODEL, "--method", "grpo"),
-        ("train", *RUN, "--seed", "0", "--stepz", "3"),
-        ("config", *RUN, "--set"),
-        ("config", "--method", "grpo"),
-        ("report",),
-        ("report", "../table1"),
-        ("report", "claims"),
-        ("report", "tabel1"),
-        ("report", "table1", "--results", "nowhere"),
-        ("claims", "--results", "nowhere"),
-        ("verify", "nowhere"),
-        ("evaluate", *RUN, "--seed", "0", "--datasets", "../../evil"),
-        ("model", "--model", MODEL, "--set", "model.name=../../evil"),
-        ("train", *RUN, "--seed", "0", "--set", "scale=../../evil"),
-        ("pass_rates", "--set", "pass_rates.model=../../evil"),
-        ("prompt", "--model", MODEL, "--problem", "../../evil"),
-        ("problems", "--prompts", "../../evil"),
-        ("problems", "--train", "x.jsonl"),
-        ("problems", "--train", "nowhere.jsonl", "--out", "mine"),
-        ("problems", "--train", "x.jsonl", "--out", "mine", "--task", "maths"),
-        ("problems", "--train", "x.jsonl", "--out", "mine", "--evaluation", "../../evil=x.jsonl"),
-        ("problems", "--train", "x.jsonl", "--out", "mine", "--evaluation", "=x.jsonl"),
-        ("problems", "--train", "x.jsonl", "--out", "mine", "--split", "dapo500=-1"),
-        ("problems", "--split", "dapo500=3"),
-        ("problems", "--scale", "smoke", "--results", "configs/base.yaml"),
-        ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),
-        ("problems", "--scale", "smoke", "--set", "data.train={source: file, path: nowhere.jsonl}"),
-        ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
-        ("problems", "--scale", "smoke", "--set", "data.folder=nowhere"),
-        ("plan", "--scale", "gpu", "--set", "plan.gpus.A100.tflops=0"),
-        ("plan", "--scale", "gpu", "--set", "experiments=[../table1]"),
-        ("plan", "--scale", "gpu", "--set", "models=[]"),
+        ((), "the following arguments are required: COMMAND"),
+        (("trian",), "argument COMMAND: invalid choice: 'trian' (choose from 'problems', 'model', "),
+        (("train",), "the following arguments are required: --model, --method, --seed"),
+        (("train", *RUN), "the following arguments are required: --seed"),
+        (("train", *RUN, "--seed", "0", "--stepz", "3"), "unrecognized arguments: --stepz 3"),
+        (("config", *RUN, "--set"), "argument --set: expected one argument"),
+        (("config", "--method", "grpo"), "--method needs --model: a run has both"),
+        (("report",), "the following arguments are required: NAME"),
+        (("report", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
+        (("report", "claims"), "unknown table or figure 'claims'; known: data_filter, difficulty, "),
+        (("report", "table1", "--results", "nowhere"), " is missing; make it with: snakemake --config scale=laptop "),
+        (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
+        (("verify", "nowhere"), "unknown scale 'nowhere'; known: gpu, gpu-toy, laptop, "),
+        (
+            ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
+            f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
+        ),
+        (("model", "--model", MODEL, "--set", f"model.name={EVIL}"), f"is '{EVIL}'; it should be '{MODEL}'"),
+        (("train", *RUN, "--seed", "0", "--set", f"scale={EVIL}"), f"scale is '{EVIL}'; it should be 'laptop', like "),
+        (("pass_rates", "--set", f"pass_rates.model={EVIL}"), f"unknown model '{EVIL}'; known: distill-llama-8b, "),
+        (("problems", "--prompts", EVIL), f"unknown model '{EVIL}'; known: distill-llama-8b, "),
+        (("prompt", "--model", MODEL), "train.parquet: no such file; create it with: entropy-dynamics problems"),
+        (FROM_A_FILE[:3], "--train needs --out DIR: results/laptop/data is for the scale's own problems"),
+        (FROM_A_FILE, "data.train: x.jsonl: no such file; a JSONL or parquet file of problems is needed"),
+        ((*FROM_A_FILE, "--task", "maths"), "data.train: unknown task 'maths'; did you mean 'math'?"),
+        ((*FROM_A_FILE, "--evaluation", f"{EVIL}=x.jsonl"), f"'{EVIL}' cannot name an evaluation set, since its file "),
+        ((*FROM_A_FILE, "--evaluation", "=x.jsonl"), "--evaluation '=x.jsonl' is not of the form NAME=VALUE"),
+        ((*FROM_A_FILE, "--split", "dapo500=-1"), "--split dapo500=-1: '-1' is not a number of problems"),
+        (("problems", "--split", "dapo500=3"), "--evaluation and --split need --train FILE"),
+        (("problems", "--results", "configs/base.yaml"), "Not a directory: 'configs/base.yaml/laptop/data'"),
+        (
+            ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),
+            "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on",
+        ),
+        (
+            ("problems", "--scale", "smoke", "--set", "data.train={source: file, path: nowhere.jsonl}"),
+            "data.train: nowhere.jsonl: no such file; a JSONL or parquet file of problems is needed",
+        ),
+        (
+            ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
+            "data.train: the revision 'main' is not a commit of a/b, which has 40 hex digits",
+        ),
+        (
+            ("problems", "--scale", "smoke", "--set", "data.folder=nowhere"),
+            "data.folder: no folder nowhere (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)",
+        ),
+        (
+            ("plan", "--scale", "gpu", "--set", "plan.gpus.A100.tflops=0"),
+            "plan.gpus.A100.tflops is 0; it should be greater than 0",
+        ),
+        (
+            ("plan", "--scale", "gpu", "--set", "experiments=[../table1]"),
+            "unknown table or figure '../table1'; did you mean 'table1'?",
+        ),
+        (
+            ("plan", "--scale", "gpu", "--set", "models=[]"),
+            f"scale gpu has no model '{MODEL}', which its experiments need: add it to `models`, or ",
+        ),
     ],
-    ids=lambda arguments: " ".join(arguments)[:60],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
-def test_commands(refused, arguments):
-    assert refused(*arguments)
+def test_commands(refused, arguments, message):
+    assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".txt"])
@@ -189,13 +207,13 @@ def test_selections(project, selection, message):
 
 def test_a_selection_for_snakemake(project, tmp_path):
     """Snakemake formats the error; nothing starts, and nothing but its cache is written."""
-    for name in ("Snakefile", "workflow", "profiles", "environment.yml"):
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
+    for name in ("configs", "experiments"):
+        shutil.rmtree(project / name)
+    copy_project(project)
     before = files_in(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
-    command = [str(Path(sys.executable).parent / "snakemake"), "--config", "scale=smok"]
+    command = [program("snakemake"), "--config", "scale=smok"]
     run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert "unknown scale 'smok'; did you mean 'smoke'" in run.stdout + run.stderr
