@@ -140,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
 
     passes = diagnostic("pass-at-k", _pass_at_k, "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
-    passes.add_argument("--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct")
+    passes.add_argument(
+        "--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct, none: left out, and counted"
+    )
     lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
@@ -338,7 +340,9 @@ def _archive(options: argparse.Namespace) -> None:
 def _pass_at_k(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table
 
-    table = pass_at_k_table(options.files, options.problem, options.correct)
+    table, notes = pass_at_k_table(options.files, options.problem, options.correct)
+    for note in notes:
+        print(note, file=sys.stderr)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
 
 

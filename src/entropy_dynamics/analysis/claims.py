@@ -10,7 +10,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Columns, Names, Run, SeedGroup, Seeds, load_experiment
+from entropy_dynamics.analysis.experiments import (
+    EXPERIMENTS,
+    Columns,
+    Names,
+    Run,
+    SeedGroup,
+    Seeds,
+    load_experiment,
+    seeds_of,
+)
 from entropy_dynamics.config import BASE, CONFIGS, load_config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
@@ -168,15 +177,14 @@ class ClaimsFile(Section):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim at one scale: its entry in the file, and the methods that it compares, with their numbers of seeds."""
+    """A claim at one scale: its entry in the file, and the methods that it compares, with their seeds."""
 
     spec: ClaimSpec
-    runs: dict[str, int]
-    against: dict[str, int]
-    first_seed: int = 0
+    runs: dict[str, range]
+    against: dict[str, range]
 
     @property
-    def seeds(self) -> dict[str, int]:
+    def seeds(self) -> dict[str, range]:
         return self.runs | self.against
 
     @property
@@ -200,12 +208,12 @@ class Claim:
 
     def all_runs(self) -> list[Run]:
         """Of the methods that it compares, and of the untrained model if that says which problems are hard."""
-        difficulty = {BASE: 1} if getattr(self.spec, "problems", "all") != "all" else {}
+        difficulty = {BASE: range(1)} if getattr(self.spec, "problems", "all") != "all" else {}
         return [
-            Run(model, method, seed if method == BASE else self.first_seed + seed)
+            Run(model, method, seed)
             for model in self.models
-            for method, count in (self.seeds | difficulty).items()
-            for seed in range(count)
+            for method, seeds in (self.seeds | difficulty).items()
+            for seed in seeds
         ]
 
     def files(self, results: Path, run: Run) -> list[Path]:
@@ -233,17 +241,14 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
 def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> list[Claim]:
     """All claims for one scale. Raises UserError as `read_claims`."""
 
-    def counts(spec: ClaimSpec, side: str) -> dict[str, int]:
-        groups: Methods = getattr(spec, side, {})
+    def side(spec: ClaimSpec, name: str) -> dict[str, range]:
+        groups: Methods = getattr(spec, name, {})
         return {
-            _swept(spec, method, scale, seeds, experiments): 1 if method == BASE else seeds[group]
+            _swept(spec, method, scale, seeds, experiments): seeds_of(method, group, seeds)
             for method, group in groups.items()
         }
 
-    first = seeds.get("first", 0)
-    return [
-        Claim(spec, counts(spec, "runs"), counts(spec, "against"), first) for spec in read_claims(experiments).claims
-    ]
+    return [Claim(spec, side(spec, "runs"), side(spec, "against")) for spec in read_claims(experiments).claims]
 
 
 def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: Path) -> str:

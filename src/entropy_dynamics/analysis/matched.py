@@ -16,7 +16,7 @@ def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.D
 
     `avg_front`, `pass_front`: no other row has at least its entropy and its score, and one of them higher.
     `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the entropy of the reference
-    less that of the reference, in points; NaN if no two of its strengths enclose that entropy.
+    less that of the reference, in points; NaN for the method of the reference, and if no two strengths enclose it.
     """
     frame = strength_frame(experiment, results).drop(columns="chosen").sort_values(["method", "entropy"], kind="stable")
     frame = frame.reset_index(drop=True)
@@ -45,7 +45,7 @@ def _matched(
     """
     (model,), reference = experiment.models, experiment.spec.reference
     shares = _shares(own["entropy"].to_numpy(), float(frame.loc[frame["run"] == reference, "entropy"].iloc[0]))
-    if own["method"].iloc[0] == reference or shares is None:
+    if reference in set(own["run"]) or shares is None:
         return Interval()
     weights = {run: share for run, share in zip(own["run"], shares, strict=True) if share} | {reference: -1.0}
     return score_interval(

@@ -9,6 +9,7 @@ from entropy_dynamics.analysis.experiments import Experiment, MetricsSpec, Score
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, seed_interval, share_interval
+from entropy_dynamics.config import BASE
 
 
 def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
@@ -36,7 +37,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
             label = labels.get(method) or results.method_label(method)
             row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
             if entropies:
-                row |= _entropy(entropies[method], entropies.get(baseline, []) if method != baseline else [])
+                row |= _entropy(entropies.get(method, []), entropies.get(baseline, []) if method != baseline else [])
             for dataset in samples:
                 for metric in experiment.spec.metrics:
                     name, ours = f"{dataset}_{metric}", values[dataset, metric, method]
@@ -58,18 +59,22 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
 
 
 def _entropies(experiment: Experiment[MetricsSpec], results: Results, model: str) -> dict[str, list[np.ndarray]]:
-    """The entropy over the steps of each method's runs; {} for a table without it."""
+    """The entropy over the steps of each trained method's runs; {} for a table without it."""
     if not isinstance(experiment.spec, ScoresSpec) or not experiment.spec.entropy:
         return {}
     return {
         method: [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method)]
         for method in experiment.methods(model)
+        if method != BASE
     }
 
 
 def _entropy(own: list[np.ndarray], baseline: list[np.ndarray]) -> dict[str, Any]:
-    """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed."""
-    found = seed_interval([final_means(own)])
+    """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed.
+
+    NaN for the untrained model, which has no steps.
+    """
+    found = seed_interval([final_means(own)]) if own else Interval()
     equal = [np.array_equal(one, other) for one, other in zip(own, baseline, strict=False)]
     same = bool(equal) and all(equal)
     return {"entropy": found.value, "entropy_low": found.low, "entropy_high": found.high, "equals_baseline": same}

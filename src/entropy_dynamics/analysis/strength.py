@@ -9,23 +9,26 @@ from entropy_dynamics.analysis.experiments import Experiment, Run, SweepsSpec
 from entropy_dynamics.analysis.problem_scores import Metric, problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, Scores, score_interval, seed_interval
-from entropy_dynamics.config import split_method
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 
 
 def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.DataFrame:
-    """One row per model, method and value of its parameter, NaN for methods without one.
+    """One row per model, method and value of its swept parameter, NaN for runs outside the sweeps.
 
-    Columns `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass`
+    `run` is a run's full name; `method` is the swept method's name, or outside the sweeps the full name. Columns `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass`
     and `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`. `chosen` marks the value
     of each swept parameter with the highest `pass_area`, the mean of Pass@k over log k.
     """
     rows = []
+    swept = {
+        run: (sweep.method, sweep.parameter, value)
+        for sweep in experiment.spec.sweeps
+        for run, value in sweep.methods(results.scale).items()
+    }
     for model in experiment.models:
         for method in experiment.methods(model):
-            name, parameters = split_method(method)
-            parameter, _, value = parameters[0].partition("=") if parameters else ("", "", "nan")
+            name, parameter, value = swept.get(method, (method, "", np.nan))
             runs = experiment.of(model, method)
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             row |= {"run": method, "method": name, "parameter": parameter, "value": float(value), "seeds": len(runs)}
@@ -37,8 +40,7 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
                 row |= _columns(metric, score_interval([scores_of(metric, method, runs, experiment, results)]))
             rows.append(row)
     frame = pd.DataFrame(rows)
-    swept = frame[frame["value"].notna()]
-    best = swept.groupby(["model", "method", "parameter"])["pass_area"].idxmax()
+    best = frame[frame["value"].notna()].groupby(["model", "method", "parameter"])["pass_area"].idxmax()
     return frame.assign(chosen=frame.index.isin(best))
 
 

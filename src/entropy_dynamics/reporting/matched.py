@@ -17,7 +17,8 @@ _SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """Above, a line per method through its strengths, with the Pareto front ringed; below, all at one entropy."""
     frame, spec = matched_frame(experiment, results), experiment.spec
-    methods = list(dict.fromkeys(run.method.partition("@")[0] for run in experiment.runs))
+    of_run = dict(zip(frame["run"], frame["method"], strict=True))
+    methods = list(dict.fromkeys(of_run[run.method] for run in experiment.runs))
     looks = _looks(methods, spec.baseline)
     reference = frame[frame["run"] == spec.reference].iloc[0]
     figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(methods)), layout="constrained")

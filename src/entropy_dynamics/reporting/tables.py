@@ -75,6 +75,8 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
 
 
 def _entropy(row: pd.Series, baseline: str) -> list[CellLine]:
+    if np.isnan(row["entropy"]):
+        return []
     lines = [CellLine(f"{row['entropy']:.3f}", _brackets(row["entropy_low"], row["entropy_high"], ".3f"))]
     return [*lines, CellLine(f"exactly {baseline}")] if row["equals_baseline"] else lines
 
