@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import struct
 import sys
 from types import SimpleNamespace
 
@@ -308,18 +309,40 @@ def test_a_state_without_a_history_is_one_line(text, message, tmp_path, capsys):
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {message}"
 
 
-def test_a_wandb_file_without_a_step_is_one_line(tmp_path, capsys, monkeypatch):
-    """A file of the library's own format, which is not installed here, read by stand-ins for its two readers."""
-    item = SimpleNamespace(key="actor/entropy", nested_key=[], value_json="1.5")
-    record = SimpleNamespace(HasField=lambda name: True, ParseFromString=lambda data: None)
-    record.history = SimpleNamespace(item=[item])
-    store = SimpleNamespace(open_for_scan=lambda name: None, scan_data=iter([b"row", None]).__next__)
-    for name in ("wandb", "wandb.proto", "wandb.sdk", "wandb.sdk.internal"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
-    protobuf = SimpleNamespace(Record=lambda: record)
-    sys.modules["wandb.proto"].wandb_internal_pb2 = protobuf
-    monkeypatch.setitem(sys.modules, "wandb.sdk.internal.datastore", SimpleNamespace(DataStore=lambda: store))
-    (path := tmp_path / "run.wandb").write_bytes(b"")
+class Record:
+    """Stands in for the message of wandb, which is not installed here: a row of numbers, as JSON."""
+
+    def ParseFromString(self, data):
+        items = [SimpleNamespace(key=key, value_json=json.dumps(value)) for key, value in json.loads(data).items()]
+        self.history = SimpleNamespace(item=items)
+
+    def HasField(self, name):
+        return name == "history"
+
+
+def write_wandb(path, rows):
+    """LevelDB's log, records across its blocks of 32 KiB in parts; checksums are not read."""
+    data = bytearray(7)
+    for row in rows:
+        left, begun = json.dumps(row).encode(), False
+        while left:
+            if (room := 2**15 - len(data) % 2**15) < 7:
+                data += bytes(room)
+                continue
+            part, left = left[: room - 7], left[room - 7 :]
+            data += bytes(4) + struct.pack("<HB", len(part), (3 if left else 4) if begun else (2 if left else 1)) + part
+            begun = True
+    path.write_bytes(data)
+
+
+def test_an_offline_wandb_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
+    protobuf = SimpleNamespace(wandb_internal_pb2=SimpleNamespace(Record=Record))
+    monkeypatch.setitem(sys.modules, "wandb.proto", protobuf)
+    rows = [{"actor/entropy": value, "_step": step, "text": "x" * 3000} for step, value in enumerate(FALLING)]
+    write_wandb(path := tmp_path / "run.wandb", rows)
+    assert "last 4 of 40 steps). Half of it was over by step 13;" in run(capsys, "entropy-watch", path)
+    write_wandb(path, [{"actor/entropy": value} for value in FALLING])
     assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (train/global_step")
 
 

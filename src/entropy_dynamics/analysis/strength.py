@@ -16,9 +16,10 @@ SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.DataFrame:
     """One row per model, method and value of its swept parameter, NaN for runs outside the sweeps.
 
-    `run` is a run's full name; `method` is the swept method's name, or outside the sweeps the full name. Columns `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass`
-    and `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`. `chosen` marks the value
-    of each swept parameter with the highest `pass_area`, the mean of Pass@k over log k.
+    `run` is a run's full name; `method` is the swept method's name, or outside the sweeps the full name. Columns
+    `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass` and
+    `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`. `chosen` marks the value of
+    each swept parameter with the highest `pass_area`, the mean of Pass@k over log k.
     """
     rows = []
     swept = {

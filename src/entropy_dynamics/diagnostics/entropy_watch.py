@@ -1,6 +1,8 @@
 """When and why the entropy of a run fell, from the metrics that its trainer logged."""
 
 import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -168,11 +170,9 @@ def _tensorboard(file: Path) -> pd.DataFrame:
 
 def _wandb(file: Path) -> pd.DataFrame:
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store, rows = DataStore(), []
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
+    rows = []
+    for data in _log_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
@@ -183,3 +183,18 @@ def _wandb(file: Path) -> pd.DataFrame:
     if step is None:
         raise ValueError(f"it logs no step ({', '.join(WANDB_STEPS)})")
     return frame.set_index(step)
+
+
+def _log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a W&B file: LevelDB's log format, blocks of 32 KiB, after a header of 7 bytes."""
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        if (room := 2**15 - at % 2**15) < 7:  # padding: a part of a record does not start here
+            at += room
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
