@@ -31,11 +31,11 @@ SAMPLES = {"aime24": 30 * 32, "aime25": 30 * 32, "dapo500": 60 * 8}  # of one po
 STEPS = 100  # of a run
 DISTINCT = 10  # seeds
 COMMANDS = {  # a wide table, the widest figure, the distribution, all claims
-    "table1": ["report", "table1"],
-    "table3": ["report", "table3"],
-    "figure2": ["report", "figure2"],
-    "lens": ["report", "lens"],
-    "data_filter": ["report", "data_filter"],
+    "table1": ["draw", "table1"],
+    "table3": ["draw", "table3"],
+    "figure2": ["draw", "figure2"],
+    "lens": ["draw", "lens"],
+    "data_filter": ["draw", "data_filter"],
     "claims": ["claims"],
 }
 RESULT = Path(__file__).parent / "results" / "reporting.json"

@@ -46,8 +46,8 @@ COMMANDS = {
     "train with checkpoints": ("train", *OF_A_RUN, "--set", "training.checkpoint_every=1"),
     "evaluate": ("evaluate", *OF_A_RUN),
     "theory": ("theory", "--model", MODEL),
-    "table": ("report", "table1"),
-    "figure": ("report", "figure6"),
+    "table": ("draw", "table1"),
+    "figure": ("draw", "figure6"),
     "claims": ("claims",),
 }
 CHECKPOINTS = "overrides:\n  - for: {scale: smoke}\n    training: {checkpoint_every: 1, checkpoints_kept: 2}\n"

@@ -30,8 +30,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def report(name: str, folder: Path, seeds: int = 2) -> pd.DataFrame:
-    """The CSV that `report` writes."""
-    command = ["report", name, "--scale", SCALE, "--results", str(folder.parent)]
+    """The CSV that `draw` writes."""
+    command = ["draw", name, "--scale", SCALE, "--results", str(folder.parent)]
     assert main([*command, "--set", f"seeds.tables={seeds}"]) == 0
     return pd.read_csv(next(folder.glob(f"*/{name}.csv")))
 
@@ -163,7 +163,7 @@ def test_gains_by_difficulty_by_hand(graded):
 def test_gains_by_difficulty_on_other_problems_are_not_averaged(graded, capsys):
     run = Run(OTHER, "clip_v", 1)
     write_counts(graded, run, "dapo500", [1] * 5, 4)
-    command = ["report", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=2"]
+    command = ["draw", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=2"]
     assert main(command) == 2
     said = f"{run.evaluation_file(graded, 'dapo500')}: other problems or another K than the other runs'"
     assert said in capsys.readouterr().err

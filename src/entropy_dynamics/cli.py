@@ -116,10 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = stage("evaluate", _evaluate, "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
     stage("theory", _theory, "Theorems 1 and 2 on the base model: predicted and realised entropy change.", "model")
-    report = stage("report", _report, "Write tables and figures.")
-    report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
+    draw = stage("draw", _draw, "Write tables and figures.")
+    draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
-    stage("page", _page, "Write report.html, one page with all tables, figures and claims that are there.")
+    stage("report", _report, "Write report.html, one page with all tables, figures and claims that are there.")
     compare = stages.add_parser("compare", help=(about := "Compare the effects and verdicts of two complete runs."))
     compare.description = about
     compare.set_defaults(run=_compare)
@@ -298,7 +298,7 @@ def _theory(options: argparse.Namespace) -> None:
         print(check_logit_steps(config, _layout(options)))
 
 
-def _report(options: argparse.Namespace) -> None:
+def _draw(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
     config = load_config(options.scale, overrides=options.set)
@@ -317,11 +317,11 @@ def _claims(options: argparse.Namespace) -> None:
         print(path)
 
 
-def _page(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.page import write_page
+def _report(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.report import write_report
 
     config = load_config(options.scale, overrides=options.set)
-    print(write_page(_layout(options).root, options.scale, dict(config.seeds)))
+    print(write_report(_layout(options).root, options.scale, dict(config.seeds)))
 
 
 def _compare(options: argparse.Namespace) -> None:

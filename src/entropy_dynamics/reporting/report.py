@@ -6,20 +6,28 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+import pandas as pd
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, FIRST, Seeds, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import (
+    EXPERIMENTS,
+    FIRST,
+    Experiment,
+    Seeds,
+    known_experiments,
+    load_experiment,
+)
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_json, read_json_lines, write_text
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
 
 
-def write_page(
+def write_report(
     results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> Path:
     """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
@@ -34,11 +42,23 @@ def write_page(
     claims = list(verdicts_of(layout.claims("json")).values())
     sections = []
     for name in known_experiments(experiments):
-        if content := _content(layout, name):
-            experiment = load_experiment(name, scale, seeds, experiments, configs)
-            links = [claim for claim in claims if name in shown_in(claim["place"])]
-            section = {"name": name, "heading": experiment.heading, "title": experiment.spec.title, "claims": links}
-            sections.append(section | content | {"shows": experiment.spec.shows, "numbered": experiment.is_numbered})
+        table, figure = layout.table(name, "csv"), layout.figure(name, "png")
+        if not (table.is_file() or figure.is_file()):
+            continue
+        experiment = load_experiment(name, scale, seeds, experiments, configs)
+        sections.append(
+            {
+                "name": name,
+                "heading": experiment.heading,
+                "numbered": experiment.is_numbered,
+                "title": experiment.spec.title,
+                "shows": experiment.spec.shows,
+                "claims": [claim for claim in claims if name in shown_in(claim["place"])],
+                "table": _table(experiment, source, table) if table.is_file() else None,
+                "picture": _picture(figure),
+                "csv": f"{'tables' if table.is_file() else 'figures'}/{name}.csv",
+            }
+        )
     there = {section["name"] for section in sections}
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
@@ -68,15 +88,13 @@ def shown_in(place: str) -> list[str]:
     return found + ["theory_check"] * ("Theorem" in place)
 
 
-def _content(layout: Layout, name: str) -> dict[str, Any]:
-    """The tables of a table's page, or a figure as a data URI; empty if it was not made."""
-    table, figure = layout.table(name, "html"), layout.figure(name, "png")
-    if table.is_file():
-        tables = re.findall(r"<table>.*?</table>", table.read_text(encoding="utf-8"), re.DOTALL)
-        return {"tables": [Markup(one) for one in tables], "picture": None, "csv": f"tables/{name}.csv"}
-    if figure.is_file():
-        return {"tables": [], "picture": _picture(figure), "csv": f"figures/{name}.csv"}
-    return {}
+def _table(experiment: Experiment[Any], source: Results, path: Path) -> dict[str, Any]:
+    try:
+        return table_values(experiment, source, pd.read_csv(path))
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); delete it and draw it again: entropy-dynamics draw {path.stem}"
+        ) from error
 
 
 def _picture(path: Path) -> str | None:
