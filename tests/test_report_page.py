@@ -209,13 +209,6 @@ def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_a_page_of_a_damaged_table_is_one_line(page, tmp_path):
-    results = shutil.copytree(page.parent, tmp_path / SCALE)
-    (table := results / "tables/table1.csv").write_text("model,method\n")
-    with pytest.raises(UserError, match=rf"^{table} is damaged \(.*\); delete it and draw it again: .* draw table1$"):
-        write_report(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-
-
 def test_a_page_before_there_are_claims_is_one_line(tmp_path):
     with pytest.raises(UserError, match=rf"no .*claims\.json; make it with: snakemake claims --config scale={SCALE}"):
         write_report(tmp_path, SCALE, SEEDS)

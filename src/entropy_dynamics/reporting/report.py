@@ -6,18 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from entropy_dynamics.analysis.experiments import (
-    EXPERIMENTS,
-    FIRST,
-    Experiment,
-    Seeds,
-    known_experiments,
-    load_experiment,
-)
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, FIRST, Seeds, known_experiments, load_experiment
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
@@ -33,7 +25,7 @@ def write_report(
     """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
 
     Raises:
-        UserError: there are no claims yet, or a file of the results is damaged.
+        UserError: there are no claims yet, or a file of the results is missing or damaged.
     """
     source = Results(results, scale, configs, experiments)
     layout = source.layout
@@ -54,7 +46,9 @@ def write_report(
                 "title": experiment.spec.title,
                 "shows": experiment.spec.shows,
                 "claims": [claim for claim in claims if name in shown_in(claim["place"])],
-                "table": _table(experiment, source, table) if table.is_file() else None,
+                "table": table_values(experiment, source, scores_frame(experiment, source))
+                if table.is_file()
+                else None,
                 "picture": _picture(figure),
                 "csv": f"{'tables' if table.is_file() else 'figures'}/{name}.csv",
             }
@@ -86,15 +80,6 @@ def shown_in(place: str) -> list[str]:
     for kind, numbers in re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place):
         found += [f"{kind.lower()}{number}" for number in re.findall(r"\d+", numbers)]
     return found + ["theory_check"] * ("Theorem" in place)
-
-
-def _table(experiment: Experiment[Any], source: Results, path: Path) -> dict[str, Any]:
-    try:
-        return table_values(experiment, source, pd.read_csv(path))
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); delete it and draw it again: entropy-dynamics draw {path.stem}"
-        ) from error
 
 
 def _picture(path: Path) -> str | None:

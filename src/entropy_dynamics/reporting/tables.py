@@ -14,18 +14,16 @@ from entropy_dynamics.analysis.statistics import LEVEL, PAIRED
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_text
 
-DIGITS = 4  # of the csv, after the point
-
 
 def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Path]:
     """Write tables/<name>.csv, .md and .tex."""
-    frame = scores_frame(experiment, results).round(DIGITS)  # report.html is drawn from the csv
+    frame = scores_frame(experiment, results)
     values = table_values(experiment, results, frame) | {
         "name": experiment.name,
         "heading": experiment.heading,
         "caption": _caption(experiment, results, frame),
     }
-    texts = {"csv": frame.to_csv(index=False, float_format=f"%.{DIGITS}f")}
+    texts = {"csv": frame.to_csv(index=False, float_format="%.4f")}
     texts |= {suffix: fill(f"table.{suffix}", **values) for suffix in ("md", "tex")}
     for suffix, text in texts.items():
         write_text(results.layout.table(experiment.name, suffix), text)
