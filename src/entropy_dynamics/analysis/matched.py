@@ -22,9 +22,11 @@ def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.D
     frame = frame.reset_index(drop=True)
     for metric in METRICS:
         frame[f"{metric}_front"] = _front(frame["entropy"].to_numpy(), frame[metric].to_numpy())
-        found = {method: _matched(metric, own, frame, experiment, results) for method, own in frame.groupby("method")}
-        for end, name in (("value", ""), ("low", "_low"), ("high", "_high")):
-            frame[f"{metric}_matched{name}"] = [float(getattr(found[method], end)) for method in frame["method"]]
+        matched = {
+            method: _matched(metric, rows, frame, experiment, results).columns(f"{metric}_matched")
+            for method, rows in frame.groupby("method")
+        }
+        frame = frame.join(pd.DataFrame.from_dict(matched, orient="index").astype(float), on="method")
     return frame
 
 

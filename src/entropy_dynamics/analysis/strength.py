@@ -8,7 +8,7 @@ import pandas as pd
 from entropy_dynamics.analysis.experiments import Experiment, Run, SweepsSpec
 from entropy_dynamics.analysis.problem_scores import Metric, problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
-from entropy_dynamics.analysis.statistics import Interval, Scores, score_interval, seed_interval
+from entropy_dynamics.analysis.statistics import Scores, score_interval, seed_interval
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 
@@ -36,9 +36,9 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
             frames = [results.metrics(run, ("clip_fraction", "entropy")) for run in runs]
             ends = final_means(frame["entropy"].to_numpy() for frame in frames)
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
-            row |= _columns("entropy", seed_interval([ends]))
+            row |= seed_interval([ends]).columns("entropy")
             for metric in SCORES:
-                row |= _columns(metric, score_interval([scores_of(metric, method, runs, experiment, results)]))
+                row |= score_interval([scores_of(metric, method, runs, experiment, results)]).columns(metric)
             rows.append(row)
     frame = pd.DataFrame(rows)
     best = frame[frame["value"].notna()].groupby(["model", "method", "parameter"])["pass_area"].idxmax()
@@ -54,7 +54,3 @@ def scores_of(
         seeds = [problem_scores(metric, results.samples(run, dataset)) for run in runs]
         scores.append(share * with_seeds(method, seeds))
     return scores
-
-
-def _columns(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

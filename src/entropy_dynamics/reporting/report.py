@@ -103,9 +103,10 @@ def _ran(layout: Layout) -> list[str]:
         [f"{len(records)} training runs on {', '.join(machines)}", f"commit {', '.join(commits)}"] if records else []
     )
     if jobs := read_json_lines(layout.jobs):
-        busy = sum(
-            end - start for start, end in _merged([(job["start"], job["start"] + job["seconds"]) for job in jobs])
-        )
+        busy, until = 0.0, 0.0
+        for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
         lines.append(f"{busy / 60:.0f} minutes with jobs running")
     return lines
 
@@ -119,14 +120,3 @@ def _machine(record: dict[str, Any]) -> str:
 def _commit(record: dict[str, Any]) -> str:
     changed = " with uncommitted changes" if record["git"]["changed"] else ""
     return f"{str(record['git']['commit'])[:7]}{changed}"
-
-
-def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Overlapping spans as one."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
