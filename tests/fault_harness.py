@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import identity
+from entropy_dynamics.config import settings_of
 from project_copy import SNAKEMAKE, snakemake
 
 STAGES = {  # a stage is reached when its first file is there
@@ -181,7 +181,7 @@ def _content(path: Path) -> object:
         assert len(kept) > 10
         return [(column, str(frame[column].dtype), frame[column].to_numpy().tobytes()) for column in kept]
     if path.name == "config.yaml":
-        return identity(OmegaConf.load(path))
+        return settings_of("train", OmegaConf.to_container(OmegaConf.load(path)))
     if path.name.endswith("provenance.json"):
         return {key: value for key, value in json.loads(path.read_text()).items() if key not in ("git", "outputs")}
     return path.read_bytes()

@@ -11,7 +11,7 @@ import pytest
 
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import identity, load_config, to_yaml
+from entropy_dynamics.config import load_config, settings_of, to_yaml
 from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
@@ -84,7 +84,7 @@ def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None
     write_parquet(file, frame)
     inputs = [LAYOUT.policy(run.model, run.method, run.seed) / "model.json", LAYOUT.problems(dataset)]
     own = {"evaluation": {"samples": k, "temperature": temperature}, "seed": run.seed}
-    own["config"] = identity(load_config(SCALE, run.model, run.method))
+    own["config"] = settings_of("evaluate", load_config(SCALE, run.model, run.method))
     write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent, **own))
 
 
@@ -98,13 +98,13 @@ def write_results() -> None:
     """All that Table 1, Figure 5 and the histogram of the filter read, and these; claims judge what is there."""
     config = load_config(SCALE)
     build_problem_sets(config.data, LAYOUT.data)
-    facts = model_facts(MODEL, spec=config.toy_models[MODEL].model_dump(mode="json"))
+    facts = model_facts(MODEL, config=settings_of("model", load_config(SCALE, MODEL)))
     write_weights(LAYOUT.model(MODEL), facts)
     ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
     correct = pd.Series(np.random.default_rng(0).binomial(8, 0.3, len(ids)), index=ids)
     write_parquet(LAYOUT.pass_rates, filter_by_rate(correct, 8, 0.0, 1.0))
     inputs = [LAYOUT.model(MODEL) / "model.json", LAYOUT.problems("train")]
-    own = {"config": identity(load_config(SCALE, MODEL))}
+    own = {"config": settings_of("pass_rates", load_config(SCALE, MODEL))}
     write_json(LAYOUT.data / "pass_rates.provenance.json", record(inputs, [LAYOUT.pass_rates], LAYOUT.data, **own))
     for run in load_experiment("table1", SCALE, dict(config.seeds)).runs:
         if run.method != "base":

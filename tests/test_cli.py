@@ -99,7 +99,9 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
 
     assert_one_line(run("pass_rates"), "the pass-rate filter keeps none of 18 problems", "widen pass_rates.low")
     assert not layout.pass_rates.exists()
-    assert_one_line(run(*TRAIN), f"no file {layout.pass_rates}: measure the pass rates first")
+    assert_one_line(
+        run(*TRAIN), f"no {layout.pass_rates}; make it with: entropy-dynamics pass_rates --scale laptop --results"
+    )
     keep(layout, 6)
     assert run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")[0] == 0
     out = layout.run(MODEL, "clip_b@mu=0.5", 3)
@@ -112,7 +114,7 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     assert np.isfinite(metrics.drop(columns=["validation_accuracy", "validation_pass"]).to_numpy(dtype=float)).all()
     before, after = (load_policy(one)[0] for one in (layout.model(MODEL), out / "policy"))
     facts |= {"method": "clip_b@mu=0.5", "seed": 3}
-    del facts["outputs"]  # the hashes of the run's own files are in its record
+    del facts["outputs"], facts["config"]  # those of the run are in its record and its config.yaml
     facts["weights_sha256"] = {"model.safetensors": sha256(out / "policy" / "model.safetensors")}
     assert json.loads((out / "policy" / "model.json").read_text()) == facts
     assert any(not torch.equal(one, other) for one, other in zip(before.parameters(), after.parameters(), strict=True))
@@ -266,11 +268,14 @@ def test_checkpoints_are_there_until_the_job_is_done(run, layout, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (TRAIN, ["no model in "]),
+        (TRAIN, ["train.parquet; make it with: entropy-dynamics problems --scale laptop --results "]),
         (("train", "--model", MODEL, "--method", "base", "--seed", "0"), ["it is evaluated, never trained"]),
-        (("model", "--model", MODEL), ["train.parquet: no such file"]),
-        (("pass_rates",), ["train.parquet: no such file"]),
-        (("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"), ["no model in "]),
+        (("model", "--model", MODEL), ["train.parquet; make it with: entropy-dynamics problems"]),
+        (("pass_rates",), ["train.parquet; make it with: entropy-dynamics problems"]),
+        (
+            ("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"),
+            ["make it with: entropy-dynamics model --model"],
+        ),
         (("problems", "--train", "nowhere.jsonl"), ["--train needs --out DIR"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -303,11 +308,40 @@ def test_a_source_is_not_overwritten(run, tmp_path):
 
 
 @pytest.mark.usefixtures("prepared")
-def test_a_run_of_another_config_is_not_replaced(run, layout):
-    assert run(*TRAIN)[0] == 0
-    before = (layout.run(MODEL, "grpo", 0) / "metrics.parquet").read_bytes()
-    assert_one_line(run(*TRAIN, "--set", "training.optimizer.learning_rate=0.5"), "is a run of another config")
-    assert (layout.run(MODEL, "grpo", 0) / "metrics.parquet").read_bytes() == before
+def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
+    layout.pass_rates.unlink()
+    no_filter = ("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2")
+    stages = [
+        (("problems",), "data.seed=9", layout.problems_report),
+        (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", layout.facts(MODEL)),
+        (("pass_rates",), "pass_rates.samples=3", layout.pass_rates),
+        (TRAIN, "training.optimizer.learning_rate=0.5", layout.config(MODEL, "grpo", 0)),
+        (("theory", "--model", MODEL), "sampling.temperature=0.5", layout.logit_steps),
+        (
+            ("evaluate", *TRAIN[1:], "--datasets", "aime24", "aime24"),
+            "evaluation.samples.aime24=3",
+            layout.samples(MODEL, "grpo", 0, "aime24"),
+        ),
+    ]
+    for command, _, _ in stages:
+        assert run(*command, settings=no_filter)[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for command, changed, result in stages:
+        message = f"{result} was made with another config"
+        assert_one_line(run(*command, settings=(*no_filter, changed)), message)
+    shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
+    message = f"{layout.samples(MODEL, 'grpo', 0, 'aime24')} was made with another config"
+    assert_one_line(run(*TRAIN, settings=(*no_filter, "evaluation.temperature=0.5")), message)
+    assert all(path.read_bytes() == before[path] for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_fresh_clone_says_what_makes_a_run(monkeypatch, tmp_path, capfd):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    code = main(["train", "--model", MODEL, "--method", "grpo", "--seed", "0"])
+    target = f"results/laptop/runs/{MODEL}/grpo/seed0/metrics.parquet"
+    every = f"all that is missing: snakemake --config scale=laptop -- {target}"
+    assert_one_line((code, *capfd.readouterr()), "make it with: entropy-dynamics problems --scale laptop; ", every)
 
 
 def test_from_a_shell(tmp_path):

@@ -11,14 +11,15 @@ from conftest import ROOT
 from entropy_dynamics.config import (
     file_schema,
     flatten,
-    identity,
     known_names,
     load_config,
     scale_files,
+    settings_of,
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.schema import RunConfig, keys_of_the_machine
+from entropy_dynamics.config.loading import USED
+from entropy_dynamics.config.schema import LOCATION, PER_MACHINE, RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.validation import parse
 
@@ -143,6 +144,36 @@ def test_yaml_round_trip(configs):
     assert config.method.params.mu_plus == math.inf
 
 
+def changed(config: StageConfig, other: StageConfig) -> list[str]:
+    """The stages that use a setting in which the two differ."""
+    return [stage for stage in USED if settings_of(stage, config) != settings_of(stage, other)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "stages"),
+    [
+        ("models=[qwen2.5-7b-instruct]", []),
+        ("experiments=[table1]", []),
+        ("seeds.tables=9", []),
+        ("toy_models[qwen3-4b-base].seed=9", []),
+        ("method.label=x", []),
+        ("plan.safety=9", []),
+        ("training.compile=false", []),
+        ("data.seed=9", ["problems"]),
+        (f"toy_models[{MODEL}].seed=9", ["model"]),
+        ("pass_rates.samples=9", ["pass_rates"]),
+        ("evaluation.temperature=9", ["train", "evaluate"]),
+        ("sampling.temperature=9", ["pass_rates", "train", "theory"]),
+        ("training.steps=9", ["train"]),
+        ("method.params.mu=9", ["train"]),
+        ("engine.dtype=bfloat16", ["pass_rates", "train", "evaluate"]),
+    ],
+)
+def test_a_stage_depends_on_the_settings_that_it_uses(entry, stages):
+    before, after = (load_config("laptop", MODEL, "clip_b", given, configs=CONFIGS) for given in ([], [entry]))
+    assert changed(after, before) == stages
+
+
 def test_machine_file(configs):
     before = load_config("laptop", MODEL, "grpo", configs=configs)
     machine = configs / "machine.yaml"
@@ -155,11 +186,17 @@ def test_machine_file(configs):
     assert (after.threads, after.training.tokens_per_micro_batch, after.plan.safety) == (3, 77, 5)
     extending = load_config("mine", MODEL, "grpo", configs=configs)  # its own values come before this file
     assert (extending.threads, extending.training.tokens_per_micro_batch) == (3, before.training.tokens_per_micro_batch)
-    assert identity(after) == identity(before)
-    assert identity(yaml.safe_load(to_yaml(after))) == identity(before)
+    for stage in USED:
+        assert settings_of(stage, after) == settings_of(stage, before)
+    assert settings_of("train", yaml.safe_load(to_yaml(after))) == settings_of("train", before)
     other = load_config("laptop", MODEL, "grpo", ["training.steps=7", "threads=4"], configs=configs)
     assert other.threads == 4
-    assert identity(other) != identity(before)
+    assert settings_of("train", other) != settings_of("train", before)
+    machine.write_text("data: {folder: mine}\nmodel: {path: /models/mine}\n")  # allowed, but they replace what runs
+    replaced = load_config("laptop", MODEL, "grpo", configs=configs)
+    assert changed(replaced, before) == ["problems"]  # a toy model has no path
+    paper = [load_config("paper", MODEL, overrides=entries, configs=CONFIGS) for entries in ([], ["model.path=x"])]
+    assert changed(*paper) == ["model"]
     machine.write_text("training: {steps: 7}\n")
     assert "machine.yaml: training.steps changes results, so it belongs in" in message_of(configs, "laptop")
 
@@ -200,9 +237,9 @@ def test_json_schema_accepts_the_files_and_refuses_unknown_keys():
     )
 
 
-def test_keys_of_the_machine_exist():
+def test_marked_keys_exist():
     keys = {key for key, _ in flatten(load_config("laptop", MODEL, "grpo", configs=CONFIGS).model_dump())}
-    for one in keys_of_the_machine():
+    for one in marked_keys(PER_MACHINE, LOCATION):
         assert any(key == one or key.startswith(f"{one}.") for key in keys), one
 
 

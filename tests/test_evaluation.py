@@ -15,11 +15,12 @@ from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.models.loading import load_policy, save_policy
 from entropy_dynamics.results.files import sha256, write_json
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.sampling import Rollout, shards
+from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages import evaluate as stage
-from entropy_dynamics.stages.common import make_grader, make_prompts
-from entropy_dynamics.stages.evaluate import evaluate, sample_rows
+from entropy_dynamics.stages import shards
+from entropy_dynamics.stages.common import make_grader, make_prompts, sample_rows
+from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 
@@ -172,8 +173,8 @@ def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
     ("method", "datasets", "message"),
     [
         ("base", ["aime42"], "evaluation.samples has no 'aime42'; did you mean 'aime2"),
-        ("clip_b", ["aime24"], "no model in "),
-        ("base", ["aime24", "aime25"], "no such file"),
+        ("clip_b", ["aime24"], "/seed0/policy; make it with: entropy-dynamics train --model"),
+        ("base", ["aime24", "aime25"], "/aime25.parquet; make it with: entropy-dynamics problems"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing_for_that_set(prepared, method, datasets, message):

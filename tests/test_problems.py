@@ -320,8 +320,9 @@ def test_an_interrupted_build_leaves_what_was_there(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(problem_sets, "write_problems", interrupted)
+    write_jsonl(path, rows(*[(f"r{i}", i) for i in range(30)]))
     with pytest.raises(KeyboardInterrupt):
-        build_problem_sets(data_config(file_set(path), seed=2, held=split_set(10)), out)
+        build_problem_sets(data_config(file_set(path), held=split_set(10)), out)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 

@@ -57,6 +57,15 @@ def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys
     ]
 
 
+def test_a_retried_job_counts_once(log, capsys):
+    log.emit(LogEvent.RUN_INFO, stats={"train": 2, "total": 2})
+    log.start(1, "train", **RUN)
+    log.emit(LogEvent.JOB_ERROR, logging.ERROR, "failed", jobid=1)
+    log.start(1, "train", **RUN)
+    log.finish(1, at=60)
+    assert capsys.readouterr().err.splitlines()[-1] == "train m grpo 0  run 1 of 2  1 min left"
+
+
 def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_it_at_once(log, capsys, tmp_path):
     record = tmp_path / "logs" / "jobs.jsonl"
     costs = {"model": 60, "train": 30, "table1": 2}

@@ -1,5 +1,7 @@
 """Interrupted samplings resume: shards are made once, for one config and one set of inputs."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -7,8 +9,8 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
-from entropy_dynamics.sampling import shards as module
-from entropy_dynamics.sampling.shards import Shards
+from entropy_dynamics.stages import shards as module
+from entropy_dynamics.stages.shards import Shards
 
 PROMPTS = [Prompt(name, []) for name in "abcde"]
 
@@ -76,10 +78,22 @@ def test_shards_are_reused_if_their_inputs_agree(interrupted, monkeypatch, chang
 
 
 def test_shards_are_deleted_once_the_result_is_written(interrupted):
-    one = shards(interrupted)
-    one.rows(PROMPTS, Maker())
-    one.delete()
+    finished = shards(interrupted)
+    finished.rows(PROMPTS, Maker())
+    finished.delete()
+    finished.delete()
     assert list(interrupted.iterdir()) == []
+
+
+def test_all_ranks_go_by_the_shards_that_the_main_rank_sees(interrupted, monkeypatch):
+    """On another node the listing of a shared folder may be stale, and ranks sample the other shards together."""
+    seen = [path.stem for path in shards(interrupted).folder.glob("*.parquet")]
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
+    monkeypatch.setattr(Ranks, "on_main", lambda self, function: seen)
+    monkeypatch.setattr(Ranks, "is_main", False)
+    maker = Maker()
+    shards(interrupted).rows(PROMPTS, maker)
+    assert maker.asked == ["e"]
 
 
 def cut(content: bytes) -> bytes:

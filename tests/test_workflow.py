@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -122,17 +124,71 @@ def test_a_second_call_has_nothing_to_do(project):
     assert planned(project) == {}
 
 
-def test_editing_one_method_reruns_only_that_method(project):
-    path = project / "configs/method/clip_v.yaml"
-    before = path.read_text()
-    path.write_text(before.replace("max_frac: 0.05", "max_frac: 0.04"))
+@contextmanager
+def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
+    """(file, old, new): an empty `old` appends."""
+    files = {project / name: (project / name).read_text() for name, _, _ in edits}
     try:
-        jobs = planned(project)
+        for name, old, new in edits:
+            text = (project / name).read_text()
+            assert old in text
+            (project / name).write_text(text.replace(old, new) if old else text + new)
+        yield
     finally:
-        path.write_text(before)
-    assert jobs["train"] == 2 + 2  # both models of Table 1, and the sweep of Figure 2
-    assert not {"problems", "model", "pass_rates"} & jobs.keys()
-    assert planned(project) == {}  # reverted: nothing to do
+        for path, text in files.items():
+            path.write_text(text)
+
+
+RUNS = 26  # of the smoke scale
+DRAWN = {"claims", "page", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
+DRAWN |= {f"figure{number}" for number in range(1, 7)}
+CLAIM = "  - id: theorem1_correlation\n"
+NEW_CLAIM = """  - id: theorem1_again
+    label: Theorem 1
+    statement: The same once more.
+    place: Section 3.1
+    test: logit_steps
+    theorem: 1
+    statistic: slope
+    above: 0
+    unit: nats
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("edits", "needed"),
+    [
+        (
+            [
+                *((f"configs/{name}.yaml", "", "\n# a comment\n") for name in ("base", "scale/laptop", "scale/smoke")),
+                *((f"configs/{name}.yaml", "", "\n# a comment\n") for name in (f"model/{MODEL}", "method/clip_b")),
+                ("configs/scale/laptop.yaml", "distill-llama-8b, ", ""),  # one model more or less
+                ("configs/machine.yaml", "overrides: []", "threads: 2\ntraining: {tokens_per_micro_batch: 2000}"),
+            ],
+            {},
+        ),
+        (
+            [
+                ("configs/scale/smoke.yaml", "experiments: [table1", "experiments: [gains, table1"),
+                ("experiments/claims.yaml", CLAIM, NEW_CLAIM + CLAIM),
+            ],
+            {"gains": 1, "claims": 1, "page": 1},
+        ),
+        ([("configs/scale/smoke.yaml", "extras: 1", "extras: 2")], {"train": 13}),
+        ([("configs/method/clip_v.yaml", "max_frac: 0.05", "max_frac: 0.04")], {"train": 2 + 2}),
+        ([("configs/method/clip_v.yaml", "label: Clip_V", "label: Clip V")], {"table1": 1}),
+        ([("configs/scale/smoke.yaml", "low: 0.0", "low: 0.01")], {"pass_rates": 1, "train": RUNS}),
+        ([("configs/scale/smoke.yaml", "aime24: 4,", "aime24: 5,")], {"evaluate": 2, "train": RUNS}),
+    ],
+    ids=["nothing", "table and claim", "seed", "method", "label", "filter", "evaluation"],
+)
+def test_an_edit_reruns_what_uses_the_setting(project, edits, needed):
+    with edited(project, *edits):
+        jobs = planned(project)
+    assert {name: count for name, count in jobs.items() if name not in DRAWN - needed.keys()} == needed
+    if not needed:
+        assert jobs == {}
 
 
 def test_a_scale_is_selected_by_its_file(project):

@@ -70,6 +70,7 @@ class LogHandler(LogHandlerBase):
         self.left: Counter[str] = Counter()  # jobs to do, by rule
         self.seconds: dict[str, list[float]] = defaultdict(list)  # durations of finished jobs, by rule
         self.running: dict[int, Job] = {}  # by job id
+        self.failed: set[int] = set()  # ids of jobs that Snakemake may retry
         self.concurrent = 1
         self.runs = self.results = 0
         self.cpu = (0.0, 0.0)
@@ -92,6 +93,9 @@ class LogHandler(LogHandlerBase):
             name = " ".join([record.rule_name, *map(str, record.wildcards.values())])
             shown = next((path for path in record.output if path.endswith(SHOWN)), None)
             log = next(iter(record.log), None)
+            if record.jobid in self.failed:
+                self.failed.remove(record.jobid)
+                self.left[record.rule_name] += 1
             self.running[record.jobid] = Job(record.rule_name, name, log, shown, time.time())
             self.concurrent = max(self.concurrent, len(self.running))
         elif event == LogEvent.JOB_FINISHED and record.job_id in self.running:
@@ -99,6 +103,7 @@ class LogHandler(LogHandlerBase):
         elif event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR, LogEvent.ERROR) or record.levelno >= logging.WARNING:
             if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
                 self.left[job.rule] -= 1
+                self.failed.add(record.jobid)
             _print(self.format(record))
 
     def _finished(self, job: Job) -> None:

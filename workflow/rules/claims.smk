@@ -3,7 +3,6 @@
 
 rule theory:
     input:
-        configs(f"model/{THEORY_MODEL}"),
         LAYOUT.problems(TRAIN),
         LAYOUT.facts(THEORY_MODEL),
     output:
@@ -18,15 +17,20 @@ rule theory:
     params:
         scale=SCALE,
         model=THEORY_MODEL,
+        settings=settings("theory", THEORY_MODEL),
     shell:
         "entropy-dynamics theory --scale {params.scale} --model {params.model} > {log} 2>&1"
+
+
+with one_line():
+    SWEPT = claims.sweep_files()
 
 
 rule claims:
     input:
         claim_inputs,
         "experiments/claims.yaml",
-        claims.sweep_files(),
+        SWEPT,
         "experiments/paper_values.yaml",
     output:
         [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg")],

@@ -1,6 +1,6 @@
-# Shared by all rules: the selected scale, the layout of its results, and the configs that a result depends on.
-import re
+# Shared by all rules: the selected scale, the layout of its results, and the settings that a result depends on.
 import sys
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -15,18 +15,31 @@ from entropy_dynamics.config import (
     TRAIN,
     load_config,
     read_yaml,
-    scale_files,
     select_scale,
+    settings_of,
     split_method,
 )
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.provenance import fingerprint
 from snakemake_logger_plugin_progress import expect
 
-# snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file that every run depends on
-selection = select_scale(config)
-SCALE = selection.scale
-SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
+
+@contextmanager
+def one_line():
+    """End with the user's mistake as one line; Snakemake would add a traceback."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+# snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file
+with one_line():
+    selection = select_scale(config)
+    SCALE = selection.scale
+    SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
 SET_SEEDS = " ".join(f"--set seeds.{group}={count}" for group, count in SEEDS.items())
 LAYOUT = Layout.of(SCALE)
@@ -36,20 +49,24 @@ PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-EXPERIMENTS = {
-    name: load_experiment(name, SCALE, SEEDS) for name in known_experiments()
-}
+# THEORY names the experiment whose model the theorems are checked on
+THEORY, NAMED = "theory_check", SCALE_CONFIG.experiments or []
+with one_line():
+    EXPERIMENTS = {
+        name: load_experiment(name, SCALE, SEEDS)
+        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY])
+    }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-THEORY_MODEL = EXPERIMENTS["theory_check"].models[0]
+THEORY_MODEL = EXPERIMENTS[THEORY].models[0]
 # what `all` builds; each name is a target at every scale
-WANTED = SCALE_CONFIG.experiments or [
+WANTED = NAMED or [
     name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target is None
 ]
 
 # Jobs run in the order of the tables and figures that need them; what only draws, and what all runs wait for, goes first.
 URGENCY = {}
-ORDER = [*FIRST, *WANTED]
+ORDER = [*(name for name in FIRST if name in EXPERIMENTS), *WANTED]
 for position, name in enumerate(reversed(ORDER)):
     for run in EXPERIMENTS[name].runs:
         URGENCY[run.model, run.method, str(run.seed)] = URGENCY[(run.model,)] = position
@@ -73,19 +90,31 @@ wildcard_constraints:
     seed=r"\d+",
 
 
-def configs(*names):
-    """The config files that a result depends on: editing one reruns only the results made with it."""
-    files = ["configs/base.yaml", *(f"configs/{name}.yaml" for name in names)]
-    return [*files, *map(str, scale_files(SCALE))]
+@cache
+@one_line()
+def config_of(*run):
+    return load_config(SCALE, *run)
 
 
-def model_config(wildcards):
-    return f"configs/model/{wildcards.model}.yaml"
+@cache
+def fingerprint_of(stage, *run):
+    return fingerprint(settings_of(stage, config_of(*run)))
 
 
-def method_config(wildcards):
-    """configs/method/clip_b.yaml, for clip_b@mu=1.2 too."""
-    return f"configs/method/{split_method(wildcards.method)[0]}.yaml"
+def names_in(wildcards, *more):
+    """The model of a job, and the method if it has one."""
+    return [*(wildcards.get(kind) for kind in ("model", "method") if kind in wildcards.keys()), *more]
+
+
+def settings(stage, *run):
+    """A parameter of a job: a hash of the settings that it uses, by which Snakemake decides whether to rerun it."""
+    return lambda wildcards: fingerprint_of(stage, *names_in(wildcards), *run)
+
+
+def checked(wildcards):
+    """No input files: a misspelt model or method, or a wrong setting, ends the workflow before anything runs."""
+    config_of(*names_in(wildcards))
+    return []
 
 
 def urgency(wildcards):
@@ -105,9 +134,7 @@ def problem_files(wildcards):
 
 @cache
 def resources_of(stage, model, method):
-    if SCALE_CONFIG.hardware.device == "cpu":  # the same for all jobs
-        return resources(SCALE_CONFIG, stage)
-    return resources(load_config(SCALE, model, method), stage)
+    return resources(config_of(*(name for name in (model, method) if name)), stage)
 
 
 def of_job(resource, stage, model=None):
@@ -129,17 +156,16 @@ def needs_of_ranks(stage, model=None):
 
 
 def inputs_of(name):
-    """The inputs of a table or figure: runs, evaluations and configs."""
-    experiment = EXPERIMENTS[name]
-    labels = {
-        f"configs/method/{split_method(run.method)[0]}.yaml" for run in experiment.runs
-    }
-    return [
-        f"experiments/{name}.yaml",
-        "experiments/paper_values.yaml",
-        *sorted(labels),
-        *experiment.input_files(LAYOUT.root),
-    ]
+    """The inputs of a table or figure."""
+    files = EXPERIMENTS[name].input_files(LAYOUT.root)
+    return [f"experiments/{name}.yaml", "experiments/paper_values.yaml", *files]
+
+
+def labels_in(name):
+    """The labels of its methods, which their configs set."""
+    methods = {split_method(run.method)[0] for run in EXPERIMENTS[name].runs}
+    files = [Path("configs/method", f"{method}.yaml") for method in methods]
+    return sorted(read_yaml(file)["method"]["label"] for file in files)
 
 
 def files_of(names):
@@ -164,6 +190,7 @@ def in_report(experiment):
     return {"category": category, "labels": {kind: f"{experiment.heading}. {title}"}}
 
 
+@one_line()
 def claim_inputs(wildcards):
     """The results that claims are judged by: all that they name, or those of the scale's own list of experiments."""
     files = claims.input_files(LAYOUT.root, SCALE, SEEDS)

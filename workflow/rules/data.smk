@@ -3,8 +3,7 @@
 
 rule problems:
     input:
-        configs(),
-        files=problem_files,
+        problem_files,
     output:
         [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
         LAYOUT.problems_report,
@@ -15,14 +14,14 @@ rule problems:
         "../../environment.yml"
     params:
         scale=SCALE,
+        settings=settings("problems"),
     shell:
         "entropy-dynamics problems --scale {params.scale} > {log} 2>&1"
 
 
 rule model:
     input:
-        configs(),
-        model_config,
+        checked,
         rules.problems.output,
     output:
         LAYOUT.facts("{model}"),
@@ -37,13 +36,13 @@ rule model:
         **needs("model"),
     params:
         scale=SCALE,
+        settings=settings("model"),
     shell:
         "entropy-dynamics model --scale {params.scale} --model {wildcards.model:q} > {log} 2>&1"
 
 
 rule pass_rates:
     input:
-        configs(f"model/{PASS_RATE_MODEL}"),
         LAYOUT.problems(TRAIN),
         LAYOUT.facts(PASS_RATE_MODEL),
     output:
@@ -58,5 +57,6 @@ rule pass_rates:
         **needs_of_ranks("pass_rates", PASS_RATE_MODEL),
     params:
         scale=SCALE,
+        settings=settings("pass_rates", PASS_RATE_MODEL),
     shell:
         "entropy-dynamics pass_rates --scale {params.scale} > {log} 2>&1"

@@ -3,8 +3,7 @@
 
 rule evaluate:
     input:
-        configs(),
-        model_config,
+        checked,
         LAYOUT.facts("{model}"),
         [LAYOUT.problems(name) for name in EVALUATION_SETS],
     output:
@@ -19,6 +18,7 @@ rule evaluate:
         **needs_of_ranks("evaluate"),
     params:
         scale=SCALE,
+        settings=settings("evaluate", BASE),
         method=BASE,
     shell:
         "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {params.method} "

@@ -29,6 +29,7 @@ for name, experiment in EXPERIMENTS.items():
         params:
             name=name,
             scale=SCALE,
+            labels=labels_in(name),
             seeds=SET_SEEDS,
             shows=experiment.spec.shows,
         shell:

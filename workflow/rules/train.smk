@@ -3,9 +3,7 @@
 
 rule train:
     input:
-        configs(),
-        model_config,
-        method_config,
+        checked,
         LAYOUT.facts("{model}"),
         [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
         LAYOUT.pass_rates,
@@ -37,6 +35,7 @@ rule train:
         **needs_of_ranks("train"),
     params:
         scale=SCALE,
+        settings=settings("train"),
     shell:
         "entropy-dynamics train --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "
         "--seed {wildcards.seed} > {log} 2>&1"

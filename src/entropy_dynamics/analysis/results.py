@@ -17,8 +17,7 @@ from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
-from entropy_dynamics.models.loading import read_facts
-from entropy_dynamics.results.files import read_parquet
+from entropy_dynamics.results.files import read_json, read_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
@@ -123,7 +122,7 @@ class Results:
 
     def model(self, name: str) -> Model:
         path = self._existing(self.layout.facts(name))
-        return parse(Model, read_facts(path.parent), str(path))
+        return parse(Model, read_json(path), str(path))
 
     def method_label(self, method: str) -> str:
         """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; of a key in another section its last part."""

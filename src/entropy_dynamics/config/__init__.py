@@ -3,12 +3,12 @@
 from entropy_dynamics.config.loading import (
     CONFIGS,
     flatten,
-    identity,
     known_names,
     load_config,
     read_yaml,
     scale_files,
     select_scale,
+    settings_of,
     split_method,
     to_yaml,
 )
@@ -23,12 +23,12 @@ __all__ = [
     "StageConfig",
     "file_schema",
     "flatten",
-    "identity",
     "known_names",
     "load_config",
     "read_yaml",
     "scale_files",
     "select_scale",
+    "settings_of",
     "split_method",
     "to_yaml",
 ]

@@ -21,13 +21,22 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, keys_of_the_machine
+from entropy_dynamics.config.schema import LOCATION, PER_MACHINE, Config, RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Key, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model and method to the names that match it in `for`
 ALTERNATIVES = ("source", "task")  # a section with another value of one of these replaces the one below
+SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
+USED = {  # stage -> the sections and keys that it reads; what its input files record already is not among them
+    "problems": ("data",),
+    "model": ("model", "sampling.max_new_tokens"),
+    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates"),
+    "train": (*SAMPLED, "sampling.temperature", "method.name", "method.params", "training", "evaluation"),
+    "evaluate": (*SAMPLED, "evaluation"),
+    "theory": ("model.prompt_format", "sampling"),
+}
 
 
 @overload
@@ -70,7 +79,8 @@ def load_config(
         if one is None:  # base.yaml and a scale set keys for all models and methods
             merged.pop(section, None)
     try:
-        merged = _container(OmegaConf.create(merged), resolve=True)
+        if "${" in str(merged):  # OmegaConf takes 30 ms, and Snakemake loads dozens of configs
+            merged = _container(OmegaConf.create(merged), resolve=True)
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
 
@@ -92,15 +102,30 @@ def _origin(key: Key, origins: dict[Key, str]) -> str:
     return origins.get(key, "")
 
 
-def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a result depends on: dotted key to value, without those that only concern the machine."""
+def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a stage uses, dotted key to value: with its input files, all that its results depend on.
+
+    Snakemake's reruns, checkpoints, shards, the refusal to replace results, and `verify` go by these. Settings that
+    only concern the machine are not among them.
+    """
     sections = config if isinstance(config, Mapping) else config.model_dump()
-    return {key: value for key, value in flatten(sections) if not _of_the_machine(key)}
+    used = USED[stage]
+    if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
+        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
+    rounding = _marked(PER_MACHINE)
+    settings = {
+        key: value for key, value in flatten(sections) if _is_within(key, used) and not _is_within(key, rounding)
+    }
+    if stage == "problems":  # their order counts: a problem that two sets share stays in the first
+        settings["data.evaluation"] = list(sections["data"]["evaluation"])
+    return settings
 
 
-@cache
-def _of_the_machine(key: str) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in keys_of_the_machine())
+_marked = cache(marked_keys)
+
+
+def _is_within(key: str, sections: Iterable[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 
 def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -230,11 +255,12 @@ def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
 
 
 def _check_machine(path: Path, layer: dict[str, Any]) -> None:
+    allowed = _marked(PER_MACHINE, LOCATION)
     for key, _ in flatten(layer):
-        if not _of_the_machine(key):
+        if not _is_within(key, allowed):
             raise UserError(
                 f"{path}: {key} changes results, so it belongs in the file of its scale, model or method; here only "
-                f"{', '.join(keys_of_the_machine())} may be set"
+                f"{', '.join(allowed)} may be set"
             )
 
 

@@ -31,6 +31,7 @@ BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
+LOCATION = "location"  # marks paths that machine.yaml may set too: they replace data or a model
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -49,7 +50,7 @@ SetName = Annotated[str, AfterValidator(_set_name)]
 
 class DataConfig(Section):
     seed: NonNegativeInt
-    folder: Annotated[str | None, PER_MACHINE]
+    folder: Annotated[str | None, LOCATION]
     """<set>.jsonl or <set>.parquet found in this folder replaces the source of a set."""
     train: Annotated[SetSource, OneOf("source", set_sources)]
     evaluation: dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]]
@@ -118,7 +119,7 @@ class ModelConfig(Section):
     """Id on the Hugging Face Hub."""
     revision: str
     """Its commit there, 40 hex digits."""
-    path: Annotated[str | None, PER_MACHINE]
+    path: Annotated[str | None, LOCATION]
     """A directory with the model, instead of the Hub."""
     substitute: bool
     """`pretrained` is a smaller model that runs under `name`."""
@@ -473,14 +474,14 @@ class RunConfig(StageConfig):
     method: Annotated[MethodConfig, OneOf("name", method_sections)]
 
 
-def keys_of_the_machine(kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
-    """Dotted keys that machine.yaml may set."""
+def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
+    """Dotted keys with one of these marks; for a section that has it, the section."""
     keys = []
     for name, field in kind.model_fields.items():
-        if PER_MACHINE in field.metadata:
+        if any(mark in field.metadata for mark in marks):
             keys.append(f"{prefix}{name}")
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            keys += keys_of_the_machine(field.annotation, f"{prefix}{name}.")
+            keys += marked_keys(*marks, kind=field.annotation, prefix=f"{prefix}{name}.")
     return keys
 
 

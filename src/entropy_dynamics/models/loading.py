@@ -1,14 +1,12 @@
 """Loading and saving a policy: a directory as transformers writes it, with config, tokenizer and safetensors."""
 
 import copy
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import sha256, write_json
-from entropy_dynamics.results.layout import FACTS
+from entropy_dynamics.results.files import write_json
 
 if TYPE_CHECKING:
     import torch
@@ -138,28 +136,3 @@ def save_weights(
     if len(files) > 1:
         write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
     return tensor.dtype
-
-
-def write_facts(directory: Path, facts: dict[str, Any]) -> None:
-    """Write `facts` and the hashes of all files in `directory` to its model.json, the last file to be written."""
-    hashes = {"weights_sha256": weight_hashes(directory), "outputs": other_hashes(directory)}
-    write_json(directory / FACTS, facts | hashes)
-
-
-def weight_hashes(directory: Path) -> dict[str, str]:
-    """SHA-256 of each file of weights in `directory`, by name."""
-    return {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))}
-
-
-def other_hashes(directory: Path) -> dict[str, str]:
-    """SHA-256 of each file below `directory` that holds no weights, by relative path."""
-    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
-    return {file.relative_to(directory).as_posix(): sha256(file) for file in files}
-
-
-def read_facts(directory: Path) -> dict[str, Any]:
-    """The record of the model in `directory`. Raises UserError if it is not JSON."""
-    try:
-        return json.loads((directory / FACTS).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{directory / FACTS} is damaged ({error}): delete and recreate the model") from error

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import StageConfig
+from entropy_dynamics.config import StageConfig, settings_of
 from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
-from entropy_dynamics.models.loading import load_tokenizer, write_facts
+from entropy_dynamics.models.loading import load_tokenizer
 from entropy_dynamics.results.files import written_whole
+from entropy_dynamics.results.provenance import write_facts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -60,7 +61,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         source = Path(model.path)
         if not source.is_dir():
             raise UserError(f"model.path: no directory {source}")
-        _assemble(model, source, out, texts)
+        _assemble(config, source, out, texts)
         return
     if not re.fullmatch(r"[0-9a-f]{40}", model.revision):
         raise UserError(
@@ -71,7 +72,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     _download(model, download, [*CONFIGURATION, *TOKENIZER])
     _transformers_config(download, model.shape)  # checked before the weights are downloaded
     _download(model, download, list(WEIGHTS))
-    _assemble(model, download, out, texts)
+    _assemble(config, download, out, texts)
     shutil.rmtree(download)
 
 
@@ -94,11 +95,12 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
         ) from error
 
 
-def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
+def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
     """Check `source` and assemble `out` from it; `source` stays unchanged."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    model = config.model
     configuration, internlm3 = _transformers_config(source, model.shape)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
@@ -125,6 +127,7 @@ def _assemble(model: ModelConfig, source: Path, out: Path, texts: Iterable[str])
             "revision": model.revision if model.path is None else None,  # a directory's is unknown
             "architecture": configuration.model_type,
             "parameters": skeleton.num_parameters(),
+            "config": settings_of("model", config),
         }
         write_facts(directory, facts)
         _check_tokenizer_loads(directory, source)

@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error})") from error
+        raise UserError(f"{path} is damaged ({error}): delete it and rerun its stage") from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

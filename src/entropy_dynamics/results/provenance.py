@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.results.files import sha256
+from entropy_dynamics.results.files import sha256, write_json
+from entropy_dynamics.results.layout import FACTS
 
 PACKAGES = (
     "entropy-dynamics",
@@ -44,6 +45,23 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
         "hardware": hardware(),
         "inputs": {file.as_posix(): sha256(file) for file in files if file.is_file()},
     }
+
+
+def write_facts(directory: Path, facts: dict[str, Any]) -> None:
+    """Write `facts` and the hashes of all files in `directory` to its model.json, the last file to be written."""
+    hashes = {"weights_sha256": weight_hashes(directory), "outputs": other_hashes(directory)}
+    write_json(directory / FACTS, facts | hashes)
+
+
+def weight_hashes(directory: Path) -> dict[str, str]:
+    """SHA-256 of each file of weights in `directory`, by name."""
+    return {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))}
+
+
+def other_hashes(directory: Path) -> dict[str, str]:
+    """SHA-256 of each file below `directory` that holds no weights, by relative path."""
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
+    return {file.relative_to(directory).as_posix(): sha256(file) for file in files}
 
 
 def fingerprint(made_from: dict[str, Any]) -> str:

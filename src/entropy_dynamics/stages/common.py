@@ -1,21 +1,50 @@
-"""Shared by stages: prompts of problems, grading of rollouts, tables with their provenance."""
+"""Shared by stages: checks before the work, prompts of problems, graded samples, tables with their provenance."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from entropy_dynamics.config import StageConfig
+from entropy_dynamics.config import Config, StageConfig, read_yaml, settings_of
+from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import sha256, write_json, write_parquet
-from entropy_dynamics.results.layout import record_of
-from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
+from entropy_dynamics.results.layout import CONFIG, Layout, record_of
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler
+from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> None:
+    """Raise UserError if one of `inputs` (path -> the command that makes it) is missing, with how to make it.
+
+    Args:
+        target: what the stage makes: Snakemake makes it with all that it needs.
+    """
+    scale, results = layout.root.name, layout.root.parent
+    for path, command in inputs.items():
+        if not path.exists():
+            elsewhere = "" if results == Path("results") else f" --results {results}"
+            every = "" if elsewhere else f"; all that is missing: snakemake --config scale={scale} -- {target}"
+            raise UserError(f"no {path}; make it with: entropy-dynamics {command} --scale {scale}{elsewhere}{every}")
+
+
+def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
+    """Raise UserError if `result` was made with other settings. Snakemake removes results before it makes them."""
+    if not result.is_file():
+        return
+    record = record_of(result) if result.suffix == ".parquet" else result
+    if record.name == CONFIG:
+        made_with = settings_of(stage, read_yaml(record))
+    else:
+        made_with = read_json(record).get("config") if record.is_file() else None
+    if made_with != settings_of(stage, config):
+        raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
 
 
 def make_prompts(
@@ -50,6 +79,46 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
         return by_id[rollout.problem_id].grade(response, rollout.finish_reason)
 
     return grade
+
+
+def graded_samples(
+    shards: Shards,
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    grade: Callable[[Rollout], Grade],
+    *,
+    samples: int,
+    temperature: float,
+    max_new_tokens: int,
+    stream: str,
+) -> pd.DataFrame:
+    """One row per sample of every prompt, read from finished shards where there are any.
+
+    The columns are those of `sample_rows`, the arguments those of `Sampler.sample`.
+    """
+
+    def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
+        rollouts = sampler.sample(
+            shard, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
+        )
+        return sample_rows(rollouts, grade_all(grade, rollouts, shards.ranks))
+
+    return shards.rows(prompts, rows)
+
+
+def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.DataFrame:
+    """One row per sample: problem_id, sample, correct, formatted, answer (null without one), finish_reason, tokens."""
+    return pd.DataFrame(
+        {
+            "problem_id": [rollout.problem_id for rollout in rollouts],
+            "sample": [rollout.sample for rollout in rollouts],
+            "correct": [grade.correct for grade in grades],
+            "formatted": [grade.formatted for grade in grades],
+            "answer": pd.array([grade.answer for grade in grades], dtype="str"),
+            "finish_reason": [rollout.finish_reason for rollout in rollouts],
+            "tokens": [len(rollout.token_ids) for rollout in rollouts],
+        }
+    )
 
 
 def write_table(path: Path, frame: pd.DataFrame, record: dict[str, Any]) -> None:

@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
-from entropy_dynamics.config import StageConfig
+from entropy_dynamics.config import StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import device_of
-from entropy_dynamics.models.loading import save_policy, write_facts
+from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import warm_start
 from entropy_dynamics.results.files import written_whole
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.results.provenance import write_facts
+from entropy_dynamics.stages.common import check_inputs, check_replaceable
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.progress import Progress
 
@@ -22,6 +24,8 @@ def prepare_model(config: StageConfig, layout: Layout) -> Path:
     """
     name = config.model.name
     out = layout.model(name)
+    check_inputs(layout, layout.facts(name), {layout.problems(dataset): "problems" for dataset in config.data.sets})
+    check_replaceable(out / FACTS, "model", config)
     problems = {one.text for dataset in config.data.sets for one in load_problems(layout.problems(dataset))}
     if name not in config.toy_models:
         prepare_pretrained(config, out, sorted(problems))
@@ -51,7 +55,7 @@ def prepare_model(config: StageConfig, layout: Layout) -> Path:
             "architecture": spec.architecture,
             "parameters": model.num_parameters(),
             "warm_start_loss": losses[-1],
-            "spec": spec.model_dump(),
+            "config": settings_of("model", config),
         }
         write_facts(directory, facts)
     return out

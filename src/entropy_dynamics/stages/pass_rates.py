@@ -1,19 +1,23 @@
 """The pass-rate filter (paper, Section 5.1): drop problems that the base model nearly always or never solves."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 
-from entropy_dynamics.config import TRAIN, StageConfig, identity
+from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.sampling.shards import Shards
-from entropy_dynamics.stages.common import make_grader, make_prompts, write_table
+from entropy_dynamics.stages.common import (
+    check_inputs,
+    check_replaceable,
+    graded_samples,
+    make_grader,
+    make_prompts,
+    write_table,
+)
+from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
 
@@ -26,34 +30,30 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
     Raises:
         UserError: no problem is left.
     """
+    ranks, model = ranks or Ranks(), config.pass_rates.model
+    needed = {layout.problems(TRAIN): "problems", layout.model(model): f"model --model {model}"}
+    check_inputs(layout, layout.pass_rates, needed)
+    check_replaceable(layout.pass_rates, "pass_rates", config)
     problems = load_problems(layout.problems(TRAIN))
-    ranks = ranks or Ranks()
-    directory = check_model_directory(layout.model(config.pass_rates.model))
+    directory = check_model_directory(layout.model(model))
     tokenizer = load_tokenizer(directory)
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples
-    grade = make_grader(tokenizer, problems)
-    record = {"config": identity(config), **provenance([layout.facts(config.pass_rates.model), layout.problems(TRAIN)])}
+    record = {"config": settings_of("pass_rates", config)}
+    record |= provenance([layout.facts(model), layout.problems(TRAIN)])
     shards = Shards(layout.shards("pass_rates"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
-
-        def counted(shard: Sequence[Prompt]) -> pd.DataFrame:
-            rollouts = sampler.sample(
-                shard,
-                samples=count,
-                temperature=config.sampling.temperature,
-                max_new_tokens=config.sampling.max_new_tokens,
-                stream="pass rates",
-            )
-            rows = pd.DataFrame(
-                {
-                    "problem_id": [rollout.problem_id for rollout in rollouts],
-                    "correct": ranks.map(lambda rollout: grade(rollout).correct, rollouts),
-                }
-            )
-            return rows.groupby("problem_id", sort=False)["correct"].sum().reset_index()
-
-        correct = shards.rows(prompts, counted).set_index("problem_id")["correct"]
+        graded = graded_samples(
+            shards,
+            sampler,
+            prompts,
+            make_grader(tokenizer, problems),
+            samples=count,
+            temperature=config.sampling.temperature,
+            max_new_tokens=config.sampling.max_new_tokens,
+            stream="pass rates",
+        )
+    correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     low, high = config.pass_rates.low, config.pass_rates.high
     unsampled = f"prompt over {config.sampling.max_prompt_tokens} tokens"
     frame = filter_by_rate(correct.reindex([problem.id for problem in problems]), count, low, high, unsampled)

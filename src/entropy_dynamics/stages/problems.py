@@ -6,11 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import TRAIN
+from entropy_dynamics.config import TRAIN, settings_of
 from entropy_dynamics.config.schema import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.results.layout import PROBLEMS_REPORT
+from entropy_dynamics.stages.common import check_replaceable
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, write_problems
 from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns
@@ -28,6 +29,8 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     Raises:
         UserError: a bad file or setting, or a set that ends up empty; then nothing is written.
     """
+    config = {"data": data.model_dump()}
+    check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
     sources = data.sets | _files_in_folder(data)
     for name, one in sources.items():
         if isinstance(one, FileSet) and Path(one.path).resolve().parent == out_dir.resolve():
@@ -48,7 +51,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
         train.dropped[f"taken for {name}"] = split.size
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
 
-    report: dict[str, Any] = {"seed": data.seed, "sets": {}, "outputs": {}}
+    report: dict[str, Any] = {"seed": data.seed, "config": settings_of("problems", config), "sets": {}, "outputs": {}}
     with ExitStack() as stack:  # renames the files at the end, the report, which is entered first, as the last
         report_file = stack.enter_context(written_whole(out_dir / PROBLEMS_REPORT))
         for name in sources:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from entropy_dynamics.config import TRAIN, StageConfig
+from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import load_policy
@@ -20,7 +20,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import pad_token
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.stages.common import make_prompts, write_table
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 
@@ -40,8 +40,11 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
 
     Columns: theorem (1 or 2), step_size, predicted, realised (nats), probability of the token, entropy before.
     """
-    device = device_of(config.hardware)
-    model, tokenizer = load_policy(layout.model(config.model.name))
+    name, device = config.model.name, device_of(config.hardware)
+    needed = {layout.problems(TRAIN): "problems", layout.model(name): f"model --model {name}"}
+    check_inputs(layout, layout.logit_steps, needed)
+    check_replaceable(layout.logit_steps, "theory", config)
+    model, tokenizer = load_policy(layout.model(name))
     model = model.to(device)
     sampler = NativeSampler(
         model, end_token=tokenizer.eos_token_id, pad_token=pad_token(tokenizer), batch_size=AT_A_TIME
@@ -58,7 +61,8 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
-    write_table(layout.logit_steps, frame, provenance([layout.facts(config.model.name), layout.problems(TRAIN)]))
+    record = provenance([layout.facts(name), layout.problems(TRAIN)])
+    write_table(layout.logit_steps, frame, {"config": settings_of("theory", config), **record})
     return layout.logit_steps
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.config import BASE, TRAIN, RunConfig, identity, read_yaml, to_yaml
+from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
@@ -15,16 +15,13 @@ from entropy_dynamics.models.loading import (
     check_model_directory,
     load_model,
     load_tokenizer,
-    other_hashes,
-    read_facts,
     save_policy,
-    weight_hashes,
 )
-from entropy_dynamics.results.files import read_parquet, write_json, write_parquet, write_text, written_whole
+from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
-from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
 from entropy_dynamics.sampling.engines import open_sampler, pad_token
-from entropy_dynamics.stages.common import make_grader, make_prompts
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
@@ -52,12 +49,13 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         raise UserError("the method base is the untrained model: it is evaluated, never trained")
     model_name = config.model.name
     out = layout.run(model_name, method_name, seed)
-    _refuse_to_replace(out / CONFIG, config)
+    check_replaceable(out / CONFIG, "train", config)
     method = config.method.build()
+    of_model = f"--model {model_name}"
+    needed = {layout.problems(TRAIN): "problems", layout.model(model_name): f"model {of_model}"}
+    check_inputs(layout, out / METRICS, needed | {layout.pass_rates: "pass_rates"})
     base = check_model_directory(layout.model(model_name))
     tokenizer = load_tokenizer(base)
-    if not layout.pass_rates.is_file():
-        raise UserError(f"no file {layout.pass_rates}: measure the pass rates first (entropy-dynamics pass_rates)")
     kept = set(read_parquet(layout.pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
     validation_set = layout.problems(config.training.validation_set)
@@ -69,8 +67,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             f"{config.sampling.max_prompt_tokens} tokens",
             ranks,
         )
-    for dataset in config.data.evaluation:  # a damaged or missing set is found before training, not after it
+    for dataset in config.data.evaluation:  # these faults are found before training, not after it
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
+        check_replaceable(layout.samples(model_name, method_name, seed, dataset), "evaluate", config)
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
     record = provenance([layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), validation_set])
@@ -119,7 +118,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),
             ranks,
-            made_from={"config": identity(config), "seed": seed, "inputs": record["inputs"]},
+            made_from={"config": settings_of("train", config), "seed": seed, "inputs": record["inputs"]},
             made_by={key: record[key] for key in ("git", "code_sha256", "packages")},
             kept=config.training.checkpoints_kept,
         )
@@ -129,8 +128,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         if ranks.is_main:
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)
-                facts = read_facts(base) | {"method": method_name, "seed": seed}
-                facts.pop("outputs", None)  # of the base model; the run's own are in its provenance
+                facts = read_json(base / FACTS) | {"method": method_name, "seed": seed}
+                for of_base in ("outputs", "config"):  # the run's own are in its provenance and its config.yaml
+                    facts.pop(of_base, None)
                 facts["weights_sha256"] = weight_hashes(directory / "policy")
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
@@ -205,14 +205,3 @@ def _run(
 def _note(text: str, ranks: Ranks) -> None:
     if ranks.is_main:
         print(f"note: {text}", file=sys.stderr)
-
-
-def _refuse_to_replace(config_file: Path, config: RunConfig) -> None:
-    """Snakemake removes a run before rerunning it; a typed command must not overwrite a run of another config."""
-    if not config_file.is_file():
-        return
-    made_with = read_yaml(config_file)
-    if not isinstance(made_with, dict) or identity(made_with) != identity(config):
-        raise UserError(
-            f"{config_file.parent} is a run of another config; give --results DIR to keep both, or delete it"
-        )

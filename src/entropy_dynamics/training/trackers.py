@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from entropy_dynamics.config import RunConfig, identity
+from entropy_dynamics.config import RunConfig, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 
@@ -68,7 +68,7 @@ class _WandB:
         try:
             self._run = wandb.init(
                 project=PROJECT,
-                id=hashlib.sha256(f"{name} {identity(config)}".encode()).hexdigest()[:16],
+                id=hashlib.sha256(f"{name} {settings_of('train', config)}".encode()).hexdigest()[:16],
                 resume="allow",  # a run resumed from a checkpoint continues the same wandb run
                 name=name,
                 config=config.model_dump(),

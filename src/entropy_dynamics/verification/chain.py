@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from entropy_dynamics.config import TRAIN, Config, flatten, identity, load_config, read_yaml
+from entropy_dynamics.config import TRAIN, Config, load_config, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.archive import METADATA, archived_hashes, of_policy
 from entropy_dynamics.results.files import read_parquet, sha256
@@ -19,7 +19,6 @@ from entropy_dynamics.tasks.files import ids_sha256, load_problems
 from entropy_dynamics.verification.findings import Verification
 
 OF_A_RUN = (METRICS, CONFIG, f"policy/{FACTS}")
-NUMBERS_OF_RUNS = ("seeds.", "experiments")  # config keys that decide which runs there are, and change none
 
 Record = dict[str, Any]
 
@@ -34,7 +33,9 @@ class Chain:
         """Of an unpacked archive: its files and their hashes."""
         self.left_out: list[Path] = []
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
-        self.identity = cache(lambda *run: _of_a_run(identity(load_config(config.scale, *run, overrides=overrides))))
+        self.settings = cache(
+            lambda stage, *run: settings_of(stage, load_config(config.scale, *run, overrides=overrides))
+        )
         self.problems = cache(lambda name: {one.id: one for one in load_problems(layout.problems(name))})
 
     def check(self) -> None:
@@ -122,17 +123,12 @@ class Chain:
         self._hashes(path, facts["weights_sha256"])
         self._hashes(path, facts["outputs"])
         self._unrecorded(path.parent, {*facts["weights_sha256"], *facts["outputs"], FACTS})
-        config = load_config(self.config.scale, name, overrides=self.overrides)
-        if (toy := config.toy_models.get(name)) is not None:
-            was, now = dict(flatten(facts["spec"])), dict(flatten(toy.model_dump(mode="json")))
-        else:  # a model from a directory has no revision
-            keys = ["pretrained", "substitute", *(["revision"] if facts["revision"] is not None else [])]
-            was, now = {key: facts[key] for key in keys}, {key: getattr(config.model, key) for key in keys}
-        self.found.add("different config", path, *differences(was, now))
+        here = {"model.path": facts["config"].get("model.path")}  # the same model may be elsewhere on this machine
+        self.found.add("different config", path, *differences(facts["config"], self.settings("model", name) | here))
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
-        record = self._record(file, [self.layout.facts(model), self.layout.problems(TRAIN)], (model,))
+        record = self._record(file, [self.layout.facts(model), self.layout.problems(TRAIN)], "pass_rates", model)
         if not record or not file.is_file():
             return
         frame = read_parquet(file)
@@ -162,8 +158,8 @@ class Chain:
             recorded = {*OF_A_RUN, *record.get("outputs", {}), *(f"policy/{name}" for name in weights)}
             self._unrecorded(folder, {*recorded, PROVENANCE})
         if path.is_file() and metrics.is_file():
-            config, rows = identity(read_yaml(path)), read_parquet(metrics)
-            self._same_config(path, config, model, method)
+            config, rows = settings_of("train", read_yaml(path)), read_parquet(metrics)
+            self._same_config(path, config, "train", model, method)
             if rows["step"].tolist() != list(range(config["training.steps"])):
                 fact = f"its {len(rows)} rows are not the {config['training.steps']} steps of config.yaml"
                 self.found.add("modified", metrics, fact)
@@ -178,7 +174,7 @@ class Chain:
         self.found.checked["evaluations"] += 1
         problems = self.layout.problems(file.stem)
         policy = self.layout.facts(model, method, seed.removeprefix("seed"))
-        record = self._record(file, [policy, problems], (model, method))
+        record = self._record(file, [policy, problems], "evaluate", model, method)
         if not record or not file.is_file():
             return
         if f"seed{record['seed']}" != seed:
@@ -210,8 +206,12 @@ class Chain:
 
     # Records
 
-    def _record(self, made: Path, needed: Iterable[Path], run: tuple[str, ...] = ()) -> Record:
-        """The record of a parquet file or a run, after comparing its hashes and, given a `run`, its config."""
+    def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str) -> Record:
+        """The record of a parquet file or a run, after comparing its hashes.
+
+        Args:
+            stage_of_run: the stage, the model and the method, to compare the config too.
+        """
         is_run = made.suffix != ".parquet"
         path = made / PROVENANCE if is_run else record_of(made)
         record = self._json(path)
@@ -227,8 +227,8 @@ class Chain:
             elif self.sha256(one) != digest:
                 self.found.add("stale", made, f"{self.found.short(one)} has changed since it was made")
         self._outputs(path, record, OF_A_RUN if is_run else [made.name])
-        if run:
-            self._same_config(path, record["config"], *run)
+        if stage_of_run:
+            self._same_config(path, record["config"], *stage_of_run)
         git = record["git"]
         self.made_by.setdefault((git["commit"], bool(git["changed"])), []).append(path)
         return record
@@ -272,9 +272,9 @@ class Chain:
             if file.is_file() and file.relative_to(folder).as_posix() not in recorded:
                 self.found.add("modified", file, "no record has its hash")
 
-    def _same_config(self, path: Path, was: Mapping[str, Any], *run: str) -> None:
+    def _same_config(self, path: Path, was: Mapping[str, Any], stage: str, *run: str) -> None:
         try:
-            self.found.add("different config", path, *differences(_of_a_run(was), self.identity(*run)))
+            self.found.add("different config", path, *differences(was, self.settings(stage, *run)))
         except UserError as error:
             self.found.add("different config", path, str(error))
 
@@ -296,10 +296,6 @@ class Chain:
         self.found.checked["records"] += 1
         record: Record = json.loads(path.read_text(encoding="utf-8"))
         return record
-
-
-def _of_a_run(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if not key.startswith(NUMBERS_OF_RUNS)}
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

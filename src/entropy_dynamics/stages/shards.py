@@ -20,8 +20,8 @@ class Shards:
         """record: of the result (see `provenance`). Shards are reused if all of it but machine and commit agrees."""
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
         self.root, self.folder, self.ranks = root, root / fingerprint(made_from), ranks
-        self.finished = {path.stem for path in self.folder.glob("*.parquet")}
-        ranks.barrier()  # all ranks have to see the same shards, as they sample the others together
+        # All ranks have to see the same shards, as they sample the others together.
+        self.finished = set(ranks.on_main(lambda: [path.stem for path in self.folder.glob("*.parquet")]))
 
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
         """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, else made and written.
@@ -44,4 +44,4 @@ class Shards:
     def delete(self) -> None:
         """Remove all shards, once the result is written."""
         if self.ranks.is_main:
-            shutil.rmtree(self.root)
+            shutil.rmtree(self.root, ignore_errors=True)
