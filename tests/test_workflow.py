@@ -258,3 +258,20 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
     assert run.returncode != 0
     assert message in run.stdout + run.stderr
     assert not (project / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("table1", "kind: scores", "kind: score", "table1.yaml: unknown kind 'score'; did you mean 'scores'?"),
+        ("claims", "test: logit_steps", "test: logit", "claims.yaml: claims[0]: unknown test 'logit'; did you mean"),
+        ("claims", "sweep: figure2", "sweep: figure", "claims.yaml: claim mu_clip_b: unknown table or figure 'figure'"),
+    ],
+)
+def test_a_broken_experiment_or_claim_is_one_line(tmp_path, name, old, new, message):
+    file = copy_project(tmp_path) / f"experiments/{name}.yaml"
+    file.write_text(file.read_text().replace(old, new, 1))
+    run = snakemake(file.parents[1], "--config", "scale=smoke", "--quiet", "--dry-run")
+    assert run.returncode != 0
+    [line] = [line for line in run.stderr.splitlines() if not line.startswith(("Using ", "Assuming ", "Building "))]
+    assert line.startswith(f"error: experiments/{message}")

@@ -256,14 +256,16 @@ def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: 
     prefix, _, end = method.rpartition("=")
     if end not in ("smallest", "largest"):
         return method
-    sweep = getattr(spec, "sweep", None)
-    runs = load_experiment(sweep, scale, seeds, experiments).runs if sweep else ()
+    where, sweep = f"{experiments / 'claims.yaml'}: claim {spec.id}", getattr(spec, "sweep", None)
+    try:
+        runs = load_experiment(sweep, scale, seeds, experiments).runs if sweep else ()
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     swept = sorted(
         (run.method for run in runs if run.method.startswith(f"{prefix}=")),
         key=lambda name: float(name.rpartition("=")[2]),
     )
     if not swept:
-        where = f"{experiments / 'claims.yaml'}: claim {spec.id}"
         raise UserError(f"{where}: {method} needs the key `sweep`, an experiment with runs {prefix}=...")
     return swept[0 if end == "smallest" else -1]
 
