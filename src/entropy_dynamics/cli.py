@@ -88,9 +88,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
     stages = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=about)
+    def command(name: str, run, about: str, more: str = "") -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=f"{about}{more}")
         sub.set_defaults(run=run)
+        return sub
+
+    def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
+        sub = command(name, run, about)
         sub.add_argument("--scale", default="laptop", help="a file of configs/scale (default: laptop)")
         sub.add_argument("--results", default="results", help="the results folder (default: results)")
         sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config value")
@@ -120,21 +124,16 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
     stage("report", _report, "Write report.html, one page with all tables, figures and claims that are there.")
-    compare = stages.add_parser("compare", help=(about := "Compare the effects and verdicts of two complete runs."))
-    compare.description = about
-    compare.set_defaults(run=_compare)
+    compare = command("compare", _compare, "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
 
-    archive = stages.add_parser("archive", help=(about := "Write results into a zip file, as an RO-Crate."))
-    archive.description = about
-    archive.set_defaults(run=_archive)
+    archive = command("archive", _archive, "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
 
     def diagnostic(name: str, run, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=f"{about} Formats: docs/diagnostics.md.")
-        sub.set_defaults(run=run)
+        sub = command(name, run, about, " Formats: docs/diagnostics.md.")
         sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
         return sub
 
