@@ -88,7 +88,7 @@ class CurveClaim(ClaimSpec):
     statistic: Statistic
     columns: Columns
     window: Literal["all", "second_half", "last_tenth"] = "all"
-    """Of the steps."""
+    """Which steps count."""
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
@@ -189,7 +189,7 @@ class Claim:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of each method in the effect; several on one side count as their mean."""
+        """Weight of each method in the effect; several on one side count as their mean."""
         sides = ((1, self.runs), (-1, self.against))
         return {method: sign / len(side) for sign, side in sides for method in side}
 
@@ -207,7 +207,7 @@ class Claim:
         return self.spec.evaluations if isinstance(self.spec, ScoreDifference) else []
 
     def all_runs(self) -> list[Run]:
-        """Of the methods that it compares, and of the untrained model if that says which problems are hard."""
+        """The runs of the methods that it compares, and the untrained model if that says which problems are hard."""
         difficulty = {BASE: range(1)} if getattr(self.spec, "problems", "all") != "all" else {}
         return [
             Run(model, method, seed)

@@ -23,7 +23,7 @@ from entropy_dynamics.validation import OneOf, Section, parse
 EXPERIMENTS = Path("experiments")
 FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
 NOT_EXPERIMENTS = {"paper_values", "claims"}
-METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
+METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -145,7 +145,7 @@ class RunsSpec(Spec):
 
 class LabelledSpec(RunsSpec):
     labels: dict[str, str] = Field(default_factory=dict)
-    """Of methods whose own label is too long."""
+    """Labels in place of the methods' own, where these are too long."""
 
 
 class ComparedSpec(RunsSpec):

@@ -31,7 +31,7 @@ SOURCES = {
 }
 FEWEST = 5  # steps
 CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors that one in twenty unrelated runs exceeds
-ROUNDING = 1e-9  # of a learning rate that falls by the same amount each step
+ROUNDING = 1e-9  # relative: a linear learning rate has equal steps but for this
 
 
 def read_metrics(run: Path) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def read_metrics(run: Path) -> pd.DataFrame:
             if len(runs) > 1:
                 raise UserError(f"{run} holds {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
             frames = []
-            for file in files:  # of one run: its checkpoints, or what it wrote before and after it was resumed
+            for file in files:  # one run's: its checkpoints, or what it wrote before and after it was resumed
                 try:
                     frames.append(read(file))
                 except (OSError, ValueError, KeyError, TypeError) as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage",)
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
-ROUNDING = 1e-2  # of a log p near 0 in bf16
+ROUNDING = 1e-2  # nats: a log p near 0 in bf16 may be above it
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 

@@ -43,7 +43,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
 
 
 def _looks(methods: list[str], baseline: str) -> dict[str, Look]:
-    """Where colours repeat, the markers are empty."""
+    """Where colors repeat, the markers are empty."""
     looks = line_styles(methods, baseline)
     rounds = [method for method in methods if method != baseline]
     empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // len(CYCLE) % 2 else {} for method in rounds}
