@@ -242,10 +242,10 @@ def test_mistakes_are_one_line(capsys, arguments, part):
 @pytest.mark.parametrize(
     ("path", "content", "command"),
     [
-        (MODEL_JSON, "[1]", "report table1"),
-        (Path("experiments/paper_values.yaml"), "scores: [", "report table1"),
-        (Path("configs/method/grpo.yaml"), "method: {label: 3}", "report figure5"),
-        (GRPO / "metrics.parquet", "no", "report figure5"),
+        (MODEL_JSON, "[1]", "draw table1"),
+        (Path("experiments/paper_values.yaml"), "scores: [", "draw table1"),
+        (Path("configs/method/grpo.yaml"), "method: {label: 3}", "draw figure5"),
+        (GRPO / "metrics.parquet", "no", "draw figure5"),
     ],
 )
 def test_a_report_names_a_file_with_other_content(capsys, path, content, command):
