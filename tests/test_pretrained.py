@@ -111,6 +111,7 @@ def test_a_sharded_model_is_copied_whole_and_its_source_unchanged(sharded, tmp_p
     torch.manual_seed(1)
     expected = Qwen2ForCausalLM(model.config).to(torch.bfloat16).float()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))
+    assert facts.pop("config")["model.path"] == str(sharded)
     assert facts == {
         "name": MODEL,
         "label": "Qwen2.5-7B-Instruct",

@@ -208,6 +208,12 @@ def test_a_single_run_is_a_target(project):
     assert planned(project, target) == {"train": 1}
 
 
+def test_a_run_on_two_ranks_reserves_a_core_for_each(project):
+    target = f"results/smoke/runs/{MODEL}/grpo@hardware.ranks=2/seed0/metrics.parquet"
+    run = snakemake(project, target, "--dry-run", "--cores", "4")
+    assert re.search(r"^rule train:.*?^    threads: 2$", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
+
+
 def test_a_table_needs_only_its_own_runs(project):
     jobs = planned(project, "table1", "--forceall")
     assert jobs["train"] == 6
@@ -246,17 +252,28 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
         (["--config", "scale=typo"], "unknown engine.name 'nativ'; did you mean 'native'"),
+        (["--config", "scale=smokee"], "unknown scale 'smokee'; did you mean 'smoke'?"),
+        (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
+        (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
+        ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
+        (["results/smoke/models/qwen2.5-7b/model.json"], f"unknown model 'qwen2.5-7b'; did you mean '{MODEL}'?"),
+        ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
     ],
 )
 def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, message):
     project = copy_project(tmp_path)
     text = (project / "configs/scale/smoke.yaml").read_text()
     (project / "copy.yaml").write_text(text.replace("prompts_per_step: 4", "prompts_per_step: 5"))
-    typo = text.replace("scale: smoke", "scale: typo") + "\nengine: {name: nativ}\n"
-    (project / "configs/scale/typo.yaml").write_text(typo)
-    run = snakemake(project, *arguments, "--dry-run")
+    scales = {"typo": "engine: {name: nativ}", "tabel1": "experiments: [tabel1]", "deleted": "experiments: [figure5]"}
+    for name, line in scales.items():
+        (project / f"configs/scale/{name}.yaml").write_text(f"extends: laptop\nscale: {name}\n{line}\n")
+    if "scale=deleted" in arguments:
+        (project / "experiments/figure5.yaml").unlink()
+    run = snakemake(project, *arguments)
     assert run.returncode != 0
-    assert message in run.stdout + run.stderr
+    *_, line = (run.stdout + run.stderr).splitlines()
+    assert line.startswith("error: ")
+    assert message in line
     assert not (project / "results").exists()
 
 

@@ -23,6 +23,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
+from entropy_dynamics.sampling.engines import find_engine
 from snakemake_logger_plugin_progress import expect
 
 
@@ -93,7 +94,13 @@ wildcard_constraints:
 @cache
 @one_line()
 def config_of(*run):
-    return load_config(SCALE, *run)
+    config = load_config(SCALE, *run)
+    find_engine(config.engine.name)
+    return config
+
+
+for model in (PASS_RATE_MODEL, THEORY_MODEL):
+    config_of(model)
 
 
 @cache
@@ -101,19 +108,17 @@ def fingerprint_of(stage, *run):
     return fingerprint(settings_of(stage, config_of(*run)))
 
 
-def names_in(wildcards, *more):
-    """The model of a job, and the method if it has one."""
-    return [*(wildcards.get(kind) for kind in ("model", "method") if kind in wildcards.keys()), *more]
-
-
 def settings(stage, *run):
-    """A parameter of a job: a hash of the settings that it uses, by which Snakemake decides whether to rerun it."""
-    return lambda wildcards: fingerprint_of(stage, *names_in(wildcards), *run)
+    """A parameter of a job: a hash of the settings that it uses, by which Snakemake decides whether to rerun it.
+
+    Here and below `run` is the model and the method of a job, where its wildcards do not name them.
+    """
+    return lambda wildcards: fingerprint_of(stage, *tuple(wildcards)[:2], *run)
 
 
 def checked(wildcards):
     """No input files: a misspelt model or method, or a wrong setting, ends the workflow before anything runs."""
-    config_of(*names_in(wildcards))
+    config_of(*tuple(wildcards)[:2])  # without the seed
     return []
 
 
@@ -133,26 +138,26 @@ def problem_files(wildcards):
 
 
 @cache
-def resources_of(stage, model, method):
-    return resources(config_of(*(name for name in (model, method) if name)), stage)
+def resources_of(stage, *run):
+    return resources(config_of(*run), stage)
 
 
-def of_job(resource, stage, model=None):
+def of_job(resource, stage, *run):
     """A resource that depends on a job's model and method; None leaves it unset."""
-    return lambda wildcards: resources_of(
-        stage, model or wildcards.model, getattr(wildcards, "method", None)
-    ).get(resource)
+    return lambda wildcards: resources_of(stage, *tuple(wildcards)[:2], *run).get(
+        resource
+    )
 
 
-def needs(stage, model=None):
+def needs(stage, *run):
     """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them."""
-    return {name: of_job(name, stage, model) for name in ("gpu", "mem_mb", "runtime")}
+    return {name: of_job(name, stage, *run) for name in ("gpu", "mem_mb", "runtime")}
 
 
-def needs_of_ranks(stage, model=None):
+def needs_of_ranks(stage, *run):
     """The same for a stage on ranks, with what its jobs on several nodes need besides."""
     names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
-    return needs(stage, model) | {name: of_job(name, stage, model) for name in names}
+    return needs(stage, *run) | {name: of_job(name, stage, *run) for name in names}
 
 
 def inputs_of(name):

@@ -113,9 +113,8 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
         used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
     rounding = _marked(PER_MACHINE)
-    settings = {
-        key: value for key, value in flatten(sections) if _is_within(key, used) and not _is_within(key, rounding)
-    }
+    chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
+    settings = {key: value for key, value in chosen if not _is_within(key, rounding)}
     if stage == "problems":  # their order counts: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings

@@ -82,25 +82,12 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
 
 
 def graded_samples(
-    shards: Shards,
-    sampler: Sampler,
-    prompts: Sequence[Prompt],
-    grade: Callable[[Rollout], Grade],
-    *,
-    samples: int,
-    temperature: float,
-    max_new_tokens: int,
-    stream: str,
+    shards: Shards, sampler: Sampler, prompts: Sequence[Prompt], grade: Callable[[Rollout], Grade], **settings: Any
 ) -> pd.DataFrame:
-    """One row per sample of every prompt, read from finished shards where there are any.
-
-    The columns are those of `sample_rows`, the arguments those of `Sampler.sample`.
-    """
+    """The `sample_rows` of all prompts, from finished shards where there are any; `settings` as in `Sampler.sample`."""
 
     def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
-        rollouts = sampler.sample(
-            shard, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
-        )
+        rollouts = sampler.sample(shard, **settings)
         return sample_rows(rollouts, grade_all(grade, rollouts, shards.ranks))
 
     return shards.rows(prompts, rows)
