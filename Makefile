@@ -5,18 +5,18 @@ SCALE ?= laptop
 WORKERS ?= 2
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: reproduce smoke rehearsal report docs test test-vllm test-integrations test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke rehearsal workflow-report docs test test-vllm test-integrations test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
-	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics page; exit 1; }  # of what is there
+	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # of what is there
 	@echo && cat results/laptop/tables/table1.md && echo && cat results/laptop/claims.md && echo
 	@echo "Everything on one page: results/laptop/report.html"
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke
 
-report: .venv/ready  ## Snakemake's own report: rules, parameters and times of all jobs: make report SCALE=smoke
+workflow-report: .venv/ready  ## Snakemake's report, results/<scale>/workflow.html: rules, parameters, times; SCALE=smoke
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/workflow.html
 
 docs: .venv-docs/ready  ## the documentation site, its links checked: build/site/index.html

@@ -132,7 +132,7 @@ def end_to_end(check: Check) -> None:
         and kill_and_resume(commands)
         and commands.run(*(of_run("train", *run) for run in runs if run != KILLED))
         and commands.run(*(of_run("evaluate", *run) for run in policies))
-        and commands.run(["report", "table1"])
+        and commands.run(["draw", "table1"])
     )
     trained = [run for run in runs if commands.layout.metrics(*run).is_file()]
     check.write(complete=complete, runs=[summary(commands.layout, *run) for run in trained])

@@ -35,11 +35,11 @@ SAMPLES = {
 STEPS = 100  # per run
 DISTINCT = 10  # seeds
 COMMANDS = {  # a wide table, the widest figure, the distribution, all claims
-    "table1": ["report", "table1"],
-    "table3": ["report", "table3"],
-    "figure2": ["report", "figure2"],
-    "lens": ["report", "lens"],
-    "data_filter": ["report", "data_filter"],
+    "table1": ["draw", "table1"],
+    "table3": ["draw", "table3"],
+    "figure2": ["draw", "figure2"],
+    "lens": ["draw", "lens"],
+    "data_filter": ["draw", "data_filter"],
     "claims": ["claims"],
 }
 RESULT = Path(__file__).parent / "results" / "reporting.json"

@@ -21,7 +21,7 @@ from entropy_dynamics.results.layout import METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import hardware
 
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
-DRAWN = ("tables", "figures", "claims", "page")
+DRAWN = ("tables", "figures", "claims", "report")
 PHASES = {
     "sample": "sampling",
     "grade": "grading",

@@ -17,6 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from entropy_dynamics.cli import main
+from entropy_dynamics.config import settings_of
 from preloaded import program
 from project_copy import snakemake
 
@@ -46,8 +47,8 @@ COMMANDS = {
     "train with checkpoints": ("train", *OF_A_RUN, "--set", "training.checkpoint_every=1"),
     "evaluate": ("evaluate", *OF_A_RUN),
     "theory": ("theory", "--model", MODEL),
-    "table": ("report", "table1"),
-    "figure": ("report", "figure6"),
+    "table": ("draw", "table1"),
+    "figure": ("draw", "figure6"),
     "claims": ("claims",),
 }
 CHECKPOINTS = "overrides:\n  - for: {scale: smoke}\n    training: {checkpoint_every: 1, checkpoints_kept: 2}\n"

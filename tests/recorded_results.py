@@ -28,7 +28,7 @@ LAYOUT = Layout(RESULTS)
 SOLUTIONS = load_config(SCALE).toy_models[MODEL].warm_start.solutions
 CAREFUL = {"solved": 1.0, "sloppy": 0.0, "rambling": 0.0}
 GIT = {"commit": "1234567890" * 4, "changed": False}
-TABLE = [f"tables/table1.{suffix}" for suffix in ("csv", "html", "md", "tex")]
+TABLE = [f"tables/table1.{suffix}" for suffix in ("csv", "md", "tex")]
 GRPO, CLIP_B, CLIP_V = (LAYOUT.run(MODEL, method, 0) for method in ("grpo", "clip_b", "clip_v"))
 AIME24 = LAYOUT.evaluation(MODEL, "clip_b", 0) / "aime24.parquet"
 PROBLEMS = LAYOUT.data / "problems.json"
@@ -111,7 +111,7 @@ def write_results() -> None:
             write_run(run)
         for dataset, k in config.evaluation.samples.items():
             write_evaluation(run, dataset, k, config.evaluation.temperature)
-    assert main(["report", "table1", "figure5", "data_filter", "--scale", SCALE]) == 0
+    assert main(["draw", "table1", "figure5", "data_filter", "--scale", SCALE]) == 0
     assert main(["claims", "--scale", SCALE]) == 0
 
 

@@ -14,8 +14,9 @@ import pytest
 from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.paper_gains import sampling_errors
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.analysis.verdicts import VERDICTS
+from entropy_dynamics.analysis.verdicts import VERDICTS, judge
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
@@ -99,7 +100,7 @@ def test_the_markdown_has_all_of_it_and_names_the_toy_models(results):
 
 def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
     paths = write(results)
-    assert [path.name for path in paths] == ["claims.json", "claims.md", "claims.png", "claims.svg", "claims.html"]
+    assert [path.name for path in paths] == ["claims.json", "claims.md", "claims.png", "claims.svg"]
     image = matplotlib.image.imread(paths[2])
     assert image.shape[1] == 700  # one column at 200 dpi
     rows = image[:, :, :3]
@@ -193,6 +194,20 @@ def test_inputs_are_the_files_of_models_that_the_scale_has(tmp_path):
     assert set(one) < set(files)
 
 
+def test_claims_of_the_pilot_seeds_read_their_runs(tmp_path):
+    (tmp_path / "claims.yaml").write_text(
+        GOOD.replace("model: m, runs: {grpo: tables}", f"model: {MODEL}, runs: {{grpo: pilot}}")
+    )
+    seeds = {"tables": 3, "extras": 1, "pilot": 2, "first": 50}
+    files = input_files(tmp_path, SCALE, seeds, ROOT / "configs", tmp_path)
+    assert [path.parent.name for path in files if path.name == "metrics.parquet"] == ["seed100", "seed101"]
+    for seed, entropy in ((0, 9.0), (1, 9.0), (50, 9.0), (51, 9.0), (100, 0.2), (101, 0.3)):
+        write_curve(tmp_path, "grpo", seed, entropy=np.linspace(1, entropy, STEPS))
+    [claim] = load_claims(SCALE, seeds, tmp_path)
+    found = judge(claim, Results(tmp_path, SCALE, ROOT / "configs", tmp_path))
+    assert found.interval.value == pytest.approx(0.7, abs=0.1)  # a share of the start: 1 to 0.2 and 0.3
+
+
 def test_snakemake_can_ask_for_inputs_without_heavy_imports():
     code = (
         "import sys; import entropy_dynamics.analysis.claims; "
@@ -235,7 +250,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD)
-    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": 3}
+    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": range(3)}
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(UserError) as error:
         load_claims(SCALE, SEEDS, tmp_path)

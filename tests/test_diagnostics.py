@@ -3,6 +3,9 @@
 import itertools
 import json
 import math
+import struct
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -86,6 +89,14 @@ def test_two_files_are_compared_on_the_same_problems(tmp_path, capsys):
             ["--correct", "scor"],
             "{} has no column 'scor'; did you mean 'score'?",
         ),
+        ("ungraded.jsonl", '{"input": "1", "score": null}', [], "{}: no sample has a value of score"),
+        (
+            "unnamed.jsonl",
+            '{"input": "1", "score": 1}\n{"input": null, "score": 0}',
+            [],
+            "{}: 1 of 2 samples have no input",
+        ),
+        ("list.jsonl", "[1, 2]\n3", [], "{} cannot be read: line 1 is not a JSON object"),
     ],
 )
 def test_a_mistake_is_one_line(name, text, options, message, tmp_path, capsys):
@@ -93,6 +104,26 @@ def test_a_mistake_is_one_line(name, text, options, message, tmp_path, capsys):
     if text is not None:
         path.write_text(text)
     assert error(capsys, "pass-at-k", path, *options).startswith(message.format(path))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_sample_without_a_grade_is_left_out_and_counted(suffix, tmp_path, capsys):
+    grades = {"a": [True, None, True, False], "b": [None] * 4, "c": [False, False, None, False]}
+    path = samples(tmp_path / f"some.{suffix}", "problem_id", "correct", grades)
+    assert main(["pass-at-k", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == f"{path}: 6 of 12 samples have no correct and are left out; 2 of 3 problems are left\n"
+    rows = [line.split() for line in printed.out.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["1", "33.3"], ["2", "50.0"], ["3", "50.0"]]  # 2 of 3, and 0 of 3
+
+
+def test_ids_that_are_text_stay_apart(tmp_path, capsys):
+    ids = {"007": 1, "7": 0, "7.0": 0}
+    (path := tmp_path / "ids.jsonl").write_text(
+        "\n".join(json.dumps({"problem_id": name, "correct": grade}) for name, grade in ids.items())
+    )
+    [line] = run(capsys, "pass-at-k", path).splitlines()[1:]
+    assert line.split()[:2] == ["1", "33.3"]  # one problem would have three samples
 
 
 # ---------------------------------------------------------------- lens
@@ -110,7 +141,7 @@ def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tm
     logits, sampled, advantages = tokens
     columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
     pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
-    printed = run(capsys, "lens", path, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=0.01")
+    printed = run(capsys, "lens", path, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=1e-4")
     about, _, grpo, clip_b, clip_v = printed.splitlines()
     stats = token_stats(logits, sampled)
     assert about.startswith(f"400 tokens, entropy {stats.entropy.mean():.4g} nats")
@@ -122,7 +153,7 @@ def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tm
     kept, corner = ~(low & (advantages < 0)), (advantages < 0) & (stats.s_star < 0)
     share = float(stats.s_star[corner & kept].sum() / stats.s_star[corner].sum() / kept.double().mean())
     assert float(clip_b.split()[-1]) == pytest.approx(share, rel=1e-3)
-    assert clip_v.split()[0] == "clip_v@max_frac=0.01"
+    assert clip_v.split()[0] == "clip_v@max_frac=1e-4"
 
 
 def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys):
@@ -179,6 +210,32 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
     assert error(capsys, "lens", path, "--methods", "clip").startswith(f"{path} has no column for the entropy")
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"logp": -1.0, "entropy": 1.0, "advantage": "good"}], "each token's advantage should be a number: could not"),
+        (
+            [{"logp": [-1.0], "entropy": [1.0], "advantage": [[1.0]]}],
+            "each token's advantage should be a number: got [",
+        ),
+        ([{"logp": 0.5, "entropy": 1.0, "advantage": 1.0}], "a log p is 0.5; it should be 0 or less, in nats"),
+        (
+            [{"logits": [0.0] * n, "token": 0, "advantage": 1.0} for n in (3, 4)],
+            "each token's logits should be logits, as many for every token: all input arrays must have the same shape",
+        ),
+        ([{"logits": 1.0, "token": 0, "advantage": 1.0}], "each token's logits should be logits, as many"),
+        (
+            [{"logits": [0.0] * 3, "token": token, "advantage": 1.0} for token in (2, 3)],
+            "a sampled token is 3; it should be an id from 0 to 2, as the logits",
+        ),
+        ([{"logits": [0.0] * 3, "token": -1, "advantage": 1.0}], "a sampled token is -1; it should be an id from 0 to"),
+    ],
+)
+def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
+    (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert error(capsys, "lens", path).startswith(f"{path}: {message}")
+
+
 # ---------------------------------------------------------------- entropy-watch
 
 STEPS = 40
@@ -215,6 +272,78 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     if write is ours:
         assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
         assert "goes with the predicted change (Corollary 4) (+" in text
+
+
+def watch(capsys, tmp_path, **columns) -> str:
+    pd.DataFrame({"step": range(len(columns["entropy"]))} | columns).to_parquet(tmp_path / "metrics.parquet")
+    return run(capsys, "entropy-watch", tmp_path)
+
+
+def test_entropy_watch_says_when_entropy_rose(tmp_path, capsys):
+    """It falls first, and farther at step 6 than it rises in the end."""
+    text = watch(capsys, tmp_path, entropy=[1.0] * 4 + [0.5, 0.2, 0.1, 0.2, 0.5] + [1.0] * 20 + [1.5] * 11)
+    assert text.startswith("Entropy rose from 1 to 1.5 nats (+50%;")
+    assert "Half of it was over by step 29;" in text
+
+
+def test_entropy_watch_of_a_constant_or_from_zero_has_no_nan(tmp_path, capsys):
+    constant = watch(capsys, tmp_path, entropy=[0.0] * STEPS)
+    assert constant == "Entropy did not change: 0 nats (means of the first and the last 4 of 40 steps).\n"
+    risen = watch(capsys, tmp_path, entropy=[0.0] * 20 + [1.0] * 20)
+    assert risen.startswith("Entropy rose from 0 to 1 nats (means of the first and the last 4 of 40 steps).")
+
+
+def test_entropy_watch_does_not_relate_unrelated_trends(tmp_path, capsys):
+    """The noise of either is its own. Both flatten out, so their rank correlation over the steps is above 0.5."""
+    rng, t = np.random.default_rng(0), np.arange(100)
+    entropy = np.exp(-t / 30) + 0.002 * rng.standard_normal(100)
+    norm = 1 - np.exp(-t / 30) + 0.02 * rng.standard_normal(100)
+    assert abs(pd.Series(np.diff(entropy)).corr(pd.Series(norm[:-1]), method="spearman")) > 0.5
+    text = watch(capsys, tmp_path, entropy=entropy, grad_norm=norm, lr=np.linspace(1e-6, 0, 100))
+    assert text.endswith("None of the logged quantities goes with its change per step.\n")
+
+
+@pytest.mark.parametrize(("text", "message"), [("[1, 2]", "it has no log_history"), ("{}", "it has no log_history")])
+def test_a_state_without_a_history_is_one_line(text, message, tmp_path, capsys):
+    (path := tmp_path / "trainer_state.json").write_text(text)
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {message}"
+
+
+class Record:
+    """Stands in for the message of wandb, which is not installed here: a row of numbers, as JSON."""
+
+    def ParseFromString(self, data):
+        items = [SimpleNamespace(key=key, value_json=json.dumps(value)) for key, value in json.loads(data).items()]
+        self.history = SimpleNamespace(item=items)
+
+    def HasField(self, name):
+        return name == "history"
+
+
+def write_wandb(path, rows):
+    """LevelDB's log, records across its blocks of 32 KiB in parts; checksums are not read."""
+    data = bytearray(7)
+    for row in rows:
+        left, begun = json.dumps(row).encode(), False
+        while left:
+            if (room := 2**15 - len(data) % 2**15) < 7:
+                data += bytes(room)
+                continue
+            part, left = left[: room - 7], left[room - 7 :]
+            data += bytes(4) + struct.pack("<HB", len(part), (3 if left else 4) if begun else (2 if left else 1)) + part
+            begun = True
+    path.write_bytes(data)
+
+
+def test_an_offline_wandb_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
+    protobuf = SimpleNamespace(wandb_internal_pb2=SimpleNamespace(Record=Record))
+    monkeypatch.setitem(sys.modules, "wandb.proto", protobuf)
+    rows = [{"actor/entropy": value, "_step": step, "text": "x" * 3000} for step, value in enumerate(FALLING)]
+    write_wandb(path := tmp_path / "run.wandb", rows)
+    assert "last 4 of 40 steps). Half of it was over by step 13;" in run(capsys, "entropy-watch", path)
+    write_wandb(path, [{"actor/entropy": value} for value in FALLING])
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (train/global_step")
 
 
 def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):

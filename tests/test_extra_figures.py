@@ -15,6 +15,7 @@ from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.difficulty import draw_difficulty
 from entropy_dynamics.reporting.gains import draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
+from entropy_dynamics.reporting.strength import draw_strength
 from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"
@@ -29,8 +30,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def report(name: str, folder: Path, seeds: int = 2) -> pd.DataFrame:
-    """The CSV that `report` writes."""
-    command = ["report", name, "--scale", SCALE, "--results", str(folder.parent)]
+    """The CSV that `draw` writes."""
+    command = ["draw", name, "--scale", SCALE, "--results", str(folder.parent)]
     assert main([*command, "--set", f"seeds.tables={seeds}"]) == 0
     return pd.read_csv(next(folder.glob(f"*/{name}.csv")))
 
@@ -162,7 +163,7 @@ def test_gains_by_difficulty_by_hand(graded):
 def test_gains_by_difficulty_on_other_problems_are_not_averaged(graded, capsys):
     run = Run(OTHER, "clip_v", 1)
     write_counts(graded, run, "dapo500", [1] * 5, 4)
-    command = ["report", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=2"]
+    command = ["draw", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=2"]
     assert main(command) == 2
     said = f"{run.evaluation_file(graded, 'dapo500')}: other problems or another K than the other runs'"
     assert said in capsys.readouterr().err
@@ -250,3 +251,32 @@ def test_the_chosen_strength_has_the_highest_pass_at_k_over_log_k(folder):
         for run in experiment.of(MODEL, "grpo")
     ]
     assert rows.loc["grpo", "entropy"] == pytest.approx(np.mean(ends))
+
+
+STRENGTH = f"""
+kind: strength
+title: A title
+shows: What to look for.
+seeds: extras
+runs:
+  - {{models: [{MODEL}], methods: [grpo, clip_b@apply_to=both]}}
+sweeps:
+  - {{models: [{MODEL}], method: clip_b, parameter: mu, values: {{default: [1.2, 2.0]}}}}
+  - {{models: [{MODEL}], method: clip_b, parameter: mu_plus, values: {{default: [3.0, 4.0, 5.0]}}}}
+evaluations: [dapo500]
+"""
+
+
+def test_each_sweep_of_a_method_has_its_own_axis(folder):
+    experiments = folder.parent / "experiments"
+    experiments.mkdir()
+    (experiments / "mine.yaml").write_text(STRENGTH)
+    (experiments / "paper_values.yaml").write_bytes((ROOT / "experiments/paper_values.yaml").read_bytes())
+    experiment = load_experiment("mine", SCALE, {"tables": 1, "extras": 2, "pilot": 1}, experiments)
+    for run in experiment.runs:
+        write_counts(folder, run, "dapo500", [2, 1], 4)
+        write_metrics(folder, run)
+    figure, _ = draw_strength(experiment, Results(folder, SCALE, ROOT / "configs", experiments))
+    rows = np.reshape(figure.axes, (2, 3))
+    assert [ax.get_xlabel() for ax in rows[:, 1]] == [r"$\mu$", r"$\mu$ plus"]
+    assert [[len(line.get_xdata()) for line in ax.lines[:1]] for ax in rows[:, 0]] == [[2], [3]]

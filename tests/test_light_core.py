@@ -97,7 +97,7 @@ def built(tmp_path_factory) -> dict[str, Path]:
 
 def test_wheel_and_sdist_have_the_package_its_types_and_its_templates(built):
     files = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/entropy_dynamics").rglob("*.py")}
-    files |= {"entropy_dynamics/py.typed", "entropy_dynamics/reporting/templates/page.html"}
+    files |= {"entropy_dynamics/py.typed", "entropy_dynamics/reporting/templates/report.html"}
     with zipfile.ZipFile(built["wheel"]) as wheel, tarfile.open(built["sdist"]) as sdist:
         assert files <= set(wheel.namelist())
         assert files <= {name.partition("/src/")[2] for name in sdist.getnames()}

@@ -1,20 +1,26 @@
 """Methods at matched entropy, tables with the entropy, and the experiments of the target `methods`."""
 
+import shutil
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
-from entropy_dynamics.analysis.matched import matched_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import BASE, load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import make_plan
+from entropy_dynamics.reporting import render
+from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, ROOT, SCALE, draw, write_all, write_evaluation, write_metrics, write_models
 
 SEEDS = {"tables": 2, "extras": 2, "pilot": 1}
 ENTROPY = {"grpo": 0.1, "clip_b": 0.3, "steer@w_min=0.2": 0.5, "steer": 0.2, "steer@w_min=0.5": 0.4, "qae": 0.2}
+ENTROPY["clip_b@apply_to=both"] = 0.3
 CORRECT = {"grpo": 3, "clip_b": 2, "steer@w_min=0.2": 0, "steer": 2, "steer@w_min=0.5": 4, "qae": 1}  # of 4 samples
+CORRECT["clip_b@apply_to=both"] = 3
 MATCHED = f"""
 kind: matched
 title: A title
@@ -28,12 +34,11 @@ evaluations: [dapo500]
 """
 
 
-@pytest.fixture
-def matched(tmp_path):
-    """The frame of six runs of two seeds. One of 40 problems has another count, so that scores vary."""
+def frame_of(text: str, tmp_path):
+    """The frame of runs of two seeds. One of 40 problems has another count, so that scores vary."""
     results, experiments = tmp_path / SCALE, tmp_path / "experiments"
-    experiments.mkdir()
-    (experiments / "matched.yaml").write_text(MATCHED)
+    shutil.copytree(ROOT / "experiments", experiments)
+    (experiments / "matched.yaml").write_text(text)
     experiment = load_experiment("matched", SCALE, SEEDS, experiments, ROOT / "configs")
     write_models(results)
     for run in experiment.runs:
@@ -41,8 +46,13 @@ def matched(tmp_path):
         correct = np.arange(4) < np.full((40, 1), CORRECT[run.method])
         correct[run.seed] = True
         write_evaluation(results, run, "dapo500", correct)
-    frame = matched_frame(experiment, Results(results, SCALE, ROOT / "configs", experiments))
-    return frame.set_index("run")
+    render("matched", results, SCALE, SEEDS, ROOT / "configs", experiments)
+    return pd.read_csv(Layout(results).figure("matched", "csv")).set_index("run")
+
+
+@pytest.fixture
+def matched(tmp_path):
+    return frame_of(MATCHED, tmp_path)
 
 
 def score(correct: float) -> float:
@@ -52,7 +62,7 @@ def score(correct: float) -> float:
 
 def test_scores_at_the_entropy_of_the_reference(matched):
     """0.3 lies halfway between STEER's 0.2 and 0.4; QAE has one strength only."""
-    assert matched["avg"].to_dict() == pytest.approx({run: score(correct) for run, correct in CORRECT.items()})
+    assert matched["avg"].to_dict() == pytest.approx({run: score(CORRECT[run]) for run in matched.index})
     expected = (score(2) + score(4)) / 2 - score(2)
     for run in ("steer", "steer@w_min=0.2", "steer@w_min=0.5"):
         row = matched.loc[run]
@@ -60,6 +70,27 @@ def test_scores_at_the_entropy_of_the_reference(matched):
         assert row["avg_matched_low"] < expected < row["avg_matched_high"]
         assert row["pass_matched"] == pytest.approx(0)  # all three solve every problem of these
     assert matched.loc[["clip_b", "grpo", "qae"], ["avg_matched", "pass_matched"]].isna().all(axis=None)
+
+
+def test_a_reference_with_a_parameter_is_not_compared_with_its_own_method(tmp_path):
+    """STEER at 0.2 ends with an entropy of 0.5, which no other method reaches."""
+    frame = frame_of(f"{MATCHED}reference: steer@w_min=0.2\n", tmp_path)
+    assert frame.loc[["steer", "steer@w_min=0.2", "steer@w_min=0.5"], "avg_matched"].isna().all()
+
+
+def test_a_run_outside_the_sweeps_has_a_line_of_its_own(tmp_path):
+    """With the entropy of the reference, it would count among the strengths of STEER."""
+    methods = MATCHED.replace("qae]", "qae, clip_b@apply_to=both]")
+    frame = frame_of(methods, tmp_path)
+    assert frame.loc["clip_b@apply_to=both", "method"] == "clip_b@apply_to=both"
+    assert np.isnan(frame.loc["clip_b@apply_to=both", "value"])
+    assert frame.loc["steer@w_min=0.2", ["method", "parameter", "value"]].tolist() == ["steer", "w_min", 0.2]
+
+
+def test_two_sweeps_of_one_method_at_matched_entropy_are_one_line(tmp_path):
+    other = f"{{models: [{MODEL}], method: steer, parameter: w_max, values: {{default: [2.0]}}}}"
+    with pytest.raises(UserError, match=r"matched\.yaml: sweeps: steer has two; kind 'matched' draws one line per"):
+        frame_of(MATCHED.replace("evaluations:", f"  - {other}\nevaluations:"), tmp_path)
 
 
 def test_the_pareto_front(matched):
@@ -88,6 +119,22 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     assert "| Entropy (nats) | AIME24 Avg@32 |" in text
     assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
     assert "CISPO (updates_per_batch 1)" in text
+
+
+def test_the_untrained_model_has_no_entropy_in_a_table(tmp_path):
+    experiments, results = shutil.copytree(ROOT / "experiments", tmp_path / "experiments"), tmp_path / SCALE
+    (file := experiments / "table1.yaml").write_text(f"{file.read_text()}entropy: true\n")
+    write_all(results, SEEDS, names=["methods_on_policy"])  # the metrics of three of its methods on one model
+    file.write_text(file.read_text().replace(f"[{MODEL}, qwen3-4b-base]", f"[{MODEL}]"))
+    experiment = load_experiment("table1", SCALE, SEEDS, experiments, ROOT / "configs")
+    for dataset in experiment.evaluations:
+        write_evaluation(results, experiment.runs[0], dataset)
+    assert [path for path in experiment.input_files(results) if not path.is_file()] == []
+    csv, md, *_ = render("table1", results, SCALE, SEEDS, ROOT / "configs", experiments)
+    rows = pd.read_csv(csv).set_index("method")
+    assert rows.index[rows["entropy"].isna()].tolist() == ["base"]
+    assert not rows["equals_baseline"].any()
+    assert "nan" not in md.read_text()
 
 
 def test_labels_of_a_table(tmp_path):

@@ -1,5 +1,6 @@
 """Our report and Snakemake's, as a reader meets them: from synthetic results, opened in a browser, clicked through."""
 
+import base64
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ import project_copy
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
-from entropy_dynamics.reporting.page import shown_in, write_page
+from entropy_dynamics.reporting.report import shown_in, write_report
 from project_copy import copy_project
 from synthetic_results import MODEL, ROOT, write_all
 
@@ -39,7 +40,7 @@ def report(tmp_path_factory) -> Path:
     write_claims(results, SCALE, SEEDS, project / "configs", project / "experiments")
     for name in NAMES:
         render(name, results, SCALE, SEEDS, project / "configs", project / "experiments")
-    write_page(results, SCALE, SEEDS, project / "configs", project / "experiments")
+    write_report(results, SCALE, SEEDS, project / "configs", project / "experiments")
     # All other outputs of the workflow need only exist.
     for line in snakemake(project, "--summary").splitlines()[1:]:
         file = project / line.split("\t")[0]
@@ -102,23 +103,21 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     ]
     browser.save_screenshot(str(screenshots / "start.png"))
     click(browser, "//a[text()='1 Claims']")  # in the text, not in the menu
-    click(browser, row_of("Every claim") + "//a[1]")
+    click(browser, row_of("All claims, tables and figures") + "//a[1]")
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))
-    verdicts = [one.text for one in browser.find_elements("xpath", "//tbody/tr/td[1]")]
-    assert verdicts[: len(claims)] == [one["verdict"] for one in claims]
-    browser.switch_to.default_content()
-    browser.save_screenshot(str(screenshots / "claims.png"))
-
-    choose(browser, "2 Tables")
-    click(browser, row_of("Table 1. ") + "//a[1]")
-    browser.switch_to.frame(browser.find_element("tag name", "iframe"))
+    counts = [int(one.text) for one in browser.find_elements("xpath", "//ul[@class='counts']//b")]
+    assert sum(counts) == sum(one["subject"] == "this run" for one in claims)
     shown = " ".join(browser.find_element("tag name", "body").text.split())
     score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
     assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
     assert "paper 49.68" in shown
     assert "toy Qwen2 for Qwen2.5-7B-Instruct" in shown
     browser.switch_to.default_content()
-    browser.save_screenshot(str(screenshots / "table1.png"))
+    browser.save_screenshot(str(screenshots / "page.png"))
+
+    choose(browser, "2 Tables")
+    markdown = browser.find_element("xpath", row_of("Table 1. ") + "//a[1]").get_attribute("href")
+    assert base64.b64decode(markdown.partition(",")[2]) == (results / "tables/table1.md").read_bytes()
 
     for category, label, name, caption in [
         ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
@@ -145,7 +144,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
 
 def test_the_report_holds_every_result_and_caption_without_a_browser_too(report):
     text = report.read_text()
-    for file in ("claims.html", "claims.png", "tables/table1.html", "figures/figure5.png", "figures/theory_check.png"):
+    for file in ("report.html", "claims.png", "tables/table1.md", "figures/figure5.png", "figures/theory_check.png"):
         assert f'"results/{SCALE}/{file}": {{"name"' in text
     assert "only sign and correlation are comparable" in " ".join(text.replace("\\n", " ").split())
 
@@ -207,4 +206,4 @@ def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
 
 def test_a_page_before_there_are_claims_is_one_line(tmp_path):
     with pytest.raises(UserError, match=rf"no .*claims\.json; make it with: snakemake claims --config scale={SCALE}"):
-        write_page(tmp_path, SCALE, SEEDS)
+        write_report(tmp_path, SCALE, SEEDS)

@@ -322,7 +322,7 @@ def test_damaged_files_make_a_claim_inconclusive(tmp_path):
     assert "has no column 'neg_cov'" in finding("figure5_sign", tmp_path).reason
     path = Run(MODEL, "grpo", 0).metrics_file(tmp_path)
     path.write_text("no")
-    assert "not a readable parquet file" in finding("figure5_sign", tmp_path).reason
+    assert "metrics.parquet is damaged (" in finding("figure5_sign", tmp_path).reason
     Layout(tmp_path).logit_steps.parent.mkdir()
     Layout(tmp_path).logit_steps.write_text("no")
-    assert "not a readable parquet file" in finding("theorem1_slope", tmp_path).reason
+    assert "logit_steps.parquet is damaged (" in finding("theorem1_slope", tmp_path).reason

@@ -113,7 +113,7 @@ def test_a_rebuilt_model(verify):
 def test_wrong_code_of_the_tables(verify, monkeypatch):
     """The table and the redrawn one agree; the samples say otherwise."""
     monkeypatch.setattr(Samples, "solved", property(lambda self: (self.correct > 1).astype(float)))
-    main(["report", "table1", "--scale", SCALE])
+    main(["draw", "table1", "--scale", SCALE])
     code, findings, _ = verify()
     assert (code, list(findings)) == (1, [("stale", TABLE[0])])
     assert "_pass of " in findings["stale", TABLE[0]]
@@ -161,7 +161,7 @@ def test_a_table_of_more_seeds_than_the_config_has(verify):
             write_run(run)
             for dataset, k in load_config(SCALE).evaluation.samples.items():
                 write_evaluation(run, dataset, k, 0.7)
-    main(["report", "table1", "--scale", SCALE, *more])
+    main(["draw", "table1", "--scale", SCALE, *more])
     code, findings, _ = verify()
     assert (code, list(findings)) == (1, [("different config", TABLE[0])])
     assert "seeds is 2, redrawn 1: give --set seeds.tables=" in findings["different config", TABLE[0]]
@@ -240,10 +240,10 @@ def test_mistakes_are_one_line(capsys, arguments, part):
 @pytest.mark.parametrize(
     ("path", "content", "command"),
     [
-        (MODEL_JSON, "[1]", "report table1"),
-        (Path("experiments/paper_values.yaml"), "scores: [", "report table1"),
-        (Path("configs/method/grpo.yaml"), "method: {label: 3}", "report figure5"),
-        (GRPO / "metrics.parquet", "no", "report figure5"),
+        (MODEL_JSON, "[1]", "draw table1"),
+        (Path("experiments/paper_values.yaml"), "scores: [", "draw table1"),
+        (Path("configs/method/grpo.yaml"), "method: {label: 3}", "draw figure5"),
+        (GRPO / "metrics.parquet", "no", "draw figure5"),
     ],
 )
 def test_a_report_names_a_file_with_other_content(capsys, path, content, command):

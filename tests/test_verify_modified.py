@@ -111,7 +111,7 @@ def test_numbers_of_a_figure_a_claim_and_a_picture(verify):
 
 @pytest.mark.usefixtures("untabled")
 def test_pictures_by_another_matplotlib_differ_all_together(verify):
-    main(["report", "figure5", "data_filter", "--scale", SCALE])
+    main(["draw", "figure5", "data_filter", "--scale", SCALE])
     other, png = sorted(RESULTS.glob("figures/*.png"))
     imsave(png, imread(png))
     code, findings, _ = verify()

@@ -41,7 +41,7 @@ def results(project) -> Path:
 
 def test_every_table_and_figure_is_there(results):
     for name in ["table1", "table3", "table4"]:
-        for suffix in (".csv", ".md", ".tex", ".html"):
+        for suffix in (".csv", ".md", ".tex"):
             assert (results / "tables" / f"{name}{suffix}").stat().st_size > 0
     for name in ["data_filter", "theory_check", *(f"figure{number}" for number in range(1, 7))]:
         for suffix in (".png", ".svg", ".csv"):
@@ -296,3 +296,20 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
     assert line.startswith("error: ")
     assert message in line
     assert not (project / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("table1", "kind: scores", "kind: score", "table1.yaml: unknown kind 'score'; did you mean 'scores'?"),
+        ("claims", "test: logit_steps", "test: logit", "claims.yaml: claims[0]: unknown test 'logit'; did you mean"),
+        ("claims", "sweep: figure2", "sweep: figure", "claims.yaml: claim mu_clip_b: unknown table or figure 'figure'"),
+    ],
+)
+def test_a_broken_experiment_or_claim_is_one_line(tmp_path, name, old, new, message):
+    file = copy_project(tmp_path) / f"experiments/{name}.yaml"
+    file.write_text(file.read_text().replace(old, new, 1))
+    run = snakemake(file.parents[1], "--config", "scale=smoke", "--quiet", "--dry-run")
+    assert run.returncode != 0
+    [line] = [line for line in run.stderr.splitlines() if not line.startswith(("Using ", "Assuming ", "Building "))]
+    assert line.startswith(f"error: experiments/{message}")

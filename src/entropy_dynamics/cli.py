@@ -87,9 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
     stages = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=about)
+    def command(name: str, run, about: str, more: str = "") -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=f"{about}{more}")
         sub.set_defaults(run=run)
+        return sub
+
+    def stage(name: str, run, about: str, *needs: str) -> argparse.ArgumentParser:
+        sub = command(name, run, about)
         sub.add_argument("--scale", default="laptop", help="a file of configs/scale (default: laptop)")
         sub.add_argument("--results", default="results", help="the results folder (default: results)")
         sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config value")
@@ -115,31 +119,28 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = stage("evaluate", _evaluate, "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
     stage("theory", _theory, "Theorems 1 and 2 on the base model: predicted and realised entropy change.", "model")
-    report = stage("report", _report, "Write tables and figures.")
-    report.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
+    draw = stage("draw", _draw, "Write tables and figures.")
+    draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
-    stage("page", _page, "Write report.html, one page with all tables, figures and claims that are there.")
-    compare = stages.add_parser("compare", help=(about := "Compare the effects and verdicts of two complete runs."))
-    compare.description = about
-    compare.set_defaults(run=_compare)
+    stage("report", _report, "Write report.html, one page with all tables, figures and claims that are there.")
+    compare = command("compare", _compare, "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
 
-    archive = stages.add_parser("archive", help=(about := "Write results into a zip file, as an RO-Crate."))
-    archive.description = about
-    archive.set_defaults(run=_archive)
+    archive = command("archive", _archive, "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
 
     def diagnostic(name: str, run, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=f"{about} Formats: docs/diagnostics.md.")
-        sub.set_defaults(run=run)
+        sub = command(name, run, about, " Formats: docs/diagnostics.md.")
         sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
         return sub
 
     passes = diagnostic("pass-at-k", _pass_at_k, "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
-    passes.add_argument("--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct")
+    passes.add_argument(
+        "--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct, none: left out, and counted"
+    )
     lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
@@ -294,7 +295,7 @@ def _theory(options: argparse.Namespace) -> None:
         print(check_logit_steps(config, _layout(options)))
 
 
-def _report(options: argparse.Namespace) -> None:
+def _draw(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
     config = load_config(options.scale, overrides=options.set)
@@ -313,11 +314,11 @@ def _claims(options: argparse.Namespace) -> None:
         print(path)
 
 
-def _page(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.page import write_page
+def _report(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.report import write_report
 
     config = load_config(options.scale, overrides=options.set)
-    print(write_page(_layout(options).root, options.scale, dict(config.seeds)))
+    print(write_report(_layout(options).root, options.scale, dict(config.seeds)))
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -336,7 +337,9 @@ def _archive(options: argparse.Namespace) -> None:
 def _pass_at_k(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table
 
-    table = pass_at_k_table(options.files, options.problem, options.correct)
+    table, notes = pass_at_k_table(options.files, options.problem, options.correct)
+    for note in notes:
+        print(note, file=sys.stderr)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
 
 

@@ -1,4 +1,4 @@
-"""Avg@K and Pass@K (Section 5.1). NumPy only.
+"""Avg@K and Pass@K of graded samples (Section 5.1): arrays in, numbers out; `stages/evaluate.py` samples. NumPy only.
 
 Pass@k for k < n samples is the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374): the probability that k of the
 n samples, drawn without replacement, include a correct one. For k = n, as in the paper, it is "any of them".

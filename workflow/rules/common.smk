@@ -192,6 +192,7 @@ def in_report(experiment):
     return {"category": category, "labels": {kind: f"{experiment.heading}. {title}"}}
 
 
+@one_line()
 def claim_inputs(wildcards):
     """The results that claims are judged by: all that they name, or those of the scale's own list of experiments."""
     files = claims.input_files(LAYOUT.root, SCALE, SEEDS)

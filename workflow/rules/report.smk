@@ -2,7 +2,7 @@
 # and the runs that experiments/table1.yaml names.
 for name, experiment in EXPERIMENTS.items():
     kind, suffixes, shown = (
-        ("table", ["csv", "md", "tex"], "html")
+        ("table", ["csv", "tex"], "md")
         if name in TABLES
         else ("figure", ["csv", "svg"], "png")
     )
@@ -33,7 +33,7 @@ for name, experiment in EXPERIMENTS.items():
             seeds=SET_SEEDS,
             shows=experiment.spec.shows,
         shell:
-            "entropy-dynamics report {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
+            "entropy-dynamics draw {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
 rule tables:

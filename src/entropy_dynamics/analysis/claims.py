@@ -10,7 +10,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Columns, Names, Run, SeedGroup, Seeds, load_experiment
+from entropy_dynamics.analysis.experiments import (
+    EXPERIMENTS,
+    Columns,
+    Names,
+    Run,
+    SeedGroup,
+    Seeds,
+    load_experiment,
+    seeds_of,
+)
 from entropy_dynamics.config import BASE, CONFIGS, load_config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
@@ -79,7 +88,7 @@ class CurveClaim(ClaimSpec):
     statistic: Statistic
     columns: Columns
     window: Literal["all", "second_half", "last_tenth"] = "all"
-    """Of the steps."""
+    """Which steps count."""
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
@@ -168,20 +177,19 @@ class ClaimsFile(Section):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim at one scale: its entry in the file, and the methods that it compares, with their numbers of seeds."""
+    """A claim at one scale: its entry in the file, and the methods that it compares, with their seeds."""
 
     spec: ClaimSpec
-    runs: dict[str, int]
-    against: dict[str, int]
-    first_seed: int = 0
+    runs: dict[str, range]
+    against: dict[str, range]
 
     @property
-    def seeds(self) -> dict[str, int]:
+    def seeds(self) -> dict[str, range]:
         return self.runs | self.against
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of each method in the effect; several on one side count as their mean."""
+        """Weight of each method in the effect; several on one side count as their mean."""
         sides = ((1, self.runs), (-1, self.against))
         return {method: sign / len(side) for sign, side in sides for method in side}
 
@@ -199,13 +207,13 @@ class Claim:
         return self.spec.evaluations if isinstance(self.spec, ScoreDifference) else []
 
     def all_runs(self) -> list[Run]:
-        """Of the methods that it compares, and of the untrained model if that says which problems are hard."""
-        difficulty = {BASE: 1} if getattr(self.spec, "problems", "all") != "all" else {}
+        """The runs of the methods that it compares, and the untrained model if that says which problems are hard."""
+        difficulty = {BASE: range(1)} if getattr(self.spec, "problems", "all") != "all" else {}
         return [
-            Run(model, method, seed if method == BASE else self.first_seed + seed)
+            Run(model, method, seed)
             for model in self.models
-            for method, count in (self.seeds | difficulty).items()
-            for seed in range(count)
+            for method, seeds in (self.seeds | difficulty).items()
+            for seed in seeds
         ]
 
     def files(self, results: Path, run: Run) -> list[Path]:
@@ -233,17 +241,14 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
 def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> list[Claim]:
     """All claims for one scale. Raises UserError as `read_claims`."""
 
-    def counts(spec: ClaimSpec, side: str) -> dict[str, int]:
-        groups: Methods = getattr(spec, side, {})
+    def side(spec: ClaimSpec, name: str) -> dict[str, range]:
+        groups: Methods = getattr(spec, name, {})
         return {
-            _swept(spec, method, scale, seeds, experiments): 1 if method == BASE else seeds[group]
+            _swept(spec, method, scale, seeds, experiments): seeds_of(method, group, seeds)
             for method, group in groups.items()
         }
 
-    first = seeds.get("first", 0)
-    return [
-        Claim(spec, counts(spec, "runs"), counts(spec, "against"), first) for spec in read_claims(experiments).claims
-    ]
+    return [Claim(spec, side(spec, "runs"), side(spec, "against")) for spec in read_claims(experiments).claims]
 
 
 def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: Path) -> str:
@@ -251,14 +256,16 @@ def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: 
     prefix, _, end = method.rpartition("=")
     if end not in ("smallest", "largest"):
         return method
-    sweep = getattr(spec, "sweep", None)
-    runs = load_experiment(sweep, scale, seeds, experiments).runs if sweep else ()
+    where, sweep = f"{experiments / 'claims.yaml'}: claim {spec.id}", getattr(spec, "sweep", None)
+    try:
+        runs = load_experiment(sweep, scale, seeds, experiments).runs if sweep else ()
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     swept = sorted(
         (run.method for run in runs if run.method.startswith(f"{prefix}=")),
         key=lambda name: float(name.rpartition("=")[2]),
     )
     if not swept:
-        where = f"{experiments / 'claims.yaml'}: claim {spec.id}"
         raise UserError(f"{where}: {method} needs the key `sweep`, an experiment with runs {prefix}=...")
     return swept[0 if end == "smallest" else -1]
 

@@ -23,7 +23,7 @@ from entropy_dynamics.validation import OneOf, Section, parse
 EXPERIMENTS = Path("experiments")
 FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
 NOT_EXPERIMENTS = {"paper_values", "claims"}
-METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # of a table of scores, with their headings
+METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -86,9 +86,10 @@ class Sweep(Section):
             raise ValueError("values should have an entry `default`")
         return self
 
-    def methods(self, scale: str) -> list[str]:
+    def methods(self, scale: str) -> dict[str, int | float]:
+        """{'clip_b@mu=1.2': 1.2, ...}"""
         values = self.values.get(scale, self.values["default"])
-        return [f"{self.method}@{self.parameter}={value}" for value in values]
+        return {f"{self.method}@{self.parameter}={value}": value for value in values}
 
 
 class Panel(Section):
@@ -144,7 +145,7 @@ class RunsSpec(Spec):
 
 class LabelledSpec(RunsSpec):
     labels: dict[str, str] = Field(default_factory=dict)
-    """Of methods whose own label is too long."""
+    """Labels in place of the methods' own, where these are too long."""
 
 
 class ComparedSpec(RunsSpec):
@@ -227,7 +228,14 @@ class MatchedSpec(SweepsSpec, OneModelSpec):
 
     kind: Literal["matched"]
     reference: str = "clip_b"
-    """The method whose entropy the others are compared at, with the parameters of its config."""
+    """The method whose entropy the others are compared at."""
+
+    @model_validator(mode="after")
+    def _one_line_per_method(self) -> Self:
+        swept = [sweep.method for sweep in self.sweeps]
+        if twice := [method for method in swept if swept.count(method) > 1]:
+            raise ValueError(f"sweeps: {twice[0]} has two; kind {self.kind!r} draws one line per method")
+        return self
 
 
 class DistributionSpec(OneModelSpec):
@@ -324,7 +332,8 @@ class Experiment(Generic[S]):
         layout = Layout(results)
         evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
         both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
-        files = evaluations + [run.metrics_file(results) for run in self.runs if both or not evaluations]
+        trained = [run for run in self.runs if run.method != BASE]
+        files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
         files += [layout.facts(model) for model in self.models]
         match self.spec:
             case DataFilter():
@@ -367,14 +376,14 @@ def _runs(spec: RunsSpec, scale: str, seeds: Seeds) -> tuple[Run, ...]:
     for sweep in spec.sweeps:
         groups |= dict.fromkeys(product(sweep.models, sweep.methods(scale)), spec.seeds)
     return tuple(
-        Run(model, method, seed)
-        for (model, method), group in groups.items()
-        for seed in ([0] if method == BASE else numbers(group, seeds))  # the untrained model has no seeds
+        Run(model, method, seed) for (model, method), group in groups.items() for seed in seeds_of(method, group, seeds)
     )
 
 
-def numbers(group: SeedGroup, seeds: Seeds) -> range:
-    """The seeds of a group."""
+def seeds_of(method: str, group: SeedGroup, seeds: Seeds) -> range:
+    """The seeds of a method in a group; the untrained model has seed 0 alone."""
+    if method == BASE:
+        return range(1)
     first = FIRST_PILOT_SEED if group == "pilot" else seeds.get("first", 0)
     return range(first, first + seeds[group])
 

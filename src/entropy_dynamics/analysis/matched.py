@@ -16,15 +16,17 @@ def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.D
 
     `avg_front`, `pass_front`: no other row has at least its entropy and its score, and one of them higher.
     `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the entropy of the reference
-    less that of the reference, in points; NaN if no two of its strengths enclose that entropy.
+    less that of the reference, in points; NaN for the method of the reference, and if no two strengths enclose it.
     """
     frame = strength_frame(experiment, results).drop(columns="chosen").sort_values(["method", "entropy"], kind="stable")
     frame = frame.reset_index(drop=True)
     for metric in METRICS:
         frame[f"{metric}_front"] = _front(frame["entropy"].to_numpy(), frame[metric].to_numpy())
-        found = {method: _matched(metric, own, frame, experiment, results) for method, own in frame.groupby("method")}
-        for end, name in (("value", ""), ("low", "_low"), ("high", "_high")):
-            frame[f"{metric}_matched{name}"] = [float(getattr(found[method], end)) for method in frame["method"]]
+        matched = {
+            method: _matched(metric, rows, frame, experiment, results).columns(f"{metric}_matched")
+            for method, rows in frame.groupby("method")
+        }
+        frame = frame.join(pd.DataFrame.from_dict(matched, orient="index").astype(float), on="method")
     return frame
 
 
@@ -45,7 +47,7 @@ def _matched(
     """
     (model,), reference = experiment.models, experiment.spec.reference
     shares = _shares(own["entropy"].to_numpy(), float(frame.loc[frame["run"] == reference, "entropy"].iloc[0]))
-    if own["method"].iloc[0] == reference or shares is None:
+    if reference in set(own["run"]) or shares is None:
         return Interval()
     weights = {run: share for run, share in zip(own["run"], shares, strict=True) if share} | {reference: -1.0}
     return score_interval(

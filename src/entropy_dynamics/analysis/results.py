@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
@@ -18,7 +17,7 @@ from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
-from entropy_dynamics.results.files import read_json
+from entropy_dynamics.results.files import read_json, read_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
@@ -201,18 +200,7 @@ class Results:
         return frame
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
-        columns = list(dict.fromkeys(columns))
-        self._existing(path)
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                frame = file.read(columns, use_threads=False).to_pandas()
-        except Exception as error:  # pyarrow's, and pandas' if its metadata in the file is damaged
-            text = " ".join(str(error).split())
-            raise UserError(f"{path} is not a readable parquet file ({text}); {self._rerun(path)}") from None
-        for column in columns:
-            if column not in frame:
-                raise UserError(f"{path} has no column {column!r}")
-        return frame
+        return read_parquet(self._existing(path), list(dict.fromkeys(columns)), self._rerun(path))
 
     def _existing(self, path: Path) -> Path:
         if not path.is_file():

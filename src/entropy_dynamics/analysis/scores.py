@@ -9,6 +9,7 @@ from entropy_dynamics.analysis.experiments import Experiment, MetricsSpec, Score
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, seed_interval, share_interval
+from entropy_dynamics.config import BASE
 
 
 def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
@@ -29,22 +30,22 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
             for metric in experiment.spec.metrics
             for method, seeds in by_method.items()
         }
-        entropies = _entropies(experiment, results, model)
         baseline = experiment.spec.baseline
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             label = labels.get(method) or results.method_label(method)
             row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
-            if entropies:
-                row |= _entropy(entropies[method], entropies.get(baseline, []) if method != baseline else [])
+            if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
+                row |= _entropy(experiment, results, model, method)
             for dataset in samples:
                 for metric in experiment.spec.metrics:
                     name, ours = f"{dataset}_{metric}", values[dataset, metric, method]
                     theirs = values.get((dataset, metric, baseline)) if method != baseline else None
                     difference = Interval() if theirs is None else score_interval([[ours], [-theirs]])
-                    row |= _per_cent(name, share_interval(ours))
+                    row |= share_interval(ours).times(100).columns(name)
                     row[f"{name}_paper"] = results.paper.score(model, method, dataset, metric)
-                    row |= _per_cent(f"{name}_difference", difference) | {f"{name}_difference_p": difference.p}
+                    row |= difference.times(100).columns(f"{name}_difference")
+                    row[f"{name}_difference_p"] = difference.p
             for dataset, by_method in samples.items():
                 own = by_method[method]
                 row[f"{dataset}_unreadable"] = 100 * np.mean([one.unreadable for one in own])
@@ -57,23 +58,16 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     return frame
 
 
-def _entropies(experiment: Experiment[MetricsSpec], results: Results, model: str) -> dict[str, list[np.ndarray]]:
-    """The entropy over the steps of each method's runs; {} for a table without it."""
-    if not isinstance(experiment.spec, ScoresSpec) or not experiment.spec.entropy:
-        return {}
-    return {
-        method: [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method)]
-        for method in experiment.methods(model)
-    }
+def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
+    """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed.
 
-
-def _entropy(own: list[np.ndarray], baseline: list[np.ndarray]) -> dict[str, Any]:
-    """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed."""
-    found = seed_interval([final_means(own)])
-    equal = [np.array_equal(one, other) for one, other in zip(own, baseline, strict=False)]
-    same = bool(equal) and all(equal)
-    return {"entropy": found.value, "entropy_low": found.low, "entropy_high": found.high, "equals_baseline": same}
-
-
-def _per_cent(name: str, interval: Interval) -> dict[str, float]:
-    return {name: 100 * interval.value, f"{name}_low": 100 * interval.low, f"{name}_high": 100 * interval.high}
+    NaN for the untrained model, which has no steps.
+    """
+    baseline = experiment.spec.baseline
+    curves, compared = (
+        [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, name) if name != BASE]
+        for name in (method, baseline)
+    )
+    equal = [np.array_equal(*pair) for pair in zip(curves, compared, strict=False)]
+    interval = seed_interval([final_means(curves)]) if curves else Interval()
+    return interval.columns("entropy") | {"equals_baseline": method != baseline and bool(equal) and all(equal)}

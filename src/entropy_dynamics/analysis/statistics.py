@@ -80,6 +80,10 @@ class Interval:
         """Two-sided, of the hypothesis that the true value is zero."""
         return 2 * stdtr(self.df, -np.abs(self.value) / self.error)
 
+    def columns(self, name: str) -> dict[str, Number]:
+        """The columns of a table of results: the value and its ends."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
     def times(self, factor: float) -> Self:
         return replace(self, **{name: factor * getattr(self, name) for name in ("value", "low", "high", "error")})
 

@@ -22,7 +22,7 @@ class Density:
     theorem: int
     step_size: float
     edges: Float[np.ndarray, " edge"]
-    """Of both axes, in nats per unit of the step: a first-order prediction is one line for all sizes."""
+    """Bin edges of both axes, nats per unit of the step: a first-order prediction is one line for all sizes."""
     counts: Float[np.ndarray, "predicted realised"]
     slope: float
     correlation: float

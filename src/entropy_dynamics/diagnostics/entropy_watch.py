@@ -1,16 +1,21 @@
 """When and why the entropy of a run fell, from the metrics that its trainer logged."""
 
 import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_parquet
 
 ENTROPY = ("entropy", "train/entropy", "actor/entropy")  # ours and TRL's state file; TRL's trackers; verl's
 REWARD = ("reward_mean", "reward", "train/reward", "critic/score/mean", "accuracy")
+WANDB_STEPS = ("train/global_step", "training/global_step", "_step")  # TRL, verl, W&B itself
 SIGNALS = {
     "predicted_entropy_change": "the predicted change (Corollary 4)",
     "neg_cov": "-Cov(A, S_c)",
@@ -25,6 +30,8 @@ SOURCES = {
     "lens_neg_lt": "unlikely tokens of negative samples",
 }
 FEWEST = 5  # steps
+CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors that one in twenty unrelated runs exceeds
+ROUNDING = 1e-9  # relative: a linear learning rate has equal steps but for this
 
 
 def read_metrics(run: Path) -> pd.DataFrame:
@@ -38,7 +45,7 @@ def read_metrics(run: Path) -> pd.DataFrame:
         UserError: none of them is there, or it cannot be read.
     """
     kinds = {
-        "metrics.parquet": lambda file: pd.read_parquet(file).set_index("step"),
+        "metrics.parquet": lambda file: read_parquet(file, remedy="write it again").set_index("step"),
         "trainer_state.json": _trainer_state,
         "*tfevents*": _tensorboard,
         "*.wandb": _wandb,
@@ -50,10 +57,10 @@ def read_metrics(run: Path) -> pd.DataFrame:
             if len(runs) > 1:
                 raise UserError(f"{run} holds {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
             frames = []
-            for file in files:  # of one run: its checkpoints, or what it wrote before and after it was resumed
+            for file in files:  # one run's: its checkpoints, or what it wrote before and after it was resumed
                 try:
                     frames.append(read(file))
-                except (OSError, ValueError, KeyError) as error:
+                except (OSError, ValueError, KeyError, TypeError) as error:
                     raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
             return pd.concat(frames).select_dtypes("number").groupby(level=0).mean().sort_index()
     raise UserError(f"{run}: no {', '.join(kinds)} there")
@@ -73,15 +80,19 @@ def describe(metrics: pd.DataFrame, run: Path) -> str:
         raise UserError(f"{run} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
-    verb = "fell" if end < start else "rose"
-    halfway = ((entropy - start).abs() >= abs(end - start) / 2).idxmax()
+    means = f"means of the first and the last {tenth} of {len(entropy)} steps"
+    if start == end:
+        return f"Entropy did not change: {start:.3g} nats ({means})."
+    sign = np.sign(end - start)
+    halfway = (sign * (entropy - start) >= abs(end - start) / 2).idxmax()
     window = entropy.diff(tenth) / tenth
-    last = window.idxmin() if end < start else window.idxmax()
+    last = (sign * window).idxmax()
     first = entropy.index[entropy.index.get_loc(last) - tenth]
+    share = f"{(end - start) / start:+.0%}; " if start else ""
     text = [
-        f"Entropy {verb} from {start:.3g} to {end:.3g} nats ({(end - start) / start:+.0%}; means of the first and the "
-        f"last {tenth} of {len(entropy)} steps). Half of it was over by step {halfway}; it moved fastest between the "
-        f"steps {first} and {last}, by {window[last]:+.2g} nats per step."
+        f"Entropy {'fell' if sign < 0 else 'rose'} from {start:.3g} to {end:.3g} nats ({share}{means}). Half of it was "
+        f"over by step {halfway}; it moved fastest between the steps {first} and {last}, by {window[last]:+.2g} nats "
+        "per step."
     ]
     reward = _first(metrics, REWARD)
     if reward is not None and reward.reindex([first, last]).notna().all():
@@ -112,21 +123,26 @@ def draw(metrics: pd.DataFrame, path: Path) -> None:
 
 
 def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
-    """The logged quantities that the change of entropy in the next step goes with, the closest first."""
+    """The logged quantities that the change of entropy in the next step goes with, the closest first.
+
+    Differences from step to step are correlated, since two unrelated trends correlate too. Differencing noise leaves a
+    correlation of -1/2 between neighbors, so that of two unrelated series has the variance 3 / (2 n) (Bartlett 1946).
+    """
     change = entropy.diff().shift(-1)
-    found = {}
+    close = {}
     for name in metrics:
         signal = next((text for end, text in SIGNALS.items() if str(name).rpartition("/")[2] == end), None)
         pairs = pd.DataFrame({"change": change, "signal": metrics[name]}).dropna()
-        if signal and len(pairs) >= FEWEST and pairs["signal"].nunique() > 1:
-            rank, p = spearmanr(pairs["change"], pairs["signal"])
-            if p < 0.05:
-                found[signal] = (rank, len(pairs))
-    if not found:
+        rounding, pairs = ROUNDING * pairs.abs().max(), pairs.diff().iloc[1:]
+        if signal and len(pairs) >= FEWEST and (pairs.max() - pairs.min() > rounding).all():
+            rank = spearmanr(pairs["change"], pairs["signal"]).statistic
+            if abs(rank) > CHANCE * (1.5 / len(pairs)) ** 0.5:
+                close[signal] = (rank, len(pairs))
+    if not close:
         return "None of the logged quantities goes with its change per step."
-    ordered = sorted(found.items(), key=lambda item: -abs(item[1][0]))[:3]
+    ordered = sorted(close.items(), key=lambda item: -abs(item[1][0]))[:3]
     listed = ", ".join(f"{signal} ({rank:+.2f} over {count} steps)" for signal, (rank, count) in ordered)
-    return f"Its change per step goes with {listed} (rank correlations at p < 0.05; no proof of a cause)."
+    return f"Its change per step goes with {listed} (rank correlations without trends; no proof of a cause)."
 
 
 def _first(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
@@ -134,7 +150,10 @@ def _first(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
 
 
 def _trainer_state(file: Path) -> pd.DataFrame:
-    return pd.DataFrame(json.loads(file.read_text())["log_history"]).set_index("step")
+    state = json.loads(file.read_text())
+    if not isinstance(state, dict) or "log_history" not in state:
+        raise ValueError("it has no log_history")
+    return pd.DataFrame(state["log_history"]).set_index("step")
 
 
 def _tensorboard(file: Path) -> pd.DataFrame:
@@ -151,16 +170,31 @@ def _tensorboard(file: Path) -> pd.DataFrame:
 
 def _wandb(file: Path) -> pd.DataFrame:
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store, rows = DataStore(), []
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
+    rows = []
+    for data in _log_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
             row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             rows.append({name: value for name, value in row.items() if isinstance(value, int | float)})
     frame = pd.DataFrame(rows)
-    step = next(name for name in ("train/global_step", "training/global_step", "_step") if name in frame)
+    step = next((name for name in WANDB_STEPS if name in frame), None)
+    if step is None:
+        raise ValueError(f"it logs no step ({', '.join(WANDB_STEPS)})")
     return frame.set_index(step)
+
+
+def _log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a W&B file: LevelDB's log format, blocks of 32 KiB, after a header of 7 bytes."""
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        if (room := 2**15 - at % 2**15) < 7:  # padding: a part of a record does not start here
+            at += room
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from omegaconf import OmegaConf
 
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.config import split_method
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage",)
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
+ROUNDING = 1e-2  # nats: a log p near 0 in bf16 may be above it
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 
@@ -44,14 +46,28 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     frame = _per_token(read_table(file), file)
 
     def tensor(names: Sequence[str], what: str) -> "Tensor":  # [token, 1], logits [token, 1, vocabulary]
-        return torch.tensor(np.stack(column(frame, file, None, names, what).to_numpy()).astype(np.float32)).unsqueeze(1)
+        values = column(frame, file, None, names, what)
+        try:
+            stacked = np.stack(values.to_numpy()).astype(np.float32)
+            if stacked.ndim != 1 + (names is LOGITS):
+                raise ValueError(f"got {values.iloc[0]!r:.60}")
+        except (TypeError, ValueError) as error:
+            wanted = "logits, as many for every token" if names is LOGITS else "a number"
+            raise UserError(f"{file}: each token's {values.name} should be {wanted}: {error}") from error
+        return torch.from_numpy(stacked).unsqueeze(1)
 
     advantages = tensor(ADVANTAGE, "the advantage")
     if any(name in frame for name in LOGITS):
-        tokens = tensor(TOKEN, "the sampled token").long()
-        stats = token_stats(tensor(LOGITS, "logits"), tokens, temperature=temperature)
+        logits, tokens = tensor(LOGITS, "logits"), tensor(TOKEN, "the sampled token")
+        known = (tokens >= 0) & (tokens < logits.shape[-1]) & (tokens == tokens.floor())
+        if not known.all():
+            last, token = logits.shape[-1] - 1, tokens[~known][0].item()
+            raise UserError(f"{file}: a sampled token is {token:g}; it should be an id from 0 to {last}, as the logits")
+        stats = token_stats(logits, tokens.long(), temperature=temperature)
     else:
         logp, entropy = tensor(LOGP, "log p"), tensor(ENTROPY, "the entropy")
+        if (logp > ROUNDING).any():
+            raise UserError(f"{file}: a log p is {logp.max().item():.4g}; it should be 0 or less, in nats")
         s_star = logp.exp() * (entropy + logp)
         known = any(name in frame for name in EXPECTED)
         stats = TokenStats(logp, entropy, s_star, tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp))
@@ -94,7 +110,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -
     from entropy_dynamics.methods import load_method
 
     name, params = split_method(entry)
-    method = load_method(name, **_values(params))
+    method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
     if of_groups or (method.uses_s_expected() and not centred):
         return {"method": entry}
@@ -125,7 +141,9 @@ def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     """A row per token, from a row per response whose log p is a list."""
     measured = column(frame, file, None, (*LOGITS, *LOGP), "logits or log p")
     first = measured.iloc[0]
-    if not isinstance(first[0] if measured.name in LOGITS else first, list | np.ndarray):
+    if measured.name in LOGITS:
+        first = first[0] if isinstance(first, list | np.ndarray) and len(first) else None
+    if not isinstance(first, list | np.ndarray):
         return frame
     used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN} & set(frame.columns)
     lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
@@ -133,10 +151,3 @@ def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
         return frame.explode(lists, ignore_index=True)
     except ValueError as error:
         raise UserError(f"{file}: the lists of a row have different lengths") from error
-
-
-def _values(params: Sequence[str]) -> dict[str, object]:
-    """{"mu": 1.2} of ["mu=1.2"]."""
-    import yaml
-
-    return {key: yaml.safe_load(value) for key, _, value in (param.partition("=") for param in params)}

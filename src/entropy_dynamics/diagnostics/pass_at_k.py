@@ -16,20 +16,24 @@ PROBLEM = ("problem_id", "problem", "input", "prompt")
 CORRECT = ("correct", "acc", "score")
 
 
-def pass_at_k_table(files: Sequence[Path], problem: str | None = None, correct: str | None = None) -> pd.DataFrame:
+def pass_at_k_table(
+    files: Sequence[Path], problem: str | None = None, correct: str | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """Pass@k in per cent for k = 1, 2, 4, ... up to the fewest samples of a problem in any file.
 
     Args:
-        problem, correct: columns, if not one of the known names. An answer is correct if its value is above 0.
+        problem, correct: columns, if not one of the known names. An answer is correct if its value is above 0; samples
+            without a value are left out, which is unbiased if whether one is missing does not depend on the answer.
 
     Returns:
         One row per k; per file its value and the ends of its 95 % interval over problems, and with two files those of
-        the second minus the first on the problems that both have.
+        the second minus the first on the problems that both have. And a line for each file that lacks grades.
 
     Raises:
-        UserError: a file that cannot be read, a missing column, or two files without a common problem.
+        UserError: a file that cannot be read, a missing column, samples without a problem, no grade at all, or two
+            files without a common problem.
     """
-    counts = [_counts(file, problem, correct) for file in files]
+    counts, notes = zip(*(_counts(file, problem, correct) for file in files), strict=True)
     fewest = min(int(one["samples"].min()) for one in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
     columns: dict[str, object] = {"k": ks}
@@ -41,18 +45,25 @@ def pass_at_k_table(files: Sequence[Path], problem: str | None = None, correct: 
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
         first, second = (one.loc[shared] for one in counts)
         columns |= _columns("difference", [score_interval([[_scores(second, k)], [-_scores(first, k)]]) for k in ks])
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns), [note for note in notes if note]
 
 
-def _counts(file: Path, problem: str | None, correct: str | None) -> pd.DataFrame:
-    """Samples and correct samples of each problem."""
+def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.DataFrame, str]:
+    """Graded and correct samples of each problem, and how many have no grade."""
     frame = read_table(file)
-    name = column(frame, file, problem, PROBLEM, "the problem").astype(str)  # TRL's prompts may be lists of messages
+    ids = column(frame, file, problem, PROBLEM, "the problem")
+    if ids.isna().any():
+        raise UserError(f"{file}: {ids.isna().sum()} of {len(ids)} samples have no {ids.name}")
     values = column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)")
-    if not pd.api.types.is_numeric_dtype(values):
-        raise UserError(f"{file}: {values.name} is {values.iloc[0]!r}; it should be true, false or a number")
-    counts = (values > 0).groupby(name).agg(["size", "sum"])
-    return counts.rename(columns={"size": "samples", "sum": "correct"})
+    grades = values.dropna().infer_objects()
+    if grades.empty:
+        raise UserError(f"{file}: no sample has a value of {values.name}")
+    if not pd.api.types.is_numeric_dtype(grades):
+        raise UserError(f"{file}: {values.name} is {grades.iloc[0]!r}; it should be true, false or a number")
+    counts = (grades > 0).groupby(ids.astype(str)).agg(["size", "sum"])  # TRL's prompts may be lists of messages
+    missing, left = len(values) - len(grades), f"{len(counts)} of {ids.astype(str).nunique()} problems are left"
+    note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"
+    return counts.rename(columns={"size": "samples", "sum": "correct"}), note if missing else ""
 
 
 def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:

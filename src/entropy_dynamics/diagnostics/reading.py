@@ -1,31 +1,40 @@
 """Tables that other programs wrote: parquet or JSONL, whatever their columns are called."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.results.files import read_parquet
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The rows of a parquet or JSONL file.
+    """The rows of a parquet or JSONL file; text stays text, so that the ids "007" and "7" are two.
 
     Raises:
         UserError: a missing or damaged file, another format, or no rows.
     """
-    readers = {".parquet": pd.read_parquet, ".jsonl": lambda file: pd.read_json(file, lines=True)}
-    if path.suffix not in readers:
+    if path.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"{path}: should be a .parquet or a .jsonl file")
     if not path.is_file():
         raise UserError(f"no file {path}")
-    try:
-        frame = readers[path.suffix](path)
-    except Exception as error:  # those of pyarrow and of the JSON parser have no common base
-        raise UserError(f"{path} cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    frame = read_parquet(path, remedy="write it again") if path.suffix == ".parquet" else _json_lines(path)
     if frame.empty:
         raise UserError(f"{path} has no rows")
     return frame
+
+
+def _json_lines(path: Path) -> pd.DataFrame:
+    rows = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                rows += [dict(json.loads(line))] if line.strip() else []
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{path} cannot be read: line {number} is not a JSON object ({error})") from error
+    return pd.DataFrame(rows)
 
 
 def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:

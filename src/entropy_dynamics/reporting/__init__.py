@@ -1,4 +1,4 @@
-"""Tables, figures and pages: drawing and templates, no statistics."""
+"""Tables, figures and the report: drawing and templates, no statistics."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def render(
     configs: Path = CONFIGS,
     experiments: Path = EXPERIMENTS,
 ) -> list[Path]:
-    """Write the files of one table (csv, md, tex, html) or figure (png, svg, csv) and return their paths.
+    """Write the files of one table (csv, md, tex) or figure (png, svg, csv) and return their paths.
 
     Args:
         results: results/<scale>.

@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims: claims.json, .md, .html, .png and .svg."""
+"""Verdicts on the paper's claims: claims.json, .md, .png and .svg."""
 
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,12 @@ def write_claims(
         "claims": [_cells(entry) for entry in entries],
         "gains": [_cells(entry) for entry in gains],
     }
-    json, md, html, png, svg = (source.layout.claims(suffix) for suffix in ("json", "md", "html", "png", "svg"))
+    json, md, png, svg = (source.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
-    write_text(html, fill("claims.html", **values))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
     write_figure(claims, findings, replaced, [head, summary, gains_summary], png, svg)
-    return [json, md, png, svg, html]
+    return [json, md, png, svg]
 
 
 def summary_line(entries: list[dict[str, Any]]) -> str:

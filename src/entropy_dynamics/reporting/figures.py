@@ -7,20 +7,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import (
-    CurvesSpec,
-    DataFilter,
-    DifficultySpec,
-    DistributionSpec,
-    Experiment,
-    GainsSpec,
-    LensSpec,
-    MatchedSpec,
-    PassSpec,
-    Spec,
-    StrengthSpec,
-    TheorySpec,
-)
+from entropy_dynamics.analysis.experiments import Experiment, Spec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.difficulty import draw_difficulty
@@ -34,17 +21,17 @@ from entropy_dynamics.reporting.style import RC, save
 from entropy_dynamics.reporting.theory import draw_theory
 from entropy_dynamics.results.files import write_text
 
-DRAW: dict[type[Spec], Callable[..., tuple[Figure, pd.DataFrame]]] = {
-    CurvesSpec: draw_curves,
-    GainsSpec: draw_gains,
-    PassSpec: draw_pass_curves,
-    DifficultySpec: draw_difficulty,
-    DistributionSpec: draw_distribution,
-    DataFilter: draw_data_filter,
-    TheorySpec: draw_theory,
-    LensSpec: draw_lens,
-    StrengthSpec: draw_strength,
-    MatchedSpec: draw_matched,
+DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
+    "curves": draw_curves,
+    "gains": draw_gains,
+    "pass_at_k": draw_pass_curves,
+    "difficulty": draw_difficulty,
+    "pass_rate_distribution": draw_distribution,
+    "data_filter": draw_data_filter,
+    "theory": draw_theory,
+    "lens": draw_lens,
+    "strength": draw_strength,
+    "matched": draw_matched,
 }
 
 
@@ -52,7 +39,7 @@ def write_figure(experiment: Experiment[Spec], results: Results) -> list[Path]:
     """Write figures/<name>.png, .svg and .csv."""
     png, svg, csv = (results.layout.figure(experiment.name, suffix) for suffix in ("png", "svg", "csv"))
     with matplotlib.rc_context(RC):
-        figure, frame = DRAW[type(experiment.spec)](experiment, results)
+        figure, frame = DRAW[experiment.spec.kind](experiment, results)
         save(figure, experiment.spec.title, png, svg)
     write_text(csv, frame.to_csv(index=False, float_format="%.6g"))
     return [png, svg, csv]

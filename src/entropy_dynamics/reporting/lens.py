@@ -16,9 +16,9 @@ HEADINGS = (
     "$+$\n$S_*<0$\nraise",
     "$-$\n$S_*>0$\nraise",
     "$-$\n$S_*<0$\nlower",
-)  # of PARTS
+)  # in the order of PARTS
 # Dropped is blue, amplified orange, unchanged white. In grey both ends are dark; the numbers distinguish them.
-COLOURS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
+COLORS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
 
 
 def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -38,7 +38,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
 
 def draw_shares(ax: Axes, shares: np.ndarray) -> None:
     """A cell per row and quadrant, `shares` in the order of PARTS; NaN is a dash."""
-    ax.imshow(shares, cmap=COLOURS, vmin=0, vmax=2, aspect="auto")
+    ax.imshow(shares, cmap=COLORS, vmin=0, vmax=2, aspect="auto")
     for (y, x), share in np.ndenumerate(shares):
         text = "–" if not np.isfinite(share) else f"{share:.2f}"
         ax.text(x, y, text, ha="center", va="center", fontsize=6, fontweight="bold" if share > 1.005 else "normal")

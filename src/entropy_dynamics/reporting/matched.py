@@ -17,7 +17,8 @@ _SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """Above, a line per method through its strengths, with the Pareto front ringed; below, all at one entropy."""
     frame, spec = matched_frame(experiment, results), experiment.spec
-    methods = list(dict.fromkeys(run.method.partition("@")[0] for run in experiment.runs))
+    of_run = dict(zip(frame["run"], frame["method"], strict=True))
+    methods = list(dict.fromkeys(of_run[run.method] for run in experiment.runs))
     looks = _looks(methods, spec.baseline)
     reference = frame[frame["run"] == spec.reference].iloc[0]
     figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(methods)), layout="constrained")
@@ -42,7 +43,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
 
 
 def _looks(methods: list[str], baseline: str) -> dict[str, Look]:
-    """Where colours repeat, the markers are empty."""
+    """Where colors repeat, the markers are empty."""
     looks = line_styles(methods, baseline)
     rounds = [method for method in methods if method != baseline]
     empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // len(CYCLE) % 2 else {} for method in rounds}

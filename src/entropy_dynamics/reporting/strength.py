@@ -17,14 +17,13 @@ PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
 
 
 def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """One row of panels per swept method, a line per model; ringed: the chosen value, horizontal: the baseline."""
+    """One row of panels per sweep, a line per model; ringed: the chosen value, horizontal: the baseline."""
     frame = strength_frame(experiment, results)
-    swept = list(frame.loc[frame["value"].notna(), "method"].unique())
+    swept = [sweep for _, sweep in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
     figure = Figure(figsize=(WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
     axes = figure.subplots(len(swept), len(PANELS), squeeze=False)
     looks = dict(zip(experiment.models, CYCLE, strict=False))
-    for row, method in zip(axes, swept, strict=True):
-        own = frame[frame["method"] == method]
+    for row, own in zip(axes, swept, strict=True):
         for ax, (column, title) in zip(row, PANELS.items(), strict=True):
             for model, look in looks.items():
                 baseline = frame[(frame["model"] == model) & (frame["run"] == experiment.spec.baseline)]
@@ -34,7 +33,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
             ax.set_ylim(shown.min() - margin, shown.max() + margin)  # intervals of two seeds would flatten the curves
             if ax in axes[0]:
                 ax.set_title(title)
-        row[0].set_ylabel(textwrap.fill(pretty(results.method_label(method)), 16))
+        row[0].set_ylabel(textwrap.fill(pretty(results.method_label(own["method"].iloc[0])), 16))
         row[1].set_xlabel(pretty(own["parameter"].iloc[0].replace("_", " ")))
     models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in looks.items()]
     figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)

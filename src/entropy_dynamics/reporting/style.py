@@ -1,4 +1,4 @@
-"""The style of all figures: one column wide, readable in grey and by colour-blind readers, reproducible bytes."""
+"""The style of all figures: one column wide, readable in grey and by color-blind readers, reproducible bytes."""
 
 import re
 import textwrap

@@ -1,7 +1,8 @@
-"""Tables of scores as csv, Markdown, LaTeX and HTML."""
+"""Tables of scores as csv, Markdown and LaTeX."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,15 +16,26 @@ from entropy_dynamics.results.files import write_text
 
 
 def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Path]:
-    """Write tables/<name>.csv, .md, .tex and .html."""
-    frame, datasets = scores_frame(experiment, results), experiment.evaluations
-    columns = [(dataset, metric) for dataset in datasets for metric in experiment.spec.metrics]
-    rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
-    values = {
+    """Write tables/<name>.csv, .md and .tex."""
+    frame = scores_frame(experiment, results)
+    values = table_values(experiment, results, frame) | {
         "name": experiment.name,
         "heading": experiment.heading,
-        "title": experiment.spec.title,
         "caption": _caption(experiment, results, frame),
+    }
+    texts = {"csv": frame.to_csv(index=False, float_format="%.4f")}
+    texts |= {suffix: fill(f"table.{suffix}", **values) for suffix in ("md", "tex")}
+    for suffix, text in texts.items():
+        write_text(results.layout.table(experiment.name, suffix), text)
+    return [results.layout.table(experiment.name, suffix) for suffix in texts]
+
+
+def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
+    """What the templates show of `scores_frame`: headings, and for each model that ran the cells of its methods."""
+    datasets = experiment.evaluations
+    columns = [(dataset, metric) for dataset in datasets for metric in experiment.spec.metrics]
+    rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
+    return {
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
         + [f"{data.upper()} {METRICS[metric]}@{frame[f'{data}_samples'][0]}" for data, metric in columns],
         "datasets": [dataset.upper() for dataset in datasets],
@@ -43,11 +55,6 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
             for model in experiment.models
         ],
     }
-    texts = {"csv": frame.to_csv(index=False, float_format="%.4f")}
-    texts |= {suffix: fill(f"table.{suffix}", **values) for suffix in ("md", "tex", "html")}
-    for suffix, text in texts.items():
-        write_text(results.layout.table(experiment.name, suffix), text)
-    return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list
 
 
 def _entropy(row: pd.Series, baseline: str) -> list[CellLine]:
+    if np.isnan(row["entropy"]):
+        return []
     lines = [CellLine(f"{row['entropy']:.3f}", _brackets(row["entropy_low"], row["entropy_high"], ".3f"))]
     return [*lines, CellLine(f"exactly {baseline}")] if row["equals_baseline"] else lines
 

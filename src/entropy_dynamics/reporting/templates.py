@@ -1,4 +1,4 @@
-"""Filling the templates of tables and pages: Markdown, LaTeX and HTML."""
+"""Filling the templates of tables, claims and the report: Markdown, LaTeX and HTML."""
 
 import re
 from typing import Any

@@ -19,7 +19,7 @@ from entropy_dynamics.analysis.theory import (
 )
 from entropy_dynamics.reporting.style import BLACK, CYCLE, WIDTH, Look, add_footer
 
-SYMBOLS = {1: r"\epsilon", 2: r"\alpha"}  # of the step size, by theorem
+SYMBOLS = {1: r"\epsilon", 2: r"\alpha"}  # the step size in each theorem
 IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 

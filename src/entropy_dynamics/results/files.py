@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,23 +103,29 @@ def write_parquet(path: Path | str, frame: "pd.DataFrame") -> None:
         frame.to_parquet(temporary, index=False, write_page_checksum=True)
 
 
-def read_parquet(path: Path | str) -> "pd.DataFrame":
-    """The table in a file, with its checksums verified.
+def read_parquet(
+    path: Path | str, columns: Sequence[str] | None = None, remedy: str = "delete it and rerun its stage"
+) -> "pd.DataFrame":
+    """The table in a file, or some columns of it, with its checksums verified.
 
     Raises:
-        UserError: a damaged file.
+        UserError: a damaged file, or one without such a column.
         OSError: a file that is missing or cannot be read.
     """
-    import pandas as pd
+    import pyarrow.parquet as pq
 
     try:
         with open(path, "rb") as file:
-            return pd.read_parquet(file, page_checksum_verification=True)
+            frame = pq.ParquetFile(file, page_checksum_verification=True).read(columns, use_threads=False).to_pandas()
     except Exception as error:  # pyarrow's, and those of pandas about its own metadata
         if isinstance(error, OSError) and error.errno:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path} is damaged ({reason}): delete it and rerun its stage") from error
+        raise UserError(f"{path} is damaged ({reason}): {remedy}") from error
+    for column in columns or ():
+        if column not in frame:
+            raise UserError(f"{path} has no column {column!r}")
+    return frame
 
 
 def sha256(path: Path | str) -> str:

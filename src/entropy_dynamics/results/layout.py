@@ -88,7 +88,7 @@ class Layout:
         return self.root / "shards" / "+".join(names)
 
     def table(self, name: str, suffix: str) -> Path:
-        """`suffix`: csv, md, tex or html."""
+        """`suffix`: csv, md or tex."""
         return self.root / "tables" / f"{name}.{suffix}"
 
     def figure(self, name: str, suffix: str) -> Path:
@@ -96,7 +96,7 @@ class Layout:
         return self.root / "figures" / f"{name}.{suffix}"
 
     def claims(self, suffix: str) -> Path:
-        """`suffix`: json, md, html, png or svg."""
+        """`suffix`: json, md, png or svg."""
         return self.root / f"claims.{suffix}"
 
     @property

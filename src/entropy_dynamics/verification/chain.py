@@ -30,7 +30,7 @@ class Chain:
         self.layout, self.config, self.overrides, self.found = layout, config, overrides, found
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.archived: dict[str, str] | None = None
-        """Of an unpacked archive: its files and their hashes."""
+        """Files of an unpacked archive, and their hashes."""
         self.left_out: list[Path] = []
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(

@@ -17,6 +17,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
+from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.findings import Verification
 
@@ -120,7 +121,7 @@ class Drawings:
         for row in pd.read_csv(file).to_dict("records"):
             runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
-                frames = [pd.read_parquet(run.evaluation_file(self.root, dataset)) for run in runs]
+                frames = [read_parquet(run.evaluation_file(self.root, dataset)) for run in runs]
                 correct = [
                     one.pivot(index="problem_id", columns="sample", values="correct").to_numpy() for one in frames
                 ]

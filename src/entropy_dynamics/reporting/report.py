@@ -6,26 +6,26 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, FIRST, Seeds, known_experiments, load_experiment
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_json, read_json_lines, write_text
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
 
 
-def write_page(
+def write_report(
     results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> Path:
     """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
 
     Raises:
-        UserError: there are no claims yet, or a file of the results is damaged.
+        UserError: there are no claims yet, or a file of the results is missing or damaged.
     """
     source = Results(results, scale, configs, experiments)
     layout = source.layout
@@ -34,11 +34,25 @@ def write_page(
     claims = list(verdicts_of(layout.claims("json")).values())
     sections = []
     for name in known_experiments(experiments):
-        if content := _content(layout, name):
-            experiment = load_experiment(name, scale, seeds, experiments, configs)
-            links = [claim for claim in claims if name in shown_in(claim["place"])]
-            section = {"name": name, "heading": experiment.heading, "title": experiment.spec.title, "claims": links}
-            sections.append(section | content | {"shows": experiment.spec.shows, "numbered": experiment.is_numbered})
+        table, figure = layout.table(name, "csv"), layout.figure(name, "png")
+        if not (table.is_file() or figure.is_file()):
+            continue
+        experiment = load_experiment(name, scale, seeds, experiments, configs)
+        sections.append(
+            {
+                "name": name,
+                "heading": experiment.heading,
+                "numbered": experiment.is_numbered,
+                "title": experiment.spec.title,
+                "shows": experiment.spec.shows,
+                "claims": [claim for claim in claims if name in shown_in(claim["place"])],
+                "table": table_values(experiment, source, scores_frame(experiment, source))
+                if table.is_file()
+                else None,
+                "picture": _picture(figure),
+                "csv": f"{'tables' if table.is_file() else 'figures'}/{name}.csv",
+            }
+        )
     there = {section["name"] for section in sections}
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
@@ -68,17 +82,6 @@ def shown_in(place: str) -> list[str]:
     return found + ["theory_check"] * ("Theorem" in place)
 
 
-def _content(layout: Layout, name: str) -> dict[str, Any]:
-    """The tables of a table's page, or a figure as a data URI; empty if it was not made."""
-    table, figure = layout.table(name, "html"), layout.figure(name, "png")
-    if table.is_file():
-        tables = re.findall(r"<table>.*?</table>", table.read_text(encoding="utf-8"), re.DOTALL)
-        return {"tables": [Markup(one) for one in tables], "picture": None, "csv": f"tables/{name}.csv"}
-    if figure.is_file():
-        return {"tables": [], "picture": _picture(figure), "csv": f"figures/{name}.csv"}
-    return {}
-
-
 def _picture(path: Path) -> str | None:
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" if path.is_file() else None
 
@@ -100,9 +103,10 @@ def _ran(layout: Layout) -> list[str]:
         [f"{len(records)} training runs on {', '.join(machines)}", f"commit {', '.join(commits)}"] if records else []
     )
     if jobs := read_json_lines(layout.jobs):
-        busy = sum(
-            end - start for start, end in _merged([(job["start"], job["start"] + job["seconds"]) for job in jobs])
-        )
+        busy, until = 0.0, 0.0
+        for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
+            busy += max(0.0, end - max(start, until))
+            until = max(until, end)
         lines.append(f"{busy / 60:.0f} minutes with jobs running")
     return lines
 
@@ -116,14 +120,3 @@ def _machine(record: dict[str, Any]) -> str:
 def _commit(record: dict[str, Any]) -> str:
     changed = " with uncommitted changes" if record["git"]["changed"] else ""
     return f"{str(record['git']['commit'])[:7]}{changed}"
-
-
-def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Overlapping spans as one."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
