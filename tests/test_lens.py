@@ -49,7 +49,7 @@ def effective(name, log_ratio=0.0, **params):
     logp, entropy, advantages, mask = random_batch(seed=1)
     method = load_method(name, **params)
     stats = stats_of(logp, entropy)
-    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     groups = torch.arange(len(mask))
     divisors = method.divisors(weights, mask, groups)

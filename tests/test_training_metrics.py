@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from entropy_dynamics.core.groups import constant_groups
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -117,8 +117,8 @@ def test_entropy_metrics_see_response_tokens_only():
 
 def test_hand_worked_constant_groups():
     rewards = torch.tensor([-0.1, -0.1, 1.0, 0.0, 1.0, 1.0])
-    assert constant_groups(rewards, torch.tensor([0, 0, 1, 1, 2, 2])).tolist() == [True, False, True]
-    assert constant_groups(rewards, torch.tensor([7, 3, 7, 3, 3, 7])).tolist() == [False, False]
+    assert Grouping.by(torch.tensor([0, 0, 1, 1, 2, 2])).constant(rewards).tolist() == [True, False, True]
+    assert Grouping.by(torch.tensor([7, 3, 7, 3, 3, 7])).constant(rewards).tolist() == [False, False]
 
 
 # ---------------------------------------------------------------- runs

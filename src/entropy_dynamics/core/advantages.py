@@ -1,4 +1,4 @@
-"""Advantages: group-normalised (GRPO) and generalised advantage estimation (PPO)."""
+"""Advantages: group-normalized (GRPO) and generalized advantage estimation (PPO)."""
 
 import torch
 from jaxtyping import Shaped
@@ -44,7 +44,7 @@ def group_advantages(
 def gae(
     rewards: PerToken, values: PerToken, mask: Mask, gamma: float = 1.0, lam: float = 1.0
 ) -> tuple[PerToken, PerToken]:
-    """Generalised advantage estimation (Schulman et al. 2016), over response tokens only.
+    """Generalized advantage estimation (Schulman et al. 2016), over response tokens only.
 
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 

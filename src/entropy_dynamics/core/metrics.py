@@ -51,13 +51,13 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
         effective: the method's, see `effective_advantages`.
         mask: response tokens.
     """
-    own, s_star = effective[mask].double(), stats.s_star[mask].double()
+    method, s_star = effective[mask].double(), stats.s_star[mask].double()
     grpo = advantages[:, None].expand(mask.shape)[mask].double()
-    sign = torch.where(grpo == 0, own, grpo).sign()
-    found = {}
+    sign = torch.where(grpo == 0, method, grpo).sign()
+    metrics = {}
     for samples, side in (("pos", 1), ("neg", -1)):
         for direction, chosen in (("gt", s_star > 0), ("lt", s_star < 0)):
             push = -s_star * (chosen & (sign == side))
-            found[f"lens_{samples}_{direction}"] = float((grpo * push).mean())
-            found[f"lens_{samples}_{direction}_kept"] = float((own * push).mean())
-    return found
+            metrics[f"lens_{samples}_{direction}"] = float((grpo * push).mean())
+            metrics[f"lens_{samples}_{direction}_kept"] = float((method * push).mean())
+    return metrics

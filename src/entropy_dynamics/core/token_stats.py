@@ -113,7 +113,7 @@ def token_stats(
 
 
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
-    """log p, H, S*, E[S] and the log-normaliser of one block of rows, in the plain form."""
+    """log p, H, S*, E[S] and the log-normalizer of one block of rows, in the plain form."""
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     top = x.amax(-1, keepdim=True)
     x = (x - top).clamp_min_(LOWEST)
@@ -237,15 +237,15 @@ class _Upstream(NamedTuple):
     """The per-row inputs of a logit's gradient."""
 
     tokens: TokenPerRow
-    log_normaliser: PerRow
+    log_normalizer: PerRow
     grad_logp: PerRow
     entropy: PerRow
     grad_entropy: PerRow | None
 
     def at(self, rows: slice) -> "_Upstream":
-        tokens, log_normaliser, grad_logp, entropy, grad_entropy = self
+        tokens, log_normalizer, grad_logp, entropy, grad_entropy = self
         entropy_rows = None if grad_entropy is None else grad_entropy[rows]
-        return _Upstream(tokens[rows], log_normaliser[rows], grad_logp[rows], entropy[rows], entropy_rows)
+        return _Upstream(tokens[rows], log_normalizer[rows], grad_logp[rows], entropy[rows], entropy_rows)
 
 
 def _gradient(
@@ -255,9 +255,9 @@ def _gradient(
 
     d log p_k = e_k - p, dH = -p (log p + H).
     """
-    tokens, log_normaliser, grad_logp, entropy, grad_entropy = upstream
+    tokens, log_normalizer, grad_logp, entropy, grad_entropy = upstream
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
-    logp = x - log_normaliser[:, None]
+    logp = x - log_normalizer[:, None]
     if grad_entropy is None:
         gradient = _exp(logp, vocabulary).mul_(-grad_logp[:, None])
     else:
@@ -334,16 +334,15 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
     """True if the kernels agree with PyTorch there, in values and gradients; otherwise warns, and PyTorch is used.
 
-    Checked once per device and dtype before any result depends on it: a kernel may need more shared memory than a GPU
-    has.
+    Checked once per device and dtype: a kernel may need more shared memory than a GPU has.
     """
     from entropy_dynamics.core import token_stats_triton
 
-    found = []
+    results = []
     for kernels in (token_stats_triton, None):
         _FORCED.append(kernels)
         try:
-            found.append(_small_case(device, dtype))
+            results.append(_small_case(device, dtype))
         except Exception as error:  # the errors of Triton and of the driver have no common base class
             warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
             return False
@@ -352,9 +351,8 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
     # Relative to the norm of each result: E[S] is a thousand times smaller than the entropy. In bf16, PyTorch rounds
     # the logits and the kernels do not.
     bound = 1e-3 if dtype == torch.float32 else 0.05
-    if not all(
-        (one - other).norm() <= bound * other.norm() for one, other in zip(*found, strict=True)
-    ):  # NaN fails too
+    close = [(fast - plain).norm() <= bound * plain.norm() for fast, plain in zip(*results, strict=True)]
+    if not all(close):  # NaN fails too
         warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
         return False
     return True
@@ -367,7 +365,7 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     def normal(*sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=generator)
 
-    found: list[Tensor | None] = []
+    results: list[Tensor | None] = []
     with torch.enable_grad():
         hidden = normal(70, 96).to(device, dtype).requires_grad_()
         weight = (normal(5001, 96) / 5).to(device, dtype).requires_grad_()
@@ -376,9 +374,9 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
         for given, projection in ((hidden, weight), (logits, None)):
             stats = token_stats(given, tokens, weight=projection, entropy_gradient=True)
             torch.autograd.backward((stats.logp + stats.entropy).sum())
-            found += [stats.logp, stats.entropy, stats.s_star, stats.s_expected, given.grad]
-        found.append(weight.grad)
-    return [one.detach().float() for one in found if one is not None]
+            results += [stats.logp, stats.entropy, stats.s_star, stats.s_expected, given.grad]
+        results.append(weight.grad)
+    return [result.detach().float() for result in results if result is not None]
 
 
 # ---------------------------------------------------------------- autograd
@@ -387,8 +385,8 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
 def _concatenated(blocks: list[tuple[Tensor, ...]], rows: Tensor) -> Columns:
     """The columns of all blocks of rows."""
     blocks = blocks or [(torch.empty(0, device=rows.device),) * 5]
-    logp, entropy, s_star, s_expected, log_normaliser = (torch.cat(column) for column in zip(*blocks, strict=True))
-    return logp, entropy, s_star, s_expected, log_normaliser
+    logp, entropy, s_star, s_expected, log_normalizer = (torch.cat(column) for column in zip(*blocks, strict=True))
+    return logp, entropy, s_star, s_expected, log_normalizer
 
 
 Statistics = tuple[PerRow, PerRow, PerRow, PerRow]
@@ -397,8 +395,8 @@ Statistics = tuple[PerRow, PerRow, PerRow, PerRow]
 def _keep_for_backward(
     ctx: Any, inputs: tuple[Tensor, ...], columns: Columns, temperature: float, entropy_gradient: bool
 ) -> Statistics:
-    logp, entropy, s_star, s_expected, log_normaliser = columns
-    ctx.save_for_backward(*inputs, entropy, log_normaliser)
+    logp, entropy, s_star, s_expected, log_normalizer = columns
+    ctx.save_for_backward(*inputs, entropy, log_normalizer)
     ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
     ctx.mark_non_differentiable(s_star, s_expected, *([] if entropy_gradient else [entropy]))
     return logp, entropy, s_star, s_expected
@@ -407,11 +405,7 @@ def _keep_for_backward(
 class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Float[Tensor, "rows vocab"],
-        tokens: TokenPerRow,
-        temperature: float,
-        entropy_gradient: bool,
+        ctx: Any, logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float, entropy_gradient: bool
     ) -> Statistics:
         vocabulary = logits.shape[-1]
         kernels = _kernels(logits)
@@ -428,9 +422,9 @@ class _StatsFromLogits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
-        logits, tokens, entropy, log_normaliser = ctx.saved_tensors
+        logits, tokens, entropy, log_normalizer = ctx.saved_tensors
         columns = slice(0, logits.shape[-1])
-        upstream = _Upstream(tokens, log_normaliser, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
+        upstream = _Upstream(tokens, log_normalizer, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
         grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
         if kernels := _kernels(logits):
             kernels.gradient(logits, *upstream, 0, ctx.temperature, out=grad)
@@ -465,8 +459,8 @@ class _StatsFromHidden(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
         # Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held.
-        hidden, weight, tokens, entropy, log_normaliser = ctx.saved_tensors
-        upstream = _Upstream(tokens, log_normaliser, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
+        hidden, weight, tokens, entropy, log_normalizer = ctx.saved_tensors
+        upstream = _Upstream(tokens, log_normalizer, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
         grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         grad_weight = torch.empty_like(weight)
         kernels = _kernels(hidden)

@@ -115,7 +115,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -
     if of_groups or (method.uses_s_expected() and not centred):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
-    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
 

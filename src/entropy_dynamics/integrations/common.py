@@ -41,6 +41,6 @@ def reported_metrics(
     stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask, learning_rate: float
 ) -> dict[str, float]:
     """The metrics of a batch that the host trainer logs; without those that need E[S] where it is NaN."""
-    found = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
+    metrics = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
     known = stats.s_expected[mask.bool()].isfinite().all()
-    return {f"entropy_control/{name}": found[name] for name in REPORTED if known or name not in NEEDS_E_S}
+    return {f"entropy_control/{name}": metrics[name] for name in REPORTED if known or name not in NEEDS_E_S}

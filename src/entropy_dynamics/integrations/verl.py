@@ -46,8 +46,8 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
         lengths = stored["response_mask"]  # nested
         data = DataProto(batch=stored.to_padded_tensor())
         generator = torch.Generator().manual_seed(self.global_steps)
-        changed, found = weight_tokens(self.entropy_control, data, generator, self.learning_rate)
-        metrics.update(found)
+        changed, reported = weight_tokens(self.entropy_control, data, generator, self.learning_rate)
+        metrics.update(reported)
         fields = {name: response_to_nested(data.batch[name], lengths) for name in changed}
         return tq.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
 
@@ -97,7 +97,7 @@ def weight_tokens(
     advantages, mask, logp, entropy = (data.batch[name] for name in FIELDS)
     s_star = logp.exp() * (entropy + logp)
     stats = TokenStats(logp.float(), entropy.float(), s_star.float(), torch.full_like(s_star, torch.nan).float())
-    weights: Tensor = method.token_weights(stats, advantages, mask, generator)
+    weights: Tensor = method.token_weights(stats, advantages, mask, generator=generator)
     data.batch["advantages"] = advantages * weights
     changed = ["advantages"]
     if method.denominator == "kept":

@@ -95,7 +95,7 @@ class Method(Section):
                 return super().__getattribute__(name)
 
         advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
-        self.token_weights(Recorded(-mask, mask, 0 * mask, 0 * mask), advantages, mask, torch.Generator())
+        self.token_weights(Recorded(-mask, mask, 0 * mask, 0 * mask), advantages, mask, generator=torch.Generator())
         return "s_expected" in read
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
@@ -109,13 +109,13 @@ class Method(Section):
         return rewards
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        """Advantage of every rollout; group-normalised rewards by default. PPO's critic replaces it."""
+        """Advantage of every rollout; group-normalized rewards by default. PPO's critic replaces it."""
         from entropy_dynamics.core.advantages import group_advantages
 
         return group_advantages(rewards, groups)
 
     def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None
     ) -> PerToken:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 

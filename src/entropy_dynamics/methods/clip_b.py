@@ -1,11 +1,11 @@
-"""Clip_B: batch-normalised entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
+"""Clip_B: batch-normalized entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
 
 A token is an outlier when its S* lies too many standard deviations from the mean S* of the batch. Mean and standard
 deviation are over all response tokens of the batch, whatever their advantage.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -34,9 +34,7 @@ class ClipB(Method):
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
     denominator: Literal["kept", "all"] = "kept"
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         mean, sigma = batch_mean_and_std(stats.s_star, mask)
         if sigma < SIGMA_FLOOR:
             return mask.float()

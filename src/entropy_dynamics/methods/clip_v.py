@@ -1,12 +1,12 @@
-"""Clip_V: vocabulary-normalised entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
+"""Clip_V: vocabulary-normalized entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
 
-A token is an outlier when its centred score S_c = S* - E[S] is too many batch standard deviations from zero, which is
+A token is an outlier when its centered score S_c = S* - E[S] is too many batch standard deviations from zero, which is
 the mean of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] from S_c once more; the algorithm's text and
 the released code do not, and neither does this.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -42,10 +42,8 @@ class ClipV(Method):
     denominator."""
     denominator: Literal["kept", "all"] = "kept"
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
-        _, sigma = batch_mean_and_std(stats.s_centered, mask)
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        sigma = batch_mean_and_std(stats.s_centered, mask)[1]
         if sigma < SIGMA_FLOOR:
             return mask.float()
         score = stats.s_centered.double() / sigma

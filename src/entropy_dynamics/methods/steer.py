@@ -7,7 +7,7 @@ the policy at each update; the maximum is over the batch of the update, in the o
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveFloat
@@ -28,9 +28,7 @@ class Steer(Method):
     """Batches whose |Omega| are all smaller are damped less."""
     per_update: ClassVar[bool] = True
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         logp = stats.logp.detach()
         omega = (advantages * (1 - logp.exp()) * (logp + stats.entropy.detach())).abs()
         omega = torch.where(mask.bool(), omega, 0.0)

@@ -20,7 +20,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("unlikeliness")
 class Unlikeliness(Method):
-    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favour the likely wrong answers."""
+    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favor the likely wrong answers."""
 
     beta: Annotated[float, Field(ge=0, le=1)] = 0.25
     """The share of the reward that the most likely response loses, but for 1/G of it."""

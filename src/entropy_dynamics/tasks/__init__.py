@@ -157,10 +157,10 @@ class GeneratedSet(SetSource):
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        own_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
+        set_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
         entry = self.model_dump(mode="json")
         entry["rows"] = entry.pop("size")
-        return LoadedSet(self.generate(name, own_seed, exclude), entry)
+        return LoadedSet(self.generate(name, set_seed, exclude), entry)
 
 
 class Solutions(Section, ABC):
@@ -209,5 +209,5 @@ def set_sources() -> dict[str, type[SetSource]]:
 
 
 def solution_types() -> dict[str, type[Solutions]]:
-    """The tasks that can write solutions."""
+    """The writers of solutions by task."""
     return {name: task.solutions for name, task in tasks().items() if task.solutions is not None}

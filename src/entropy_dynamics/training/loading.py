@@ -60,14 +60,10 @@ def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: 
         critic = Critic(model.model, model.config.hidden_size)
         prepare_blocks(critic.backbone.layers, config)
         shard(critic, critic.backbone.layers, config.precision, ranks)
-        fill(critic, directory, _critic_name_in_file, ranks)
+        names = {f"backbone.{name}": f"model.{name}" for name, _ in critic.backbone.named_parameters()}
+        fill(critic, directory, names.get, ranks)
         critic.eval()
     return CriticGAE(config, critic, ranks)
-
-
-def _critic_name_in_file(name: str) -> str | None:
-    section, _, rest = name.partition(".")
-    return f"model.{rest}" if section == "backbone" else None
 
 
 def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.core.groups import constant_groups
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
@@ -128,7 +127,7 @@ class Trainer:
         with clock("sample"):
             prompts, rollouts = self.sample(step)
         with clock("grade"):
-            grades = grade_all(self.grade, rollouts, self.ranks)
+            grades = self.ranks.grade(self.grade, rollouts)
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = step, batch, rewards
@@ -244,8 +243,8 @@ class Trainer:
         """Change of the mean entropy of a batch's positions by its updates, nats; NaN if none is due."""
         if not _due(step, self.config.entropy_change_every):
             return math.nan
-        stats = (before, self.update.statistics(batch))
-        old, new = (one.entropy[batch.mask].double().mean().item() for one in stats)
+        after = self.update.statistics(batch)
+        old, new = (stats.entropy[batch.mask].double().mean().item() for stats in (before, after))
         return new - old
 
     def push(self) -> None:
@@ -278,9 +277,8 @@ class Trainer:
 
     def generator(self, step: int) -> torch.Generator:
         """For methods that choose at random."""
-        generator = torch.Generator(self.ranks.device)
-        generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
-        return generator
+        seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
+        return torch.Generator(self.ranks.device).manual_seed(seed)
 
     def check(self, batch: RolloutBatch, stats: TokenStats, step: int) -> dict[str, float]:
         """Compare the engine's log-probabilities with the trainer's; no metrics if the engine returns none.
@@ -307,7 +305,7 @@ def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor
         "accuracy": float(np.mean([grade.correct for grade in grades])),
         "response_length": batch.response_lengths.double().mean().item(),
         "truncated": float(np.mean([grade.truncated for grade in grades])),
-        "zero_variance_groups": constant_groups(rewards, batch.groups).double().mean().item(),
+        "zero_variance_groups": Grouping.by(batch.groups).constant(rewards).double().mean().item(),
     }
 
 

@@ -113,7 +113,7 @@ class PolicyUpdate:
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
             mask = _only(batch.mask, rows) if self.method.per_update else batch.mask
-            weights = self.method.token_weights(stats, advantages, mask, generator)
+            weights = self.method.token_weights(stats, advantages, mask, generator=generator)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
         divisors = torch.ones(len(batch), 1, device=weights.device)
         divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
