@@ -127,7 +127,7 @@ def test_clip_cov_draws_uniformly():
         (1.0, [1, 1, 0], [1, 1, 0]),
     ],
 )
-def test_kl_cov_penalises_the_largest_covariances(frac, first, second):
+def test_kl_cov_penalizes_the_largest_covariances(frac, first, second):
     method = load_method("kl_cov", frac=frac, beta=0.5)
     penalty = method.loss_coefficients(stats_of(LOGP), ADVANTAGES, MASK)
     assert (2 * penalty).tolist() == [first, second]

@@ -308,8 +308,8 @@ def test_nothing_depends_on_a_shift_of_the_logits(logits, shift):
 
 @settings(max_examples=60, deadline=None)
 @given(distributions)
-def test_the_centred_s_has_mean_zero_under_the_policy(logits):
+def test_the_centered_s_has_mean_zero_under_the_policy(logits):
     p = logits.softmax(-1)
-    centred = torch.stack([-entropy_change_gradient_step(p, torch.tensor(k), 1.0) for k in range(len(p))])
-    assert abs((p * centred).sum().item()) < 1e-13
+    centered = torch.stack([-entropy_change_gradient_step(p, torch.tensor(k), 1.0) for k in range(len(p))])
+    assert abs((p * centered).sum().item()) < 1e-13
     assert abs(expected_centered_score(p).item()) < 1e-13

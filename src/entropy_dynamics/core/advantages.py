@@ -19,7 +19,6 @@ def group_advantages(
     one way. In a group of one, mean is taken as 0 and std as 1 (verl, Trinity-RFT).
 
     Args:
-        rewards: of every rollout.
         groups: rollouts of one prompt share a number; in any order, of any sizes.
         scale: divide by the standard deviation.
 
@@ -54,7 +53,6 @@ def gae(
     Args:
         rewards: rho; for a reward of the whole response, that reward at its last token and 0 at the others.
         values: V, the critic's value before each token.
-        mask: non-zero on response tokens.
         gamma: discount.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
 

@@ -47,7 +47,6 @@ def expected_centered_score(p: Distribution, behavior: Distribution | None = Non
     """Corollary 1 (eq. 11), or 1.1 with `behavior`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] with r = p / p'. It is zero.
 
     Args:
-        p: the current policy.
         behavior: the sampling policy p'; None is on-policy, p' = p.
 
     Returns:
@@ -64,7 +63,6 @@ def expected_entropy_change(
     """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behavior`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])).
 
     Args:
-        p: the current policy.
         advantages: the (latent) advantage of every vocabulary item.
         eta: learning rate on the logits.
         behavior: the sampling policy p'; None is on-policy, p' = p and r = 1.
@@ -90,7 +88,6 @@ def batch_entropy_change(
     eta mean(A) mean(r S_c), whose expectation Corollary 2 (eq. 12; 2.1, eq. 25) makes zero.
 
     Args:
-        advantages: of every token.
         s_centered: S_* - E[S] of the sampled tokens.
         mask: non-zero on response tokens; other positions are never read.
         eta: learning rate on the logits.

@@ -13,9 +13,8 @@ def entropy_metrics(
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
     `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
-    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A: the change per unit of
-    the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
-    another size, so it is to be compared with the measured change by its sign and correlation.
+    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a plain gradient step of size
+    `learning_rate` on the logits: an optimizer's step has another size, so only its sign and correlation compare.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
@@ -49,7 +48,6 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
         stats: under the policy that sampled.
         advantages: A, GRPO's advantage of every rollout.
         effective: the method's, see `effective_advantages`.
-        mask: response tokens.
     """
     method, s_star = effective[mask].double(), stats.s_star[mask].double()
     grpo = advantages[:, None].expand(mask.shape)[mask].double()

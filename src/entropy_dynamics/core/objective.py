@@ -24,7 +24,6 @@ def token_divisors(
     Args:
         weights: a method's token weights, 0 = dropped. All rows of one update, not of a micro-batch.
         mask: non-zero on response tokens; weights elsewhere are never read.
-        groups: rollouts of one prompt share a number.
         scope: `global_token`, the mean over all tokens (verl's token-mean); `per_group`, the mean over groups of the
             token mean in each (eq. 1 of the paper, averaged over prompts); or `per_sequence`, likewise over rows.
         denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (the
@@ -78,7 +77,6 @@ def clipped_loss(
     Args:
         logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
         logp_old: the same under the policy that sampled them; always detached.
-        advantages: of every token.
         mask: non-zero on response tokens; elsewhere the result is arbitrary, and has no gradient.
         clip_low, clip_high: PPO's clipping range.
         dual_clip: bound on the loss of a token with A < 0, in units of |A|; at least 1, `inf` turns it off.

@@ -33,7 +33,7 @@ from entropy_dynamics.core.shapes import PerPosition
 
 PerRow = Float[Tensor, " rows"]
 TokenPerRow = Int[Tensor, " rows"]
-Columns = tuple[PerRow, PerRow, PerRow, PerRow, PerRow]
+Columns = tuple[PerRow, ...]
 
 # Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
 # has no such cache, but wants many rows at a time: 256 MiB.
@@ -109,9 +109,6 @@ def token_stats(
     return TokenStats(*(column.reshape(tokens.shape) for column in columns))
 
 
-# ---------------------------------------------------------------- statistics
-
-
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
     """log p, H, S*, E[S] and the log-normalizer of one block of rows, in the plain form."""
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
@@ -139,10 +136,7 @@ def _from_sums(x_token: PerRow, top: PerRow, s: PerRow, t: PerRow, q: PerRow, u:
 
 
 def _from_tiles(sums: Float[Tensor, "5 rows"], z_token: PerRow, temperature: float) -> Columns:
-    """The same five columns from tile sums (max, s, t, q, u) of the whole vocabulary.
-
-    Tiles divide by the temperature only inside e^x: max, t, u and `z_token` are those of the given logits.
-    """
+    """The same five columns from (max, s, t, q, u) of tiles, which divide by the temperature only inside e^x."""
     top, s, t, q, u = sums
     x_token = ((z_token - top) / temperature).clamp_min(LOWEST)
     return _from_sums(x_token, top / temperature, s, t / temperature, q, u / temperature)
@@ -168,10 +162,7 @@ def _tile_sums(
     e: Float[Tensor, "rows tile"],
     infinite: bool = False,
 ) -> Columns:
-    """(max, s, t, q, u) of one tile of logits; `x` and `e` are fp32 buffers.
-
-    Handling -inf takes one more pass over the logits, so it is done only once it has made t NaN.
-    """
+    """(max, s, t, q, u) of one tile; `x`, `e` are fp32 buffers. -inf takes one more pass, once it has made t NaN."""
     z = logits if logits.dtype == torch.float32 else x.copy_(logits)
     top = z.amax(-1, keepdim=True)
     if infinite:
@@ -230,9 +221,6 @@ def _sums_of_hidden(
     return sums[None], z_token
 
 
-# ---------------------------------------------------------------- gradient
-
-
 class _Upstream(NamedTuple):
     """The per-row inputs of a logit's gradient."""
 
@@ -243,18 +231,13 @@ class _Upstream(NamedTuple):
     grad_entropy: PerRow | None
 
     def at(self, rows: slice) -> "_Upstream":
-        tokens, log_normalizer, grad_logp, entropy, grad_entropy = self
-        entropy_rows = None if grad_entropy is None else grad_entropy[rows]
-        return _Upstream(tokens[rows], log_normalizer[rows], grad_logp[rows], entropy[rows], entropy_rows)
+        return _Upstream._make(None if values is None else values[rows] for values in self)
 
 
 def _gradient(
     logits: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float, vocabulary: int
 ) -> Float[Tensor, "rows tile"]:
-    """Gradient of the tile of logits at `columns` of the vocabulary, fp32.
-
-    d log p_k = e_k - p, dH = -p (log p + H).
-    """
+    """Gradient of the tile of logits at `columns` of the vocabulary, fp32: d log p_k = e_k - p, dH = -p (log p + H)."""
     tokens, log_normalizer, grad_logp, entropy, grad_entropy = upstream
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     logp = x - log_normalizer[:, None]
@@ -272,18 +255,15 @@ def _exp(x: Tensor, vocabulary: int) -> Tensor:
     return x.exp() if vocabulary < WIDE else torch.mul(x, LOG2_E).exp2_()
 
 
-# ---------------------------------------------------------------- tiles
-
-
 def _slices(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def _blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
-    """Blocks of `rows`, each of which has or produces `vocabulary` logits."""
+    """Blocks of `rows`, each of which has or produces `vocabulary` logits; one empty block if there are no rows."""
     on_cpu = rows.device.type == "cpu"
     elements = TILE_ELEMENTS if on_cpu and vocabulary >= WIDE else BLOCK_ELEMENTS["cpu" if on_cpu else "cuda"]
-    return _slices(len(rows), max(at_least, elements // vocabulary))
+    return _slices(max(len(rows), 1), max(at_least, elements // vocabulary))
 
 
 def _place(tokens: TokenPerRow, columns: slice) -> tuple[TokenPerRow, Bool[Tensor, " rows"]]:
@@ -332,10 +312,7 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 
 @cache
 def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
-    """True if the kernels agree with PyTorch there, in values and gradients; otherwise warns, and PyTorch is used.
-
-    Checked once per device and dtype: a kernel may need more shared memory than a GPU has.
-    """
+    """True if the kernels agree with PyTorch, in values and gradients; else (as on a small GPU) warns, once."""
     from entropy_dynamics.core import token_stats_triton
 
     results = []
@@ -379,22 +356,10 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     return [result.detach().float() for result in results if result is not None]
 
 
-# ---------------------------------------------------------------- autograd
-
-
-def _concatenated(blocks: list[tuple[Tensor, ...]], rows: Tensor) -> Columns:
-    """The columns of all blocks of rows."""
-    blocks = blocks or [(torch.empty(0, device=rows.device),) * 5]
-    logp, entropy, s_star, s_expected, log_normalizer = (torch.cat(column) for column in zip(*blocks, strict=True))
-    return logp, entropy, s_star, s_expected, log_normalizer
-
-
-Statistics = tuple[PerRow, PerRow, PerRow, PerRow]
-
-
 def _keep_for_backward(
     ctx: Any, inputs: tuple[Tensor, ...], columns: Columns, temperature: float, entropy_gradient: bool
-) -> Statistics:
+) -> Columns:
+    """Save what the backward pass needs, and return log p, H, S* and E[S]."""
     logp, entropy, s_star, s_expected, log_normalizer = columns
     ctx.save_for_backward(*inputs, entropy, log_normalizer)
     ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
@@ -406,7 +371,7 @@ class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float, entropy_gradient: bool
-    ) -> Statistics:
+    ) -> Columns:
         vocabulary = logits.shape[-1]
         kernels = _kernels(logits)
         if len(logits) and (kernels or (logits.device.type == "cpu" and vocabulary >= WIDE)):
@@ -414,10 +379,8 @@ class _StatsFromLogits(torch.autograd.Function):
             z_token = logits.gather(-1, tokens[:, None]).squeeze(-1).float()
             columns = _from_tiles(_merge(sums_of_logits(logits, temperature), temperature), z_token, temperature)
         else:
-            blocks = _blocks(logits, vocabulary)
-            columns = _concatenated(
-                [_block_stats(logits[block], tokens[block], temperature) for block in blocks], logits
-            )
+            blocks = [_block_stats(logits[rows], tokens[rows], temperature) for rows in _blocks(logits, vocabulary)]
+            columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
         return _keep_for_backward(ctx, (logits, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
@@ -443,17 +406,16 @@ class _StatsFromHidden(torch.autograd.Function):
         tokens: TokenPerRow,
         temperature: float,
         entropy_gradient: bool,
-    ) -> Statistics:
+    ) -> Columns:
         kernels = _kernels(hidden)
         if len(hidden) and (kernels or (hidden.device.type == "cpu" and len(weight) >= WIDE)):
             sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
             parts, z_token = sums_of_hidden(hidden, weight, tokens, temperature)
             columns = _from_tiles(_merge(parts, temperature), z_token, temperature)
         else:
-            blocks = _blocks(hidden, len(weight), MATRIX_ROWS)
-            columns = _concatenated(
-                [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in blocks], hidden
-            )
+            places = _blocks(hidden, len(weight), MATRIX_ROWS)
+            blocks = [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in places]
+            columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
         return _keep_for_backward(ctx, (hidden, weight, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod

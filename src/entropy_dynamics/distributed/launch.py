@@ -1,7 +1,7 @@
 """Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
 
-Only ranks on several nodes are started by torchrun: with any rendezvous its ranks meet through a TCP store that listens
-on all interfaces; they outlive it if it is killed; and it takes half a minute to report a failure if a rank hangs.
+Only ranks on several nodes are started by torchrun: its ranks meet through a TCP store that listens on all interfaces,
+outlive it if it is killed, and if one hangs it takes half a minute to report a failure.
 """
 
 import ctypes

@@ -1,8 +1,7 @@
 """The processes of one stage: a single one on a laptop, or the ranks of a process group.
 
-Every rank runs the same code on the same numbers. What is divided is the sampling of prompts, the grading of rollouts
-and the forward and backward passes over micro-batches; their results are gathered, so that rewards, advantages, masks
-and metrics are those of the whole batch on every rank, and methods need not know about ranks.
+Every rank runs the same code on the same numbers. Sampling, grading and the passes over micro-batches are divided, and
+their results gathered: rewards, advantages, masks and metrics are those of the whole batch on every rank.
 """
 
 import json

@@ -84,7 +84,7 @@ def weight_tokens(
     """Write the method's weights into a DataProto with the padded tensors of `FIELDS`.
 
     Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, which verl sums
-    over, and `loss_mask`, which it counts the tokens of a token mean in.
+    over, and `loss_mask`, which it counts tokens by.
 
     Returns:
         The names of the tensors that changed, and metrics.

@@ -102,8 +102,6 @@ class Method(Section):
         """Rewards as they enter the advantages.
 
         Args:
-            rewards: of every rollout.
-            groups: rollouts of one prompt share a number.
             mean_logp: mean log-probability of each response's tokens under the policy that sampled it, nats.
         """
         return rewards
@@ -124,7 +122,6 @@ class Method(Section):
 
         Args:
             stats: of the whole batch, each [batch, token], under the policy to be updated.
-            advantages: of every token.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
 
@@ -154,7 +151,6 @@ class Method(Section):
         Args:
             logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
             logp_old: the same under the policy that sampled them, detached. Strictly on-policy the two are equal.
-            advantages: of every token.
             mask: non-zero on response tokens; what the result holds elsewhere is never used.
             entropy: of the policy being trained, nats, with its gradient; for a loss that names this argument.
             coefficients: what `loss_coefficients` returned for these rows.
@@ -168,10 +164,7 @@ class Method(Section):
     def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[torch.Tensor, "batch 1"]:
         """Divisor of the tokens of each row in the loss of an update: how tokens are averaged.
 
-        Args:
-            weights: as used, of all rows of the update.
-            mask: non-zero on response tokens.
-            groups: rollouts of one prompt share a number.
+        Arguments as above, of all rows of the update, with the weights that are used.
         """
         from entropy_dynamics.core.objective import token_divisors
 
@@ -197,11 +190,7 @@ class Method(Section):
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator: register a method under `name`.
-
-    Raises:
-        UserError: another module has registered a method under this name.
-    """
+    """Class decorator: register a method under `name`. Raises UserError if another module has registered it."""
 
     def register(kind: M) -> M:
         other = _METHODS.get(name, kind)

@@ -12,14 +12,7 @@ import torch
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import (
-    SIGMA_FLOOR,
-    Deviations,
-    Samples,
-    UpperDeviations,
-    batch_mean_and_std,
-    chosen_samples,
-)
+from entropy_dynamics.methods.common import Deviations, Samples, UpperDeviations, outliers, tokens_of
 
 
 @method("clip_b")
@@ -35,13 +28,8 @@ class ClipB(Method):
     denominator: Literal["kept", "all"] = "kept"
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        mean, sigma = batch_mean_and_std(stats.s_star, mask)
-        if sigma < SIGMA_FLOOR:
-            return mask.float()
-        deviation = (stats.s_star.double() - mean) / sigma
-        upper = self.mu if self.mu_plus is None else self.mu_plus
-        outlier = (deviation < -self.mu) | (deviation > upper)
-        return torch.where(outlier & chosen_samples(advantages, self.apply_to), 0.0, mask.float())
+        outlier = outliers(stats.s_star, mask, self.mu, self.mu_plus, about="mean")
+        return torch.where(outlier & tokens_of(advantages, self.apply_to), 0.0, mask.float())
 
 
 @method("clip_b_paper")

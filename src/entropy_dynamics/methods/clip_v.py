@@ -13,16 +13,7 @@ import torch
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import (
-    SIGMA_FLOOR,
-    Deviations,
-    Samples,
-    Share,
-    UpperDeviations,
-    batch_mean_and_std,
-    chosen_samples,
-    largest,
-)
+from entropy_dynamics.methods.common import Deviations, Samples, Share, UpperDeviations, largest, outliers, tokens_of
 
 
 @method("clip_v")
@@ -38,22 +29,16 @@ class ClipV(Method):
     apply_to: Samples = "negative"
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
     drop_zero_advantage: bool = True
-    """The released code also drops outliers with A = 0, outside the cap: without a gradient, this only shrinks the
-    denominator."""
+    """Also drop outliers with A = 0, outside the cap, as released: this only shrinks the denominator."""
     denominator: Literal["kept", "all"] = "kept"
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        sigma = batch_mean_and_std(stats.s_centered, mask)[1]
-        if sigma < SIGMA_FLOOR:
-            return mask.float()
-        score = stats.s_centered.double() / sigma
-        upper = self.mu if self.mu_plus is None else self.mu_plus
-        outlier = ((score < -self.mu) | (score > upper)) & mask.bool()
-        dropped = outlier & chosen_samples(advantages, self.apply_to)
+        outlier = outliers(stats.s_centered, mask, self.mu, self.mu_plus, about="zero") & mask.bool()
+        dropped = outlier & tokens_of(advantages, self.apply_to)
         bystanders = outlier & (advantages == 0) & self.drop_zero_advantage
         tokens = int(mask.sum())
         if self.max_frac is not None and int((dropped | bystanders).sum()) > self.max_frac * tokens:
-            dropped = largest(score.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
+            dropped = largest(stats.s_centered.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
         return torch.where(dropped | bystanders, 0.0, mask.float())
 
 

@@ -38,10 +38,7 @@ class Unlikeliness(Method):
 
 
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
-    """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size.
-
-    Groups may be in any order and have any sizes.
-    """
+    """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size."""
     grouping = Grouping.by(groups)
     of, sizes = grouping.of, grouping.sizes
     order = values.argsort(stable=True)

@@ -195,7 +195,7 @@ def tasks() -> dict[str, Task]:
 
 
 def find_task(name: str) -> Task:
-    """The task of that name. Raises UserError for an unknown one."""
+    """The task of that name; UserError if there is none."""
     if name not in tasks():
         raise UserError(f"unknown task {name!r}{nearest(name, tasks())}")
     return tasks()[name]

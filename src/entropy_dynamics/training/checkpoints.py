@@ -38,8 +38,7 @@ class Checkpoints:
         """
         Args:
             made_from: config and hashes of the inputs. Checkpoints of anything else are never resumed or deleted.
-            made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`: a
-                run of days need not start over for a new version, but its provenance records it.
+            made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`.
             kept: how many of the latest to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
@@ -84,7 +83,6 @@ class Checkpoints:
         self.latest, self.damaged = len(rows), []
 
     def _rename(self, temporary: Path, final: Path) -> None:
-        """Turn a completely written folder into a checkpoint, and delete older ones."""
         if final.exists():  # only a damaged one can be there
             shutil.rmtree(final)
         temporary.rename(final)
@@ -147,13 +145,8 @@ class Checkpoints:
         with _one_line_faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
         for name, (module, optimizer) in trained.items():
-            set_state_dict(
-                module,
-                optimizer,
-                model_state_dict=state[f"{name}/model"],
-                optim_state_dict=state[f"{name}/optimizer"],
-                options=_FLAT,
-            )
+            model, optim = state[f"{name}/model"], state[f"{name}/optimizer"]
+            set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=optim, options=_FLAT)
 
     def delete(self) -> None:
         """Delete the run's checkpoints, once it is written. One rank calls it."""

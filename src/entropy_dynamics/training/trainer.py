@@ -1,8 +1,4 @@
-"""The training loop: sample -> grade -> score -> advantages -> update.
-
-The same loop serves every method and every scale. Each rank grades its share of the rollouts and runs the model on its
-own micro-batches only; rewards, advantages, masks and metrics are those of the whole batch on every rank.
-"""
+"""The training loop of every method and scale: sample -> grade -> score -> advantages -> update."""
 
 import math
 import time
@@ -11,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
@@ -19,14 +16,13 @@ from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
+from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.critic import CriticGAE
-from entropy_dynamics.training.engine_check import engine_agreement
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
@@ -188,8 +184,7 @@ class Trainer:
             NotFiniteError: see `step`. The checkpoint is of the step before, if no update of this one was taken.
         """
         every, steps, limit = self.config.checkpoint_every, self.config.steps, TimeLimit(self.ranks)
-        rows = self._resume(checkpoints)
-        warned = False
+        rows, warned = self._resume(checkpoints), False
         with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
             for step in range(len(rows), steps):
                 try:
@@ -296,6 +291,32 @@ class Trainer:
         if batch.engine_logp is None:
             return {}
         return engine_agreement(batch.engine_logp[batch.mask], logp, self.engine_tolerance)
+
+
+def engine_agreement(
+    engine_logp: Float[Tensor, " tokens"], trainer_logp: Float[Tensor, " tokens"], tolerance: float
+) -> dict[str, float]:
+    """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
+
+    The rollouts were generated with the weights pushed last, so this verifies that push, over every token and before
+    the policy is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine | trainer).
+
+    Raises:
+        EngineMismatchError: the mean absolute difference is above `tolerance` (`engine.tolerance`).
+    """
+    difference = (engine_logp - trainer_logp).double()
+    mean, largest = difference.abs().mean().item(), difference.abs().max().item()
+    if not mean <= tolerance:  # NaN counts as disagreement
+        raise EngineMismatchError(
+            f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
+            f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
+            "unless engine.dtype or training.precision explain it"
+        )
+    return {
+        "engine_logp_difference": mean,
+        "engine_logp_difference_max": largest,
+        "engine_kl": difference.mean().item(),
+    }
 
 
 def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor) -> Row:
