@@ -1,9 +1,7 @@
 """Mistakes on the command line: one line on stderr, exit code 2, nothing written."""
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import select_scale
 from entropy_dynamics.errors import UserError
-from preloaded import program
-from project_copy import copy_project
 
 MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
@@ -229,20 +225,3 @@ def test_problem_files(refused, project, name, content, message):
 def test_selections(project, selection, message):
     with pytest.raises(UserError, match=re.escape(message)):
         select_scale(selection)
-
-
-def test_a_selection_for_snakemake(project, tmp_path):
-    """Snakemake formats the error; nothing starts, and nothing but its cache is written."""
-    for name in ("configs", "experiments"):
-        shutil.rmtree(project / name)
-    copy_project(project)
-    before = files_in(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
-    command = [program("snakemake"), "--config", "scale=smok"]
-    run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode != 0
-    assert "unknown scale 'smok'; did you mean 'smoke'" in run.stdout + run.stderr
-    assert "Traceback" not in run.stdout + run.stderr
-    left = {path for path in files_in(tmp_path) if not {".snakemake", "elsewhere"} & set(path.parts)}
-    assert left == set(before)

@@ -210,6 +210,7 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     [
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
+        (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'"),
         (["--config", "scale=typo"], "unknown engine.name 'nativ'; did you mean 'native'"),
     ],
 )
@@ -222,4 +223,5 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
     run = snakemake(project, *arguments, "--dry-run")
     assert run.returncode != 0
     assert message in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr or "engine" in message  # which a rule's resources ask for
     assert not (project / "results").exists()
