@@ -273,7 +273,7 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
-        (["--config", "scale=smokee"], "unknown scale 'smokee'; did you mean 'smoke'?"),
+        (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
