@@ -38,7 +38,7 @@ def entropy_metrics(
 
 
 def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken, mask: Chosen) -> dict[str, float]:
-    """The push on the entropy in each quadrant of sign(A) and sign(S*): GRPO's, and that of the method (Section 4.2).
+    """The push on the entropy in each quadrant of sign(A) and sign(S*), for GRPO and for the method (Section 4.2).
 
     `lens_<pos|neg>_<gt|lt>` is the mean over all response tokens of -A S* in that quadrant, positive where it raises
     the entropy (Theorem 1); `..._kept` has the effective advantage in place of A. Tokens with A = 0 count in the

@@ -4,7 +4,7 @@
     trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
 
 After TRL has generated and scored its rollouts, one forward pass without gradients gives log p, H, S* and E[S] of each
-token; the weights go into the advantages, which TRL lets be [batch, token]. Statistics are those of the generation
+token; the weights go into the advantages, which TRL lets be [batch, token]. Statistics cover the generation
 batch of all processes, under the policy that sampled it. This is the batch of an optimizer step where
 steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
 """
@@ -59,7 +59,7 @@ class EntropyControlMixin:
 
     @torch.no_grad()
     def _weight_tokens(self: Any, output: dict[str, Any]) -> None:
-        """Decide the weights over the batch of all processes, and write those of this one into `output`."""
+        """Decide the weights over the batch of all processes, and write this process's rows into `output`."""
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         advantages = output["advantages"]
         advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)

@@ -66,7 +66,7 @@ class Method(Section):
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
     def acts_without_advantage(self) -> bool:
-        """Whether the loss of a token has a gradient at A = 0, such as that of a penalty, by autograd.
+        """Whether a token's loss has a gradient at A = 0, as a penalty has; found by autograd.
 
         Else rows in which no token has both a weight and an advantage are left out of the backward pass.
         """
@@ -117,8 +117,8 @@ class Method(Section):
     ) -> PerToken:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 
-        Statistics that decide a weight are those of the whole batch of an update, across micro-batches and ranks, so a
-        mask never depends on how the batch was cut.
+        Statistics that decide a weight are taken over the whole batch of an update, across micro-batches and ranks, so
+        a mask never depends on how the batch was cut.
 
         Args:
             stats: of the whole batch, each [batch, token], under the policy to be updated.

@@ -22,7 +22,7 @@ class ClipB(Method):
     mu: Deviations = 2.5
     """Drop tokens with S* - mean(S*) < -mu sigma."""
     mu_plus: UpperDeviations | None = math.inf
-    """Also drop those above +mu_plus sigma; infinite: one-sided; null: the same as mu."""
+    """Also drop tokens above +mu_plus sigma; infinite: one-sided; null: the same as mu."""
     apply_to: Samples = "negative"
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
     denominator: Literal["kept", "all"] = "kept"

@@ -23,7 +23,7 @@ class ClipV(Method):
     mu: Deviations = 8.5
     """Drop tokens with S_c < -mu sigma', sigma' the standard deviation of S_c over all response tokens."""
     mu_plus: UpperDeviations | None = math.inf
-    """Also drop those above +mu_plus sigma'; infinite: one-sided; null: the same as mu."""
+    """Also drop tokens above +mu_plus sigma'; infinite: one-sided; null: the same as mu."""
     max_frac: Share | None = 1e-4
     """Drop at most this share of all response tokens, the most extreme first, but at least one; null: no cap."""
     apply_to: Samples = "negative"

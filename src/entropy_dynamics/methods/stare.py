@@ -3,8 +3,8 @@
     if mean H < target:  weight = amplify on the `share` of the tokens with A > 0 that have the highest -log p,
                          weight = damp on the same share of those with A < 0 (variant C2; variant O1 has damp = 1)
 
-The official code ranks the tokens of a micro-batch under the policy at each update; here they are those of the whole
-batch under the policy that sampled it, as is the mean entropy in both.
+The official code ranks the tokens of a micro-batch under the policy at each update; here it is the whole batch, under
+the policy that sampled it. The mean entropy is over the batch in both.
 """
 
 import math

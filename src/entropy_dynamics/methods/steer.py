@@ -2,8 +2,8 @@
 
     Omega = (A / p_old) p (1 - p) (log p + H),   weight = exp(-k |Omega|),   k = -ln(w_min) / max(max |Omega|, floor)
 
-so that the token of the largest |Omega| has weight w_min. Here p_old = p, exact strictly on-policy, and p is that of
-the policy at each update; the maximum is over the batch of the update, in the official code over a micro-batch.
+so that the token of the largest |Omega| has weight w_min. Here p_old = p, which is exact strictly on-policy, under the
+policy at each update; the maximum is over the batch of the update, in the official code over a micro-batch.
 """
 
 import math

@@ -2,7 +2,7 @@
 
     R' = R (1 - beta rank / G),   rank 0 for the least likely of a group's G responses, G - 1 for the most likely,
 
-by the mean log-probability of a response's tokens. Advantages are then those of R': both the reward in the numerator
+by the mean log-probability of a response's tokens. Advantages are computed from R': both the reward in the numerator
 and the group's mean and standard deviation.
 """
 

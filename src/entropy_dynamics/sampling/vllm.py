@@ -2,7 +2,7 @@
 
 Three silent errors of vLLM 0.32 are prevented here: a push without the output head leaves the old head, a push without
 a reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
-default are not those of the distribution that it samples from. Any other mismatch is found when the trainer scores the
+default belong to another distribution than it samples from. Any other mismatch is found when the trainer scores the
 rollouts (`engine_agreement` in training/trainer.py).
 """
 

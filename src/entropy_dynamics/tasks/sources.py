@@ -32,7 +32,7 @@ class RowsSource(SetSource):
 
     task: str = "math"
     id_column: str | None = "id"
-    """Without such a column, and with null, ids are made from the problems' texts."""
+    """If null, or without such a column, ids are derived from the problems' texts."""
     problem_column: str = "problem"
     answer_column: str = "answer"
 

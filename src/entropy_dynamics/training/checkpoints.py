@@ -136,7 +136,7 @@ class Checkpoints:
         return dict(zip(names, self.ranks.map(digest, names), strict=True))
 
     def others(self) -> list[Path]:
-        """Folders with checkpoints of the same run's name that are made from something else."""
+        """Folders of this run's checkpoints that were made with another config or other inputs."""
         return [path for path in self.root.glob("*") if path != self.folder]
 
     def _load(self, path: Path, trained: Trained) -> None:

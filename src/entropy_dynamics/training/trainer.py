@@ -108,7 +108,7 @@ class Trainer:
         All randomness belongs to the seed and the number of the step, so a run may stop and resume at any step.
 
         Returns:
-            The metrics of the step (of step 0: those of the untrained policy's batch).
+            The metrics of the step (at step 0, of the untrained policy's batch).
 
         Raises:
             NotFiniteError: the loss or the gradient is not finite. The model is then as it was before that update, and
@@ -320,7 +320,7 @@ def engine_agreement(
 
 
 def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor) -> Row:
-    """Means over a batch's rollouts and, of `zero_variance_groups`, over its groups."""
+    """Means over a batch's rollouts; `zero_variance_groups` is the mean over its groups."""
     return {
         "reward_mean": rewards.mean().item(),
         "accuracy": float(np.mean([grade.correct for grade in grades])),

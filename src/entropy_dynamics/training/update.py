@@ -30,7 +30,7 @@ class Scored:
     """A batch under the policy that sampled it."""
 
     stats: TokenStats
-    """Of all rows, on every rank; detached."""
+    """Statistics of all rows, on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
 
