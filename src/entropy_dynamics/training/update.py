@@ -231,7 +231,8 @@ class PolicyUpdate:
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         """This rank's micro-batches of `rows` (default: all)."""
-        return self.ranks.share(batch.micro_batches(self.config.tokens_per_micro_batch, rows, self.ranks.size))
+        tokens, prompts = self.config.tokens_per_micro_batch, not self.policy.share_prompts
+        return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size, prompts=prompts))
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
         return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.uses_entropy())
