@@ -7,7 +7,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment
 from entropy_dynamics.analysis.problem_scores import Third, score_groups
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.config import BASE
 
@@ -18,23 +18,17 @@ def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -
     """One row per metric, method and third of the problems: the gain in points with its interval."""
     spec, models = experiment.spec, experiment.models
     counts = {dataset: results.same_problems(experiment.runs, dataset) for dataset in spec.evaluations}
-    samples = {
-        (model, method): [
-            {dataset: own[run] for dataset, own in counts.items()} for run in experiment.of(model, method)
-        ]
-        for model in models
-        for method in experiment.methods(model)
-    }
+    samples: dict[tuple[str, str], list[dict[str, Samples]]] = {}
+    for run in experiment.runs:
+        of_run = {dataset: of_runs[run] for dataset, of_runs in counts.items()}
+        samples.setdefault((run.model, run.method), []).append(of_run)
     compared = [method for method in experiment.methods(models[0]) if method not in (BASE, spec.baseline)]
-    ran = {
-        "models": "; ".join(models),
-        "models_that_ran": "; ".join(results.model(one).ran_with_size for one in models),
-    }
+    ran = "; ".join(results.model(model).ran_with_size for model in models)
     rows = []
     for metric, method, third in product(METRICS, compared, THIRDS):
         groups = score_groups(samples, {method: 1, spec.baseline: -1}, metric, third)
         gain, problems = score_interval(groups), sum(scores.shape[-1] for scores in groups[0])
         row = {"metric": metric, "method": method, "baseline": spec.baseline, "third": third, "problems": problems}
-        ends = {"gain": gain.value, "low": gain.low, "high": gain.high}
-        rows.append(ran | row | ends | {"seeds": len(samples[models[0], method])})
+        row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "seeds": len(samples[models[0], method])}
+        rows.append({"models": "; ".join(models), "models_that_ran": ran} | row)
     return pd.DataFrame(rows)

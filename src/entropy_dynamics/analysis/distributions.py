@@ -17,16 +17,14 @@ def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> 
         k, correct = seeds[0].k, np.stack([samples.correct for samples in seeds])  # [seeds, problems]
         shares = [share_interval(with_seeds(method, correct == count)) for count in range(k + 1)]
         columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
-        columns |= {
-            name: 100 * np.array([getattr(share, end) for share in shares])
-            for name, end in (("share", "value"), ("low", "low"), ("high", "high"))
-        }
+        for name, end in (("share", "value"), ("low", "low"), ("high", "high")):
+            columns[name] = 100 * np.array([getattr(share, end) for share in shares])
         frames.append(pd.DataFrame(columns | {"problems": correct.shape[1], "seeds": len(seeds)}))
     return results.identified(pd.concat(frames, ignore_index=True), model)
 
 
 def filter_frame(results: Results) -> pd.DataFrame:
-    """Kept and dropped training problems by the base model's number of correct samples; without unsampled ones."""
+    """Kept and dropped training problems by the base model's number of correct samples, without unsampled problems."""
     rates = results.pass_rates()
     samples = int(rates["samples"].max())
     counts = rates[rates["samples"] > 0].groupby(["correct", "kept"]).size().unstack(fill_value=0)

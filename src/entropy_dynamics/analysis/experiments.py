@@ -1,4 +1,4 @@
-"""Experiments: the runs of each table and figure, and what it draws of them; one YAML file each in experiments/.
+"""Experiments: the runs of each table and figure, and what it shows; one YAML file each in experiments/.
 
 Snakemake asks this module for the input files of its rules, so it imports nothing heavy.
 """
@@ -97,8 +97,8 @@ class Panel(Section):
 
     columns: Columns
     x: str = "step"
-    """The column on the x axis. Another than step gives trajectories over training: the mean over seeds of both columns
-    at each step where both are finite, without a band, from a marker at the first step on."""
+    """The column on the x axis. Any other than step gives trajectories over training: the mean over seeds of both
+    columns at each step where both are finite, without a band, from a marker at the first step on."""
     model: str | None = None
     """One of the models of the runs; optional if there is only one."""
     methods: Names = Field(default_factory=lambda: ["*"])
@@ -143,15 +143,18 @@ class RunsSpec(Spec):
     sweeps: list[Sweep] = Field(default_factory=list)
 
 
-class LabelledSpec(RunsSpec):
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels in place of the methods' own, where these are too long."""
-
-
-class ComparedSpec(RunsSpec):
-    evaluations: Names
+class BaselineSpec(RunsSpec):
     baseline: str = "grpo"
-    """The method that others are compared with; its line is black."""
+    """The method that others are compared with; black, or a line of its own."""
+
+
+class LabelledSpec(BaselineSpec):
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels that replace the methods' own where these are too long."""
+
+
+class ComparedSpec(BaselineSpec):
+    evaluations: Names
 
 
 class MetricsSpec(ComparedSpec):
@@ -195,26 +198,21 @@ class CurvesSpec(LabelledSpec):
 
     kind: Literal["curves"]
     panels: Annotated[list[Panel], Field(min_length=1)]
-    baseline: str = "grpo"
-    """The method with the black line."""
 
 
 class OneModelSpec(RunsSpec):
     @model_validator(mode="after")
     def _one_model(self) -> Self:
-        models = {model for group in self.runs for model in group.models}
-        models |= {model for sweep in self.sweeps for model in sweep.models}
+        models = {model for group in (*self.runs, *self.sweeps) for model in group.models}
         if len(models) > 1:
             raise ValueError(f"the runs are of {len(models)} models; kind {self.kind!r} shows one")
         return self
 
 
-class SweepsSpec(RunsSpec):
+class SweepsSpec(BaselineSpec):
     sweeps: Annotated[list[Sweep], Field(min_length=1)]
     evaluations: Names | None = None
     """null: the scale's validation set."""
-    baseline: str = "grpo"
-    """The method that stands for no strength at all."""
 
 
 class StrengthSpec(SweepsSpec):
@@ -255,8 +253,6 @@ class LensSpec(OneModelSpec, LabelledSpec):
     """Share of GRPO's push on the entropy that each method keeps in the quadrants of sign(A) and sign(S*)."""
 
     kind: Literal["lens"]
-    baseline: str = "grpo"
-    """The method whose final entropy is drawn as a line."""
 
 
 KINDS: dict[str, type[Spec]] = {
@@ -328,19 +324,15 @@ class Experiment(Generic[S]):
         return panel.model or self.models[0]
 
     def input_files(self, results: Path) -> list[Path]:
-        """The files in results/<scale> that it reads."""
+        """The files in results/<scale> that the experiment reads."""
         layout = Layout(results)
         evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
         both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]
         files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
         files += [layout.facts(model) for model in self.models]
-        match self.spec:
-            case DataFilter():
-                files.append(layout.pass_rates)
-            case TheorySpec():
-                files.append(layout.logit_steps)
-        return files
+        more = {"data_filter": [layout.pass_rates], "theory": [layout.logit_steps]}
+        return files + more.get(self.spec.kind, [])
 
 
 def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:

@@ -15,10 +15,12 @@ def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataF
     for model, method in scores.index:
         for metric in experiment.spec.metrics if method != baseline else ():
             for dataset in experiment.evaluations:
-                of, name = scores.loc[(model, method)], f"{dataset}_{metric}"
-                theirs, base = (results.paper.score(model, one, dataset, metric) for one in (method, baseline))
-                row = {"model": model, "model_that_ran": of["model_that_ran"], "metric": metric, "method": method}
-                row |= {"dataset": dataset, "gain": of[f"{name}_difference"]}
-                row |= {end: of[f"{name}_difference_{end}"] for end in ("low", "high")}
+                ours, name = scores.loc[(model, method)], f"{dataset}_{metric}"
+                theirs, base = (
+                    results.paper.score(model, compared, dataset, metric) for compared in (method, baseline)
+                )
+                row = {"model": model, "model_that_ran": ours["model_that_ran"], "metric": metric, "method": method}
+                row |= {"dataset": dataset, "gain": ours[f"{name}_difference"]}
+                row |= {end: ours[f"{name}_difference_{end}"] for end in ("low", "high")}
                 rows.append(row | {"paper": np.nan if theirs is None or base is None else theirs - base})
     return pd.DataFrame(rows)

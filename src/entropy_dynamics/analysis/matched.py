@@ -14,9 +14,9 @@ from entropy_dynamics.analysis.strength import scores_of, strength_frame
 def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.DataFrame:
     """The rows of `strength_frame`, one per method and strength, sorted by entropy within a method.
 
-    `avg_front`, `pass_front`: no other row has at least its entropy and its score, and one of them higher.
-    `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the entropy of the reference
-    less that of the reference, in points; NaN for the method of the reference, and if no two strengths enclose it.
+    `avg_front`, `pass_front`: whether the row is on the Pareto front of entropy and score.
+    `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the reference's entropy
+    minus the reference's score, in points; NaN for the reference's method, and if no two strengths enclose it.
     """
     frame = strength_frame(experiment, results).drop(columns="chosen").sort_values(["method", "entropy"], kind="stable")
     frame = frame.reset_index(drop=True)
@@ -39,27 +39,18 @@ def _front(x: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"]) -> Bool[n
 
 
 def _matched(
-    metric: Metric, own: pd.DataFrame, frame: pd.DataFrame, experiment: Experiment[MatchedSpec], results: Results
+    metric: Metric, rows: pd.DataFrame, frame: pd.DataFrame, experiment: Experiment[MatchedSpec], results: Results
 ) -> Interval:
     """The difference to the reference, linear between the two strengths whose entropies enclose the reference's.
 
     The interval takes the entropies as known.
     """
     (model,), reference = experiment.models, experiment.spec.reference
-    shares = _shares(own["entropy"].to_numpy(), float(frame.loc[frame["run"] == reference, "entropy"].iloc[0]))
-    if reference in set(own["run"]) or shares is None:
+    entropies = rows["entropy"].to_numpy()  # ascending
+    matched = float(frame.loc[frame["run"] == reference, "entropy"].iloc[0])
+    if reference in set(rows["run"]) or len(rows) < 2 or not entropies[0] <= matched <= entropies[-1]:
         return Interval()
-    weights = {run: share for run, share in zip(own["run"], shares, strict=True) if share} | {reference: -1.0}
-    return score_interval(
-        [
-            [weight * one for one in scores_of(metric, run, experiment.of(model, run), experiment, results)]
-            for run, weight in weights.items()
-        ]
-    )
-
-
-def _shares(entropies: Float[np.ndarray, " strength"], at: float) -> Float[np.ndarray, " strength"] | None:
-    """The weights of linear interpolation between ascending entropies; None outside of them."""
-    if len(entropies) < 2 or not entropies[0] <= at <= entropies[-1]:
-        return None
-    return np.array([np.interp(at, entropies, row) for row in np.eye(len(entropies))])
+    shares = [np.interp(matched, entropies, row) for row in np.eye(len(entropies))]
+    weights = {run: share for run, share in zip(rows["run"], shares, strict=True) if share} | {reference: -1.0}
+    scores = {run: scores_of(metric, run, experiment.of(model, run), experiment, results) for run in weights}
+    return score_interval([[weight * of_set for of_set in scores[run]] for run, weight in weights.items()])

@@ -23,14 +23,14 @@ def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[di
     """
     for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
         scores, errors = [], []
-        for one in (method, gains.against):
-            avg, passed = (_printed(paper, model, one, dataset, metric) for metric in METRICS)
+        for compared in (method, gains.against):
+            avg, passed = (_printed(paper, model, compared, dataset, metric) for metric in METRICS)
             scores.append((avg, passed))
             errors.append(sampling_errors(avg, passed, size.problems, size.samples))
         for i, (metric, written) in enumerate(METRICS.items()):
             gain, error = scores[0][i] - scores[1][i], hypot(errors[0][i], errors[1][i])
-            found = Finding(Interval.of_error(gain, error, inf), {method: 1, gains.against: 1})
-            yield found.decide(0, inf).entry(
+            finding = Finding(Interval.of_error(gain, error, inf), {method: 1, gains.against: 1})
+            yield finding.decide(0, inf).entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
                 statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "
                 f"{written}@{size.samples} on {dataset.upper()}, more than sampling noise.",

@@ -30,8 +30,8 @@ class Replicate:
     @property
     def agrees(self) -> bool | None:
         """Zero is in the interval of the difference; None if one of the runs has no interval."""
-        ends = self.difference
-        return None if math.isnan(ends.low + ends.high) else bool(ends.low <= 0 <= ends.high)
+        low, high = self.difference.low, self.difference.high
+        return None if math.isnan(low + high) else bool(low <= 0 <= high)
 
     @property
     def changed(self) -> bool:
@@ -45,20 +45,14 @@ class Replicate:
 def replicates(first: Path, second: Path) -> list[Replicate]:
     """The claims that both runs judged, in the order of the first.
 
-    Args:
-        first, second: claims.json, or the folder that contains it.
-
     Raises:
         UserError: a missing or damaged file, or no claim in both.
     """
-    one, other = verdicts_of(first), verdicts_of(second)
-    if not one.keys() & other.keys():
+    entries, others = verdicts_of(first), verdicts_of(second)
+    pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
+    if not pairs:
         raise UserError(f"{first} and {second} have no claim in common")
-    return [
-        Replicate(id, (one[id]["verdict"], other[id]["verdict"]), (_interval(one[id]), _interval(other[id])))
-        for id in one
-        if id in other
-    ]
+    return [Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b))) for id, (a, b) in pairs.items()]
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Spec
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, Spec, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
@@ -102,7 +103,9 @@ class Results:
     """The results of one scale, with its configs and the paper's values."""
 
     root: Path
+    """results/<scale>."""
     scale: str
+    seeds: Seeds
     configs: Path = CONFIGS
     experiments: Path = EXPERIMENTS
     _counted: dict[Path, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -120,6 +123,10 @@ class Results:
         path = self.experiments / "paper_values.yaml"
         return parse(PaperValues, read_yaml(path), str(path))
 
+    def experiment(self, name: str) -> Experiment[Any]:
+        """experiments/<name>.yaml at this scale. Raises UserError as `load_experiment`."""
+        return load_experiment(name, self.scale, self.seeds, self.experiments, self.configs)
+
     def model(self, name: str) -> Model:
         path = self._existing(self.layout.facts(name))
         return parse(Model, read_json(path), str(path))
@@ -129,7 +136,7 @@ class Results:
         name, parameters = split_method(method)
         path = self.configs / "method" / f"{name}.yaml"
         label = parse(_MethodFile, read_yaml(path), str(path)).method.label
-        values = (re.sub(r"[\w.]*\.(?=\w+=)", "", one).replace("=", " ") for one in parameters)
+        values = (re.sub(r"[\w.]*\.(?=\w+=)", "", parameter).replace("=", " ") for parameter in parameters)
         return f"{label} ({', '.join(values)})" if parameters else label
 
     def toy_problems(self, dataset: str) -> bool:
@@ -190,7 +197,7 @@ class Results:
         return self._parquet(self.layout.pass_rates, ("correct", "samples", "rate", "kept", "reason"))
 
     def logit_steps(self) -> pd.DataFrame:
-        """One row per token, theorem and step size: predicted and realised entropy change, nats."""
+        """One row per token, theorem and step size: predicted and realized entropy change, nats."""
         return self._parquet(self.layout.logit_steps, ("theorem", "step_size", "predicted", "realised"))
 
     def identified(self, frame: pd.DataFrame, model: str) -> pd.DataFrame:

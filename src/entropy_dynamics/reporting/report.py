@@ -6,12 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, FIRST, Seeds, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import FIRST, known_experiments
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
-from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
@@ -19,25 +18,22 @@ from entropy_dynamics.results.files import read_json, read_json_lines, write_tex
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
 
 
-def write_report(
-    results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
-) -> Path:
-    """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
+def write_report(results: Results) -> Path:
+    """Write report.html from the tables, figures and claims that are in results/<scale>.
 
     Raises:
         UserError: there are no claims yet, or a file of the results is missing or damaged.
     """
-    source = Results(results, scale, configs, experiments)
-    layout = source.layout
+    layout = results.layout
     if not layout.claims("json").is_file():
-        raise UserError(f"no {layout.claims('json')}; make it with: snakemake claims --config scale={scale}")
+        raise UserError(f"no {layout.claims('json')}; make it with: snakemake claims --config scale={results.scale}")
     claims = list(verdicts_of(layout.claims("json")).values())
     sections = []
-    for name in known_experiments(experiments):
+    for name in known_experiments(results.experiments):
         table, figure = layout.table(name, "csv"), layout.figure(name, "png")
         if not (table.is_file() or figure.is_file()):
             continue
-        experiment = load_experiment(name, scale, seeds, experiments, configs)
+        experiment = results.experiment(name)
         sections.append(
             {
                 "name": name,
@@ -46,7 +42,7 @@ def write_report(
                 "title": experiment.spec.title,
                 "shows": experiment.spec.shows,
                 "claims": [claim for claim in claims if name in shown_in(claim["place"])],
-                "table": table_values(experiment, source, scores_frame(experiment, source))
+                "table": table_values(experiment, results, scores_frame(experiment, results))
                 if table.is_file()
                 else None,
                 "picture": _picture(figure),
@@ -58,7 +54,7 @@ def write_report(
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
         claim["shown"] = _effect(claim)
     values = {
-        "scale": scale,
+        "scale": results.scale,
         "counts": {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
         "claims": claims,
         "claims_figure": _picture(layout.claims("png")),
@@ -67,7 +63,7 @@ def write_report(
         "further": [s for s in sections if not s["numbered"]],
         "ran": _ran(layout),
         "models": [
-            source.model(path.parent.name).ran_with_size for path in sorted(layout.root.glob(f"models/*/{FACTS}"))
+            results.model(path.parent.name).ran_with_size for path in sorted(layout.root.glob(f"models/*/{FACTS}"))
         ],
     }
     write_text(path := layout.report, fill("report.html", **values))

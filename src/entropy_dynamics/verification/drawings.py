@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.claims import input_files
-from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec, load_experiment
+from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
@@ -33,13 +35,14 @@ class Drawings:
 
     def __init__(self, layout: Layout, config: Config, found: Verification):
         self.layout, self.root, self.found = layout, layout.root, found
-        self.scale, self.seeds = config.scale, dict(config.seeds)
+        self.results = Results(self.root, config.scale, dict(config.seeds))
         self.same: set[str] = set()  # suffixes of which some picture has the bytes of the redrawn one
         self.other: list[Path] = []  # pictures with the same numbers as redrawn, and other bytes
 
     def check(self) -> None:
         with TemporaryDirectory() as folder:
-            self.copy = Path(folder) / self.scale
+            self.copy = Path(folder) / self.results.scale
+            self.redrawn = replace(self.results, root=self.copy)
             self.copy.mkdir()
             for name in INPUTS:
                 (self.copy / name).symlink_to((self.root / name).resolve())
@@ -59,7 +62,7 @@ class Drawings:
 
     def _experiment(self, file: Path) -> None:
         """A table or figure, by its csv."""
-        experiment = self._loaded(file, lambda: load_experiment(file.stem, self.scale, self.seeds))
+        experiment = self._loaded(file, lambda: self.results.experiment(file.stem))
         if experiment is None:
             return
         inputs = experiment.input_files(self.root)
@@ -67,14 +70,14 @@ class Drawings:
         for path in missing:
             self.found.add("missing", path, f"{self.found.short(file)} was made from it")
         if not missing:
-            self._compare(file, lambda: render(file.stem, self.copy, self.scale, self.seeds), inputs)
+            self._compare(file, lambda: render(file.stem, self.redrawn), inputs)
             if isinstance(experiment.spec, ScoresSpec) and file not in self.found.suspect:
                 self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:
-        inputs = self._loaded(file, lambda: input_files(self.root, self.scale, self.seeds))
+        inputs = self._loaded(file, lambda: input_files(self.root, self.results.scale, self.results.seeds))
         if inputs is not None:
-            self._compare(file, lambda: write_claims(self.copy, self.scale, self.seeds), inputs)
+            self._compare(file, lambda: write_claims(self.redrawn), inputs)
 
     def _loaded(self, file: Path, load: Callable[[], T]) -> T | None:
         """`load()`; None, with a finding about `file`, if a YAML file is invalid."""
