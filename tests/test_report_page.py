@@ -123,7 +123,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
 
     for category, label, name, caption in [
         ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
-        ("4 Further", "Predicted and realised", "theory_check", "only sign and correlation are comparable"),
+        ("4 Further", "Predicted and realized", "theory_check", "only sign and correlation are comparable"),
     ]:
         choose(browser, category)
         click(browser, row_of(label) + "//a[1]")

@@ -217,11 +217,7 @@ class Claim:
 
 
 def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
-    """experiments/claims.yaml.
-
-    Raises:
-        UserError: broken YAML, an unknown, missing or invalid key or value.
-    """
+    """experiments/claims.yaml. Raises UserError for broken YAML and unknown, missing or invalid keys or values."""
     path = experiments / "claims.yaml"
     return parse(ClaimsFile, read_yaml(path), str(path))
 

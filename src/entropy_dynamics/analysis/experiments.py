@@ -203,7 +203,8 @@ class CurvesSpec(LabelledSpec):
 class OneModelSpec(RunsSpec):
     @model_validator(mode="after")
     def _one_model(self) -> Self:
-        models = {model for group in (*self.runs, *self.sweeps) for model in group.models}
+        groups: list[RunGroup | Sweep] = [*self.runs, *self.sweeps]
+        models = {model for group in groups for model in group.models}
         if len(models) > 1:
             raise ValueError(f"the runs are of {len(models)} models; kind {self.kind!r} shows one")
         return self
@@ -343,11 +344,7 @@ def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
 def load_experiment(
     name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS
 ) -> Experiment[Any]:
-    """Read experiments/<name>.yaml for one scale.
-
-    Raises:
-        UserError: no such experiment, broken YAML, an unknown key, value or name, a panel that matches no run.
-    """
+    """experiments/<name>.yaml for one scale. Raises UserError for a mistake in it, or in `name`."""
     path = experiments / f"{name}.yaml"
     if name not in known_experiments(experiments):
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")

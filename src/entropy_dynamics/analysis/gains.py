@@ -16,9 +16,7 @@ def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataF
         for metric in experiment.spec.metrics if method != baseline else ():
             for dataset in experiment.evaluations:
                 ours, name = scores.loc[(model, method)], f"{dataset}_{metric}"
-                theirs, base = (
-                    results.paper.score(model, compared, dataset, metric) for compared in (method, baseline)
-                )
+                theirs, base = (results.paper.score(model, side, dataset, metric) for side in (method, baseline))
                 row = {"model": model, "model_that_ran": ours["model_that_ran"], "metric": metric, "method": method}
                 row |= {"dataset": dataset, "gain": ours[f"{name}_difference"]}
                 row |= {end: ours[f"{name}_difference_{end}"] for end in ("low", "high")}

@@ -10,7 +10,7 @@ PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # columns 
 
 
 def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
-    """One row per method: the shares of four sums over the steps that it keeps, and its entropy at the end."""
+    """One row per method: the share that it keeps of each quadrant's sum over the steps, and its entropy at the end."""
     (model,) = experiment.models
     rows = [_row(experiment, results, model, method) for method in experiment.methods(model)]
     return results.identified(pd.DataFrame(rows), model)
@@ -27,8 +27,5 @@ def _row(experiment: Experiment[LensSpec], results: Results, model: str, method:
         row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
         row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
     last = final_means(seed["entropy"].to_numpy() for seed in seeds)
-    several = len(seeds) > 1
-    row["final_entropy"] = last.mean()
-    row["final_entropy_low"] = last.min() if several else np.nan
-    row["final_entropy_high"] = last.max() if several else np.nan
-    return row
+    low, high = (last.min(), last.max()) if len(seeds) > 1 else (np.nan, np.nan)
+    return row | {"final_entropy": last.mean(), "final_entropy_low": low, "final_entropy_high": high}

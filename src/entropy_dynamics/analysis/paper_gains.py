@@ -18,8 +18,7 @@ from entropy_dynamics.errors import UserError
 def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
     """An entry of claims.json per model, method, data set and metric.
 
-    Raises:
-        UserError: paper_values.yaml lacks a score, or has 0 or 100, which leaves the spread of the problems open.
+    Raises UserError if paper_values.yaml lacks a score, or has 0 or 100, which leaves the spread of the problems open.
     """
     for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
         scores, errors = [], []

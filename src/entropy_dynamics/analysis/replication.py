@@ -43,11 +43,7 @@ class Replicate:
 
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
-    """The claims that both runs judged, in the order of the first.
-
-    Raises:
-        UserError: a missing or damaged file, or no claim in both.
-    """
+    """The claims that both runs judged, in the order of the first. Raises UserError if there are none."""
     entries, others = verdicts_of(first), verdicts_of(second)
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
     if not pairs:
@@ -56,14 +52,7 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
-    """The entries of claims.json on this run, by id.
-
-    Args:
-        path: claims.json, or the folder that contains it.
-
-    Raises:
-        UserError: a missing or damaged file.
-    """
+    """The entries of claims.json (`path`, or in that folder) on this run, by id. Raises UserError if it is damaged."""
     file = path / "claims.json" if path.is_dir() else path
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))

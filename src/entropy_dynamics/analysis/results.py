@@ -53,9 +53,8 @@ class Model(BaseModel):
     @property
     def ran_with_size(self) -> str:
         millions = self.parameters / 1e6
-        if millions >= 1000:
-            return f"{self.ran}, {millions / 1000:.1f} B parameters"
-        return f"{self.ran}, {millions:.{0 if millions >= 10 else 2}f} M parameters"
+        size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.{0 if millions >= 10 else 2}f} M"
+        return f"{self.ran}, {size} parameters"
 
 
 class _Label(BaseModel):
@@ -63,7 +62,7 @@ class _Label(BaseModel):
 
 
 class _MethodFile(BaseModel):
-    """The part of configs/method/<name>.yaml that tables and figures need; reading all of it would import torch."""
+    """The part of configs/method/<name>.yaml that tables and figures need; validating all of it would import torch."""
 
     method: _Label
 
@@ -132,12 +131,16 @@ class Results:
         return parse(Model, read_json(path), str(path))
 
     def method_label(self, method: str) -> str:
-        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; of a key in another section its last part."""
+        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; a key of another section is shortened to its last part."""
         name, parameters = split_method(method)
         path = self.configs / "method" / f"{name}.yaml"
         label = parse(_MethodFile, read_yaml(path), str(path)).method.label
         values = (re.sub(r"[\w.]*\.(?=\w+=)", "", parameter).replace("=", " ") for parameter in parameters)
         return f"{label} ({', '.join(values)})" if parameters else label
+
+    def label(self, spec: Spec, method: str) -> str:
+        """The label of a method in an experiment."""
+        return getattr(spec, "labels", {}).get(method) or self.method_label(method)
 
     def toy_problems(self, dataset: str) -> bool:
         """True if the problems under this data set's name are generated ones."""

@@ -21,7 +21,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     the required format and cut off at the token limit, _problems, and _samples, their number per problem. A table with
     `entropy` also has the columns of `_entropy`.
     """
-    rows, labels = [], getattr(experiment.spec, "labels", {})
+    rows = []
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {
@@ -33,7 +33,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
         baseline = experiment.spec.baseline
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
-            label = labels.get(method) or results.method_label(method)
+            label = results.label(experiment.spec, method)
             row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
@@ -59,7 +59,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
 
 
 def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
-    """Entropy at the end, nats (NaN for the untrained model), and whether every step of every seed has the baseline's."""
+    """Entropy at the end, nats (NaN without steps), and whether every step of every seed equals the baseline's."""
     baseline = experiment.spec.baseline
     curves, compared = (
         [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, name) if name != BASE]

@@ -39,8 +39,7 @@ class Density:
 def densities(results: Results) -> list[Density]:
     """One per theorem and step size, in this order; all densities of a theorem have the same edges.
 
-    Raises:
-        UserError: a theorem without tokens, or a change that is not finite.
+    Raises UserError for a theorem without tokens, or a change that is not finite.
     """
     steps, tokens = results.logit_steps(), []
     for theorem in THEOREMS:

@@ -9,8 +9,7 @@ from entropy_dynamics.analysis.results import Results
 def render(name: str, results: Results) -> list[Path]:
     """Write the files of one table (csv, md, tex) or figure (png, svg, csv) and return their paths.
 
-    Raises:
-        UserError: an unknown name, or a file of a run that is missing or damaged; then nothing is written.
+    Raises UserError, before it writes, for an unknown name and for a file of a run that is missing or damaged.
     """
     experiment = results.experiment(name)
     if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib

@@ -19,10 +19,8 @@ def write_claims(results: Results) -> list[Path]:
     claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, subject, unit, claimed,
     test, seeds, reason}. `subject` is "this run" for the claims, judged from the files of this scale, and "paper" for
     the gains that the paper prints, judged from its numbers alone. The four numbers are null where there is none;
-    `seeds` maps a method to its number of usable seeds. Missing and diverged runs make a claim inconclusive.
-
-    Raises:
-        UserError: claims.yaml or paper_values.yaml is invalid.
+    `seeds` maps a method to its number of usable seeds. Missing and diverged runs make a claim inconclusive. Raises
+    UserError if claims.yaml or paper_values.yaml is invalid.
     """
     file = read_claims(results.experiments)
     claims = load_claims(results.scale, results.seeds, results.experiments)
@@ -44,17 +42,10 @@ def write_claims(results: Results) -> list[Path]:
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"]))
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
     head, summary, gains_summary = f"{results.scale} scale: {'; '.join(ran)}", summary_line(entries), gains_line(gains)
-    values = {
-        "head": head,
-        "summary": summary,
-        "gains_summary": gains_summary,
-        "tests": tests,
-        "claims": [_cells(entry) for entry in entries],
-        "gains": [_cells(entry) for entry in gains],
-    }
+    rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
     json, md, png, svg = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
     write_json(json, entries + gains)
-    write_text(md, fill("claims.md", **values))
+    write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
     write_figure(claims, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg]
@@ -80,7 +71,7 @@ def _counts(entries: list[dict[str, Any]]) -> list[int]:
 
 
 def _model(results: Results, name: str) -> Model | None:
-    """None if the model did not run."""
+    """The model; None if it did not run."""
     try:
         return results.model(name)
     except UserError:
@@ -96,11 +87,10 @@ def _statement(claim: Claim, models: dict[str, Model | None]) -> str:
 
 def _cells(entry: dict[str, Any]) -> dict[str, str]:
     """An entry as the cells of a row."""
-    effect, detectable = "none", "none"
+    effect = "none"
     if entry["effect"] is not None:
         interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
         effect = f"{entry['effect']:.4g} {interval} {entry['unit']}"
-    if entry["detectable"] is not None:
-        detectable = f"{entry['detectable']:.2g}"
+    detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
     seeds = ", ".join(f"{method} {count}" for method, count in entry["seeds"].items()) or "none needed"
     return entry | {"effect": effect, "detectable": detectable, "seeds": seeds}

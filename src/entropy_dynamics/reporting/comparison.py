@@ -12,9 +12,9 @@ def write_comparison(first: Path, second: Path) -> str:
     """The table, under one line of counts. Raises UserError as `replicates`."""
     claims = replicates(first, second)
     compared = [claim for claim in claims if claim.agrees is not None]
-    agreeing, changed = (sum(map(bool, of)) for of in ([c.agrees for c in compared], [c.changed for c in claims]))
+    agreeing = sum(claim.agrees is True for claim in compared)
     share = f" ({agreeing / len(compared):.0%})" if compared else ""
-    reverse = sum(claim.reversed for claim in claims)
+    changed, reverse = sum(claim.changed for claim in claims), sum(claim.reversed for claim in claims)
     summary = (
         f"{agreeing} of {len(compared)} effects{share} agree: zero is in the 95 % interval of their difference. Of "
         f"{len(claims)} verdicts {changed} changed, {reverse} of them from holds to does not hold or back."

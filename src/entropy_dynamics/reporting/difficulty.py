@@ -18,11 +18,11 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
     for ax, (metric, heading) in zip(axes, METRICS.items(), strict=True):
         ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):
-            own = frame[(frame["metric"] == metric) & (frame["method"] == method)]
+            gains = frame[(frame["metric"] == metric) & (frame["method"] == method)]
             x = [third + 0.2 * (place - (len(methods) - 1) / 2) for third in range(len(THIRDS))]
-            ends = [own["gain"] - own["low"], own["high"] - own["gain"]]
+            ends = [gains["gain"] - gains["low"], gains["high"] - gains["gain"]]
             label = pretty(results.method_label(method))
-            ax.errorbar(x, own["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **point_look(place))
+            ax.errorbar(x, gains["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **point_look(place))
         ax.set_xticks(range(len(THIRDS)), THIRDS)
         ax.set_xlim(-0.5, len(THIRDS) - 0.5)
         ax.set_title(f"{heading}@K")

@@ -20,13 +20,13 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     for (model, metric), ax in zip(product(experiment.models, spec.metrics), axes.flat, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):
-            own = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
-            y = [row + 0.3 * (place - (len(methods) - 1) / 2) for row in range(len(own))]
+            ours = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
+            y = [row + 0.3 * (place - (len(methods) - 1) / 2) for row in range(len(ours))]
             look = point_look(place)
             label = pretty(results.method_label(method))
-            ends = [own["gain"] - own["low"], own["high"] - own["gain"]]
-            ax.errorbar(own["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
-            ax.plot(own["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
+            ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
+            ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
+            ax.plot(ours["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
         ax.set_yticks(range(len(spec.evaluations)), [name.upper() for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")
@@ -35,7 +35,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     for ax in axes[-1]:
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda one: one[0]), strict=True)
+    labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0]), strict=True)
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods))  # a column per method
     whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
     add_footer(figure, [*what_ran(experiment, results), whiskers])

@@ -25,8 +25,8 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(methods)])
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
         for method, look in looks.items():
-            own = frame[frame["method"] == method]
-            above.plot(own["entropy"], own[metric], label=pretty(results.method_label(method)), **look)
+            rows = frame[frame["method"] == method]
+            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look)
         front = frame[frame[f"{metric}_front"]]
         above.plot(front["entropy"], front[metric], "o", markersize=7, markerfacecolor="none", color="black", zorder=3)
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
