@@ -12,8 +12,7 @@ from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.analysis.strength import strength_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.difficulty import draw_difficulty
-from entropy_dynamics.reporting.gains import draw_gains
+from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
 from entropy_dynamics.reporting.strength import draw_strength
 from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models

@@ -33,14 +33,6 @@ class Replicate:
         low, high = self.difference.low, self.difference.high
         return None if math.isnan(low + high) else bool(low <= 0 <= high)
 
-    @property
-    def changed(self) -> bool:
-        return len(set(self.verdicts)) > 1
-
-    @property
-    def reversed(self) -> bool:
-        return set(self.verdicts) == {"holds", "does not hold"}
-
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
     """The claims that both runs judged, in the order of the first. Raises UserError if there are none."""

@@ -14,17 +14,19 @@ def write_comparison(first: Path, second: Path) -> str:
     compared = [claim for claim in claims if claim.agrees is not None]
     agreeing = sum(claim.agrees is True for claim in compared)
     share = f" ({agreeing / len(compared):.0%})" if compared else ""
-    changed, reverse = sum(claim.changed for claim in claims), sum(claim.reversed for claim in claims)
+    changed = [set(claim.verdicts) for claim in claims if len(set(claim.verdicts)) > 1]
+    reverse = changed.count({"holds", "does not hold"})
     summary = (
         f"{agreeing} of {len(compared)} effects{share} agree: zero is in the 95 % interval of their difference. Of "
-        f"{len(claims)} verdicts {changed} changed, {reverse} of them from holds to does not hold or back."
+        f"{len(claims)} verdicts {len(changed)} changed, {reverse} of them from holds to does not hold or back."
     )
     return fill("comparison.md", summary=summary, rows=[_row(claim) for claim in claims])
 
 
 def _row(claim: Replicate) -> list[str]:
     effects = [_number(effect) for effect in (*claim.effects, claim.difference)]
-    verdicts = [f"**{verdict}**" if claim.changed else verdict for verdict in claim.verdicts]
+    mark = "**" if len(set(claim.verdicts)) > 1 else ""
+    verdicts = [f"{mark}{verdict}{mark}" for verdict in claim.verdicts]
     return [claim.id, *verdicts, *effects, {None: "–", True: "yes", False: "**no**"}[claim.agrees]]
 
 

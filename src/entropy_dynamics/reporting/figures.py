@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.experiments import Experiment, Spec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.difficulty import draw_difficulty
-from entropy_dynamics.reporting.gains import draw_gains
+from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
 from entropy_dynamics.reporting.matched import draw_matched

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,8 +25,6 @@ from entropy_dynamics.verification.findings import Verification
 INPUTS = ("data", "models", "runs", "evaluations", "theory")  # folders that everything is drawn from
 PICTURES = (".png", ".svg")  # their bytes depend on fonts and on the version of matplotlib
 DIGITS = 1e-4  # resolution of a score in a table's csv
-
-T = TypeVar("T")
 
 
 class Drawings:
@@ -62,8 +59,10 @@ class Drawings:
 
     def _experiment(self, file: Path) -> None:
         """A table or figure, by its csv."""
-        experiment = self._loaded(file, lambda: self.results.experiment(file.stem))
-        if experiment is None:
+        try:
+            experiment = self.results.experiment(file.stem)
+        except UserError as error:
+            self.findings.add("different config", file, str(error))
             return
         inputs = experiment.input_files(self.root)
         missing = [path for path in inputs if not path.is_file()]
@@ -75,17 +74,12 @@ class Drawings:
                 self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:
-        inputs = self._loaded(file, lambda: input_files(self.root, self.results.scale, self.results.seeds))
-        if inputs is not None:
-            self._compare(file, lambda: write_claims(self.redrawn), inputs)
-
-    def _loaded(self, file: Path, load: Callable[[], T]) -> T | None:
-        """`load()`; None, with a finding about `file`, if a YAML file is invalid."""
         try:
-            return load()
+            inputs = input_files(self.root, self.results.scale, self.results.seeds)
         except UserError as error:
             self.findings.add("different config", file, str(error))
-            return None
+            return
+        self._compare(file, lambda: write_claims(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
         """Compare the files of one table, figure or the claims with those that `draw` writes into the copy."""
