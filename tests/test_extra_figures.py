@@ -9,12 +9,12 @@ import pytest
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
-from entropy_dynamics.analysis.strength import strength_frame
+from entropy_dynamics.analysis.sweeps import strength_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
-from entropy_dynamics.reporting.strength import draw_strength
+from entropy_dynamics.reporting.sweeps import draw_strength
 from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"

@@ -6,7 +6,7 @@ Snakemake asks this module for the input files of its rule, so it imports nothin
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
@@ -125,12 +125,8 @@ class ScoreDifference(ClaimSpec):
     """Thirds of each data set by the untrained model's pass rate, or the difference between two of them."""
 
 
-TESTS: dict[str, type[ClaimSpec]] = {
-    "logit_steps": LogitSteps,
-    "over_seeds": OverSeeds,
-    "curve_difference": CurveDifference,
-    "score_difference": ScoreDifference,
-}
+_TESTS: tuple[type[ClaimSpec], ...] = (LogitSteps, OverSeeds, CurveDifference, ScoreDifference)
+TESTS = {get_args(spec.model_fields["test"].annotation)[0]: spec for spec in _TESTS}
 
 
 class EvaluationSize(Section):

@@ -1,5 +1,7 @@
 """Histograms over problems: pass rates after training, and of the base model before."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -27,10 +29,8 @@ def filter_frame(results: Results) -> pd.DataFrame:
     """Kept and dropped training problems by the base model's number of correct samples, without unsampled problems."""
     rates = results.pass_rates()
     samples = int(rates["samples"].max())
-    counts = rates[rates["samples"] > 0].groupby(["correct", "kept"]).size().unstack(fill_value=0)
-    counts = counts.reindex(index=range(samples + 1), columns=[True, False], fill_value=0)
-    frame = counts.rename(columns={True: "kept", False: "dropped"}).rename_axis("correct").reset_index()
-    frame.insert(1, "samples", samples)
-    frame.insert(2, "rate", frame["correct"] / samples)
-    frame.insert(0, "model_that_ran", results.model(results.config.pass_rates.model).ran_with_size)
-    return frame
+    sampled, correct = rates[rates["samples"] > 0], np.arange(samples + 1)
+    kept, every = (np.bincount(of["correct"], minlength=samples + 1) for of in (sampled[sampled["kept"]], sampled))
+    ran = results.model(results.config.pass_rates.model).ran_with_size
+    columns: dict[str, Any] = {"model_that_ran": ran, "correct": correct, "samples": samples, "rate": correct / samples}
+    return pd.DataFrame(columns | {"kept": kept, "dropped": every - kept})

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -256,19 +256,9 @@ class LensSpec(OneModelSpec, LabelledSpec):
     kind: Literal["lens"]
 
 
-KINDS: dict[str, type[Spec]] = {
-    "scores": ScoresSpec,
-    "gains": GainsSpec,
-    "pass_at_k": PassSpec,
-    "difficulty": DifficultySpec,
-    "curves": CurvesSpec,
-    "strength": StrengthSpec,
-    "matched": MatchedSpec,
-    "pass_rate_distribution": DistributionSpec,
-    "data_filter": DataFilter,
-    "theory": TheorySpec,
-    "lens": LensSpec,
-}
+_SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
+_SPECS += [DistributionSpec, DataFilter, TheorySpec, LensSpec]
+KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 
 class _File(RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]):
@@ -345,9 +335,9 @@ def load_experiment(
     name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS
 ) -> Experiment[Any]:
     """experiments/<name>.yaml for one scale. Raises UserError for a mistake in it, or in `name`."""
-    path = experiments / f"{name}.yaml"
-    if name not in known_experiments(experiments):
-        raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
+    path, known = experiments / f"{name}.yaml", known_experiments(experiments)
+    if name not in known:
+        raise UserError(f"unknown table or figure {name!r}{nearest(name, known)}")
     spec = parse(_File, read_yaml(path), str(path)).root
     if isinstance(spec, SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [load_config(scale, configs=configs).training.validation_set]})
@@ -379,18 +369,15 @@ def seeds_of(method: str, group: SeedGroup, seeds: Seeds) -> range:
 
 def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:
     """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
-    methods = {run.method for run in experiment.runs}
+    spec, methods = experiment.spec, {run.method for run in experiment.runs}
     sets = _evaluation_sets(scale, configs) if experiment.evaluations else ()
+    compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     for kind, names, known in (
         ("model", experiment.models, known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, sets),
-        ("method in labels", getattr(experiment.spec, "labels", ()), methods),
-        *(
-            (key, [getattr(experiment.spec, key)], methods)
-            for key in ("baseline", "reference")
-            if hasattr(experiment.spec, key)
-        ),
+        ("method in labels", getattr(spec, "labels", ()), methods),
+        *compared,
     ):
         for name in names:
             if name not in known:

@@ -21,19 +21,18 @@ Evaluated = Mapping[tuple[str, str], list[dict[str, Samples]]]
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
     """The metric of each problem, in [-1, 1]."""
-    scores: np.ndarray
     match metric:
         case "avg":
-            scores = samples.pass_rates
+            return samples.pass_rates
         case "pass":
-            scores = samples.solved
+            return samples.solved
         case "pass_minus_avg":
-            scores = samples.solved - samples.pass_rates
+            difference: np.ndarray = samples.solved - samples.pass_rates
+            return difference
         case "pass_area":
-            scores = mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
+            return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
         case "extremes":
-            scores = np.isin(samples.correct, (0, samples.k)).astype(float)
-    return scores
+            return np.isin(samples.correct, (0, samples.k)).astype(float)
 
 
 def with_seeds(method: str, seeds: list[Float[np.ndarray, " problem"]]) -> Scores:

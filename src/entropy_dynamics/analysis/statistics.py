@@ -163,11 +163,7 @@ def share_interval(scores: Scores) -> Interval:
 
 
 def seeds_needed(at: Callable[[int], Interval], distance: float) -> int | None:
-    """The fewest seeds per method that detect an effect at this distance from its threshold; None: over MAX_SEEDS.
-
-    Args:
-        at: the interval as if every method had this many seeds.
-    """
+    """The fewest seeds with which the interval `at(seeds)` detects an effect at this distance; None: over MAX_SEEDS."""
     return next((seeds for seeds in range(2, MAX_SEEDS + 1) if at(seeds).detectable <= distance), None)
 
 

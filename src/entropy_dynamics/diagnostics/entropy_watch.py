@@ -25,10 +25,7 @@ SIGNALS = {
     "mean_length": "the response length",
     "lr": "the learning rate",
 }
-SOURCES = {
-    "lens_pos_gt": "likely tokens of positive samples",
-    "lens_neg_lt": "unlikely tokens of negative samples",
-}
+SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 FEWEST = 5  # steps
 CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors that one in twenty unrelated runs exceeds
 ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this

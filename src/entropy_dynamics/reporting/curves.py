@@ -109,11 +109,10 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
 
 def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
     """Share the y axis of neighbors with the same quantity, if its levels are compared."""
-    for row in range(len(panels) // 2 if axes.shape[1] == 2 else 0):
-        left, right = panels[2 * row : 2 * row + 2]
+    for row, left, right in zip(axes, panels[::2], panels[1::2], strict=False):
         if left.columns == right.columns and column(left.columns[0]).same_axis:
-            ax = axes[row, 1]
-            ax.sharey(axes[row, 0])
+            ax = row[1]
+            ax.sharey(row[0])
             ax.autoscale_view()
             ax.set_ylabel("")
             ax.tick_params(labelleft=False)

@@ -36,18 +36,14 @@ def write_report(results: Results) -> Path:
         cells = table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None
         sections.append(
             {
-                "name": name,
-                "heading": experiment.heading,
-                "numbered": experiment.is_numbered,
-                "title": experiment.spec.title,
-                "shows": experiment.spec.shows,
+                "experiment": experiment,
                 "claims": [claim for claim in claims if name in shown_in(claim["place"])],
                 "table": cells,
                 "picture": _picture(figure),
                 "csv": f"{'tables' if cells else 'figures'}/{name}.csv",
             }
         )
-    by_name = {section["name"]: section for section in sections}
+    by_name = {section["experiment"].name: section for section in sections}
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in by_name), None)
         claim["shown"] = _effect(claim)
@@ -59,8 +55,8 @@ def write_report(results: Results) -> Path:
         claims=claims,
         claims_figure=_picture(layout.claims("png")),
         first=[by_name[name] for name in FIRST if name in by_name],
-        numbered=[section for section in sections if section["name"] not in FIRST and section["numbered"]],
-        further=[section for section in sections if not section["numbered"]],
+        numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
+        further=[section for section in sections if not section["experiment"].is_numbered],
         ran=_ran(layout),
         models=[results.model(model).ran_with_size for model in models],
     )

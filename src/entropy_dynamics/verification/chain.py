@@ -115,13 +115,12 @@ class Chain:
         if not (facts := self._json(path)):
             return
         self.findings.checked["models"] += 1
-        self._hashes(path, facts["weights_sha256"])
-        self._hashes(path, facts["outputs"])
-        self._unrecorded(path.parent, {*facts["weights_sha256"], *facts["outputs"], FACTS})
-        here = {"model.path": facts["config"].get("model.path")}  # the same model may be elsewhere on this machine
-        self.findings.add(
-            "different config", path, *differences(facts["config"], self.settings("model", path.parent.name) | here)
-        )
+        recorded, was = facts["weights_sha256"] | facts["outputs"], facts["config"]
+        self._hashes(path, recorded)
+        self._unrecorded(path.parent, {*recorded, FACTS})
+        # The same model may be elsewhere on this machine.
+        now = self.settings("model", path.parent.name) | {"model.path": was.get("model.path")}
+        self.findings.add("different config", path, *differences(was, now))
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
@@ -199,20 +198,15 @@ class Chain:
     # Records
 
     def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str) -> Record:
-        """The record of a parquet file or a run, after comparing its hashes.
-
-        Args:
-            stage_of_run: the stage, the model and the method, to compare the config too.
-        """
+        """The record of a parquet file or a run, after comparing its hashes and, for a `stage_of_run`, its config."""
         is_run = made.suffix != ".parquet"
         path = made / PROVENANCE if is_run else record_of(made)
         if not (record := self._json(path)):
             return {}
         inputs, short = self._inputs(record), self.findings.short
         self.findings.checked["hashes"] += len(inputs)
-        self.findings.add(
-            "modified", path, *(f"{short(file)} is not among its inputs" for file in needed if file not in inputs)
-        )
+        unlisted = (f"{short(file)} is not among its inputs" for file in needed if file not in inputs)
+        self.findings.add("modified", path, *unlisted)
         for file, digest in sorted(inputs.items()):
             if self.sha256(file) is None:
                 self.findings.add("missing", file, f"{short(made)} was made from it")
