@@ -261,9 +261,7 @@ _SPECS += [DistributionSpec, DataFilter, TheorySpec, LensSpec]
 KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 
-class _File(RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]):
-    pass
-
+_File = RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]
 
 S = TypeVar("S", bound=Spec, covariant=True)
 

@@ -171,7 +171,8 @@ class Results:
         k = len(numbers)
         complete = len(frame) and not frame[["problem_id", "sample", "correct"]].isna().any(axis=None)
         if not complete or (np.bincount(problem * k + sample, minlength=len(ids) * k) != 1).any():
-            raise UserError(f"{path}: not every problem has the same number of samples; {self._rerun(path)}")
+            wrong = f"{path}: not every problem has the same number of samples"
+            raise UserError(f"{wrong}; delete it and rerun: {self._command(path)}")
         return Samples(
             ids=hashlib.sha256("\n".join(ids.astype(str)).encode()).hexdigest(),
             correct=np.bincount(problem[frame["correct"].to_numpy(bool)], minlength=len(ids)),
@@ -210,15 +211,13 @@ class Results:
         return frame
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
-        return read_parquet(self._existing(path), list(dict.fromkeys(columns)), self._rerun(path))
+        remedy = f"delete it and rerun: {self._command(path)}"
+        return read_parquet(self._existing(path), list(dict.fromkeys(columns)), remedy)
 
     def _existing(self, path: Path) -> Path:
         if not path.is_file():
             raise UserError(f"{path} is missing; make it with: {self._command(path)}")
         return path
-
-    def _rerun(self, path: Path) -> str:
-        return f"delete it and rerun: {self._command(path)}"
 
     def _command(self, path: Path) -> str:
         return f"snakemake --config scale={self.scale} -- {path}"

@@ -53,8 +53,7 @@ def write_claims(results: Results) -> list[Path]:
 
 def summary_line(entries: list[dict[str, Any]]) -> str:
     """'Of 40 claims, 26 hold, 4 do not hold, 10 are inconclusive'."""
-    hold, fail, open_ = _counts(entries)
-    return f"Of {len(entries)} claims, {hold} hold, {fail} do not hold, {open_} are inconclusive"
+    return "Of {} claims, {} hold, {} do not hold, {} are inconclusive".format(len(entries), *_counts(entries))
 
 
 def gains_line(gains: list[dict[str, Any]]) -> str:

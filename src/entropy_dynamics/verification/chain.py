@@ -268,13 +268,11 @@ class Chain:
 
     def _json(self, path: Path) -> Record:
         """A record; empty, with a finding, if it is missing."""
-        record: Record = {}
         if path.is_file():
             self.findings.checked["records"] += 1
-            record = read_json(path)
-        else:
-            self.findings.add("missing", path, "there are results that it should describe")
-        return record
+            return dict(read_json(path))
+        self.findings.add("missing", path, "there are results that it should describe")
+        return {}
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
