@@ -30,7 +30,7 @@ def filter_frame(results: Results) -> pd.DataFrame:
     rates = results.pass_rates()
     samples = int(rates["samples"].max())
     sampled, correct = rates[rates["samples"] > 0], np.arange(samples + 1)
-    kept, every = (np.bincount(of["correct"], minlength=samples + 1) for of in (sampled[sampled["kept"]], sampled))
+    kept, every = (np.bincount(rows["correct"], minlength=samples + 1) for rows in (sampled[sampled["kept"]], sampled))
     ran = results.model(results.config.pass_rates.model).ran_with_size
     columns: dict[str, Any] = {"model_that_ran": ran, "correct": correct, "samples": samples, "rate": correct / samples}
     return pd.DataFrame(columns | {"kept": kept, "dropped": every - kept})
