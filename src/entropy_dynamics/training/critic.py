@@ -86,21 +86,16 @@ class CriticGAE:
         divisors = torch.ones(len(batch), 1, device=mask.device)
         divisors[rows] = token_divisors(mask[rows], mask[rows], batch.groups[rows], denominator="all")
         micro_batches = self._micro_batches(batch, rows)
-
-        def loss_of(part: Rows) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        self.critic.zero_grad(set_to_none=True)
+        for number, part in enumerate(micro_batches, 1):
             values, returns = estimate.values[part], estimate.returns[part]
             loss = value_loss(self.critic(batch, part), values, returns, clip=self.config.value_clip)
-            return weighted_sum(loss, mask[part] / divisors[part])
-
-        loss = backward(
-            self.critic,
-            map(loss_of, micro_batches),
-            len(micro_batches),
-            self.ranks,
-            reduce_every_micro_batch=self.training.reduce_every_micro_batch,
-        )
-        clip_and_step(self.critic, self.optimizer, loss, self.config, "the critic")
-        return loss.item()
+            reduce = number == len(micro_batches) or self.training.reduce_every_micro_batch
+            total += backward(self.critic, weighted_sum(loss, mask[part] / divisors[part]), self.ranks, reduce=reduce)
+        self.ranks.sum(total)
+        clip_and_step(self.critic, self.optimizer, total, self.config, "the critic")
+        return total.item()
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         return self.ranks.share(batch.micro_batches(self.training.tokens_per_micro_batch, rows, self.ranks.size))

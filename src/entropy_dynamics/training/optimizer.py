@@ -1,7 +1,6 @@
 """Gradients and optimizer steps of policy and critic alike."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from jaxtyping import Float
@@ -17,24 +16,15 @@ Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 """Modules and their optimizers, by name."""
 
 
-def backward(
-    module: nn.Module, losses: Iterable[Tensor], count: int, ranks: Ranks, *, reduce_every_micro_batch: bool
-) -> Float[Tensor, ""]:
-    """Accumulate the gradients of the losses of all micro-batches and ranks; those of the last update are dropped.
-
-    Args:
-        losses: of this rank's `count` micro-batches, computed one at a time, each just before its backward pass.
+def backward(module: nn.Module, loss: Float[Tensor, ""], ranks: Ranks, *, reduce: bool) -> Float[Tensor, ""]:
+    """Add the gradient of a micro-batch's loss to those of the module; `reduce`: and sum them over the ranks.
 
     Returns:
-        The sum of the losses over micro-batches and ranks, float64.
+        The loss, detached, float64.
     """
-    module.zero_grad(set_to_none=True)
-    total = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    for number, loss in enumerate(losses, 1):
-        sync_gradients(module, number == count or reduce_every_micro_batch)
-        (loss * ranks.size).backward()  # FSDP averages gradients over ranks
-        total += loss.detach()
-    return ranks.sum(total)
+    sync_gradients(module, reduce)
+    (loss * ranks.size).backward()  # FSDP averages gradients over ranks
+    return loss.detach().double()
 
 
 def clip_and_step(

@@ -28,7 +28,7 @@ from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.rewards import REWARDS
 from entropy_dynamics.training.time_limit import TimeLimit
-from entropy_dynamics.training.update import PolicyUpdate
+from entropy_dynamics.training.update import PolicyUpdate, Scored
 
 Row = dict[str, float]
 """The metrics of a step, by column of metrics.parquet."""
@@ -111,7 +111,7 @@ class Trainer:
             The metrics of the step (at step 0, of the untrained policy's batch).
 
         Raises:
-            NotFiniteError: the loss or the gradient is not finite. The model is then as it was before that update, and
+            NotFiniteError: the loss or the gradient is not finite. That module is then as it was before the update, and
                 `in_progress` is the batch.
             EngineMismatchError: the engine's log-probabilities differ from the trainer's.
         """
@@ -140,12 +140,12 @@ class Trainer:
                 advantages = estimate.advantages
         with clock("update"):
             generator, decision, norms = self.generator(step), None, []
-            weights, effective = torch.zeros((2, *batch.mask.shape), device=batch.mask.device)
+            weights, effective = torch.zeros_like(advantages), torch.zeros_like(advantages)
             for rows in batch.mini_batches(config.updates_per_batch):
                 on_policy = decision is None  # no optimizer step on this batch yet
                 decision = self.update.decide(batch, rows, advantages, scored, decision, generator)
                 gradient = self.update.backward(batch, rows, advantages, scored, decision, on_policy=on_policy)
-                scored = gradient.scored
+                scored = Scored(gradient.stats)  # without the graphs, which are used up
                 if on_policy:
                     agreement = self.check(batch, scored.stats, step)
                 norms.append(

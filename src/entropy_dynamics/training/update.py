@@ -3,7 +3,7 @@
 Nothing here is filled in later: statistics, decisions and gradients are immutable results of one call each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
@@ -51,8 +51,8 @@ class Gradient:
     loss: Float[Tensor, ""]
     effective: PerToken
     """`effective_advantages` times the response tokens of the update: A in strictly on-policy GRPO. 0 in other rows."""
-    scored: Scored
-    """What the update was given, or, in a fused one, what its own forward passes found."""
+    stats: TokenStats
+    """Those that the update was given or, in a fused one, those of its own forward passes."""
 
 
 class PolicyUpdate:
@@ -142,31 +142,24 @@ class PolicyUpdate:
         graphs = scored.graphs if scored else ()
         remaining = rows[~torch.isin(rows, torch.cat([part for part, _ in graphs]))] if graphs else rows
         remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights)
-        micro_batches = self._micro_batches(batch, remaining)
+        micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         effective, detached = torch.zeros_like(decision.weights), []
-
-        def losses() -> Iterator[Tensor]:
-            for part, stats in (*graphs, *((part, None) for part in micro_batches)):
-                now = stats or self._stats(batch, part)
-                logp_old = now.logp.detach() if on_policy else scored.stats.logp[part]
-                loss, effective[part] = self._loss(batch, part, now, logp_old, advantages, decision)
-                if scored is None:
-                    detached.append((part, now.map(Tensor.detach)))
-                yield loss
-
-        loss = backward(
-            self.policy,
-            losses(),
-            len(graphs) + len(micro_batches),
-            self.ranks,
-            reduce_every_micro_batch=self.config.reduce_every_micro_batch,
-        )
+        self.policy.zero_grad(set_to_none=True)
+        for number, (part, kept) in enumerate(micro_batches, 1):
+            now = kept or self._stats(batch, part)
+            logp_old = now.logp.detach() if on_policy else scored.stats.logp[part]
+            loss, effective[part] = self._loss(batch, part, now, logp_old, advantages, decision)
+            reduce = number == len(micro_batches) or self.config.reduce_every_micro_batch
+            total += backward(self.policy, loss, self.ranks, reduce=reduce)
+            if scored is None:
+                detached.append((part, now.map(Tensor.detach)))
         if scored is None:
             with torch.no_grad():
                 detached += [(part, self._stats(batch, part)) for part in self._micro_batches(batch, constant)]
             release(self.policy)
-            scored = Scored(self._gather(batch, detached))
-        return Gradient(loss, self.ranks.sum(effective) * batch.mask[rows].sum(), scored)
+        stats = scored.stats if scored else self._gather(batch, detached)
+        return Gradient(self.ranks.sum(total), self.ranks.sum(effective) * batch.mask[rows].sum(), stats)
 
     def _loss(
         self,
