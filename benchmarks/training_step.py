@@ -17,7 +17,8 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.results.layout import Layout
 
 PHASES = ("sample", "grade", "score", "update")
-METHODS = ("grpo", "clip_b", "clip_v")
+REPEATED = ", prompts repeated"  # in every row, instead of once in a micro-batch
+METHODS = ("grpo", "clip_b", "clip_v", f"grpo{REPEATED}", f"clip_b{REPEATED}")
 CASES = {"all graphs": 10**9, "half of the graphs": 3300, "one graph": 0}  # training.single_forward_tokens
 Rows = dict[str, list[dict[str, float]]]  # metrics of each step, by method
 
@@ -31,7 +32,12 @@ def main() -> None:
     results = {}
     for case, tokens in CASES.items():
         overrides = [f"training.single_forward_tokens={tokens}"]
-        trainers = {name: make_trainer(options.scale, options.model, name, layout, overrides) for name in METHODS}
+        trainers = {
+            name: make_trainer(options.scale, options.model, name.removesuffix(REPEATED), layout, overrides)
+            for name in METHODS
+        }
+        for name, trainer in trainers.items():
+            trainer.policy.share_prompts = not name.endswith(REPEATED)
         rows: Rows = {name: [] for name in METHODS}
         for step in range(options.steps + 1):
             for name, trainer in trainers.items():
