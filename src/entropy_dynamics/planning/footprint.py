@@ -105,7 +105,7 @@ def shard_bytes(config: StageConfig, per_parameter: int) -> float:
 
 
 def checkpoint_bytes(config: StageConfig) -> float:
-    """Bytes of a checkpoint."""
+    """Bytes of a checkpoint, over all ranks."""
     return shard_bytes(config, STATES) * shards_of(config)
 
 

@@ -10,12 +10,7 @@ from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.models.loading import (
-    check_model_directory,
-    load_model,
-    load_tokenizer,
-    save_policy,
-)
+from entropy_dynamics.models.loading import check_model_directory, load_model, load_tokenizer, save_policy
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
@@ -147,7 +142,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 pass
         ranks.barrier()
         trainer.push()
-        evaluate(config, layout, method_name, seed, list(config.data.evaluation), ranks, sampler)
+        evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
         checkpoints.delete()
     return out
