@@ -356,7 +356,7 @@ def _entropy_watch(options: argparse.Namespace) -> None:
 
 
 def _prompt(options: argparse.Namespace) -> None:
-    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets the prompt alone."""
+    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets only the prompt."""
     from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
 
     config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)

@@ -136,12 +136,12 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def to_yaml(config: BaseModel) -> str:
-    """The resolved config."""
+    """The resolved config as YAML."""
     return str(yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True))
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
-    """The file of a scale, after that of the scale that it extends, if any."""
+    """The file of a scale, preceded by that of the scale that it extends, if any."""
     path = _named(configs, "scale", scale)
     parent = _read(path).get("extends")
     if parent is None:
@@ -169,7 +169,7 @@ class Selection(Section):
 
 
 def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection:
-    """The selection in Snakemake's `config`. A --configfile may only be a scale's own file, as every stage reads that.
+    """The selection in Snakemake's `config`. A --configfile may only be a scale's own file, which every stage reads.
 
     Raises:
         UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
@@ -212,7 +212,7 @@ def _named(configs: Path, kind: str, name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """The contents of a YAML file as plain containers; interpolations are not resolved.
+    """The content of a YAML file as plain containers; interpolations are not resolved.
 
     Raises:
         UserError: no such file, or not valid YAML.

@@ -14,7 +14,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.loading import load_tokenizer, write_facts
 from entropy_dynamics.models.toy import SIZES
-from entropy_dynamics.results.files import written_whole
+from entropy_dynamics.results.files import read_json, written_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -142,10 +142,10 @@ def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedC
 
 
 def _weight_files(source: Path) -> list[Path]:
-    """The model's safetensors files: those that its index names, or the only one."""
-    index, names = source / INDEX, {"model.safetensors"}
-    if index.is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    """The model's safetensors files: all that its index names, or the only one."""
+    names = {"model.safetensors"}
+    if (index := source / INDEX).is_file():
+        names = set(read_json(index)["weight_map"].values())
     elif not (source / "model.safetensors").is_file():
         raise UserError(f"no model.safetensors in {source}: a model is loaded from safetensors only")
     files = [source / name for name in sorted(names)]
@@ -171,8 +171,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    optional = {"lm_head.weight"} if tied else set()
-    missing = expected.keys() - shapes.keys() - optional
+    missing = expected.keys() - shapes.keys() - ({"lm_head.weight"} if tied else set())
     unknown = {name for name in shapes.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
     reshaped = {name for name in shapes.keys() & expected.keys() if shapes[name] != expected[name]}
     for names, fault in (

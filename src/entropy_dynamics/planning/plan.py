@@ -169,15 +169,12 @@ def make_plan(
         config = load_config(scale, model, overrides=overrides, configs=configs)
         if trained and model == bare.pass_rates.model:
             jobs.append(Job("pass_rates", (config,)))
-        methods = dict.fromkeys(run.method for run in (*trained, *evaluated) if run.model == model)
-        configs_of = {method: load_config(scale, model, method, overrides, configs) for method in methods}
+        methods = [run.method for run in (*trained, *evaluated) if run.model == model]
+        loaded = {method: load_config(scale, model, method, overrides, configs) for method in dict.fromkeys(methods)}
         groups: dict[tuple[str, str, int], list[RunConfig]] = {}
-        for stage, runs in (("train", trained), ("evaluate", evaluated)):
-            for run in runs:
-                if run.model == model:
-                    of_run = configs_of[run.method]
-                    kind = _family(of_run) if stage == "train" else ""
-                    groups.setdefault((stage, kind, ranks_of(of_run)), []).append(of_run)
+        for method in methods:
+            kind = ("evaluate", "") if method == BASE else ("train", _family(loaded[method]))
+            groups.setdefault((*kind, ranks_of(loaded[method])), []).append(loaded[method])
         jobs += [Job(stage, tuple(runs)) for (stage, _, _), runs in groups.items()]
     return Plan(bare, len(trained), len(evaluated), tuple(jobs), _disk(jobs))
 

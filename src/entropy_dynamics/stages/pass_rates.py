@@ -71,11 +71,6 @@ def filter_by_rate(
     if high is not None:
         reason[rate >= high] = f"rate >= {high:g}"
     reason[rate.isna()] = unsampled
-    columns = {
-        "correct": correct.fillna(0).astype(int),
-        "samples": rate.notna() * samples,
-        "rate": rate,
-        "kept": reason == "",
-        "reason": reason,
-    }
-    return pd.DataFrame(columns).rename_axis("problem_id").reset_index()
+    counts = {"correct": correct.fillna(0).astype(int), "samples": rate.notna() * samples}
+    frame = pd.DataFrame({**counts, "rate": rate, "kept": reason == "", "reason": reason})
+    return frame.rename_axis("problem_id").reset_index()

@@ -42,10 +42,8 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
         sets[name] = _load(name, sources[name], data.seed, sets)
     train = sets[TRAIN]
     for name, split in splits.items():
-        if split.size >= len(train.problems):
-            raise UserError(
-                f"{_key(name)}.size: {split.size} leaves nothing of the {len(train.problems)} problems to train on"
-            )
+        if split.size >= (size := len(train.problems)):
+            raise UserError(f"{_key(name)}.size: {split.size} leaves nothing of the {size} problems to train on")
         taken, train.problems = split_problems(train.problems, split.size, data.seed)
         train.dropped[f"taken for {name}"] = split.size
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
@@ -90,11 +88,10 @@ def sources_from_files(
 def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[Problem], list[Problem]]:
     """Take `size` problems out: returns (taken, rest), each in the order given.
 
-    Problems are chosen in the order of a hash of seed and id, a random permutation that depends neither on the order of
-    the rows nor on a random number generator's version.
+    A hash of seed and id decides, which depends neither on the order of the rows nor on a generator's version.
     """
-    chance = {p.id: hashlib.sha256(f"{seed}/{p.id}".encode()).digest() for p in problems}
-    taken = set(sorted(chance, key=chance.__getitem__)[:size])
+    hashes = {problem.id: hashlib.sha256(f"{seed}/{problem.id}".encode()).digest() for problem in problems}
+    taken = set(sorted(hashes, key=hashes.__getitem__)[:size])
     return [p for p in problems if p.id in taken], [p for p in problems if p.id not in taken]
 
 
@@ -105,8 +102,8 @@ def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet])
         loaded = source.load(name, seed, exclude)
     except UserError as error:
         raise UserError(f"{_key(name)}: {error}") from error
-    for other in others:
-        keys = {find_task(problem.task).key(problem.text) for problem in others[other].problems}
+    for other, earlier in others.items():
+        keys = {find_task(problem.task).key(problem.text) for problem in earlier.problems}
         kept = [problem for problem in loaded.problems if find_task(problem.task).key(problem.text) not in keys]
         if shared := len(loaded.problems) - len(kept):
             loaded.problems, loaded.dropped[f"also in {other}"] = kept, shared
