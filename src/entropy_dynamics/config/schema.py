@@ -269,7 +269,8 @@ class MethodConfig(Section):
 def method_sections() -> dict[str, type[Section]]:
     """The `method` section of every registered method; imports them, and so torch."""
     sections: dict[str, type[Section]] = {}
-    for name, kind in {BASE: Method, **method_types()}.items():
+    kinds: dict[str, type[Method]] = {BASE: Method, **method_types()}
+    for name, kind in kinds.items():
         sections[name] = create_model(
             f"{kind.__name__}Config",
             __base__=MethodConfig,
