@@ -107,16 +107,17 @@ def pause(event: str, _: tuple) -> None:
 
 def leave(arguments: list[str]) -> None:
     """Run `python <arguments>` in this process, and end it."""
-    code = 0
     if "PAUSE_FROM" in os.environ:
         sys.addaudithook(pause)
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)
         del arguments[0]
+    code = 0
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
-            sys.modules.pop(sys.argv[0], None)
+            if not hasattr(sys.modules.get(sys.argv[0]), "__path__"):  # of a package its __main__ runs
+                sys.modules.pop(sys.argv[0], None)
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments
@@ -124,8 +125,6 @@ def leave(arguments: list[str]) -> None:
             runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = 1

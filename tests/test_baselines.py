@@ -19,7 +19,6 @@ from entropy_dynamics.methods.unlikeliness import ranks_in_groups
 
 CONFIGS = ROOT / "configs"
 METHODS = ["clip_cov", "kl_cov", "unlikeliness", "forking_tokens", "advantage_reweighting", "entropy_bonus"]
-FILES = [*METHODS, "grpo_off_policy", "clip_higher"]
 OFF_POLICY = ["kl_cov", "grpo_off_policy", "clip_higher"]
 
 
@@ -185,17 +184,6 @@ def test_entropy_bonus_adds_its_term_to_every_token():
     plain = load_method("grpo").token_loss(logp, logp, advantages, mask)
     with_bonus = method.token_loss(logp, logp, advantages, mask, entropy=entropy)
     torch.testing.assert_close(with_bonus - plain, -0.02 * entropy)
-
-
-@pytest.mark.parametrize("scale", ["smoke", "laptop"])
-@pytest.mark.parametrize("name", FILES)
-def test_updates_per_batch_of_the_files(name, scale):
-    config = load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS)
-    assert config.method.name == (name if name in METHODS else "grpo")
-    updates = config.training.updates_per_batch
-    assert updates == (4 if name in OFF_POLICY else 1)
-    assert updates <= config.training.prompts_per_step
-    assert config.method.build().note(updates) is None
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -289,21 +289,6 @@ def test_missing_inputs_are_one_line(run, tmp_path, arguments, parts):
     assert files_of(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"id": 1, "question": "1+1", "answer": 2}], "no column 'problem'"),
-        ([{"id": 1, "problem": "1+1", "answer": "a half"}], "none of its 1 problems is left"),
-        ([], "holds no problems"),
-    ],
-)
-def test_bad_data_files(run, tmp_path, rows, message):
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert_one_line(run("problems", "--train", str(file), "--out", str(tmp_path / "out")), message)
-    assert files_of(tmp_path) == ["mine.jsonl"]
-
-
 def test_a_source_is_not_overwritten(run, tmp_path):
     file = tmp_path / "train.jsonl"
     file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")

@@ -1,9 +1,7 @@
 """Mistakes on the command line: one line on stderr, exit code 2, nothing written."""
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import select_scale
 from entropy_dynamics.errors import UserError
-from preloaded import program
-from project_copy import copy_project
 
 MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
@@ -66,7 +62,11 @@ def test_names(refused, option, name):
     if option != "--scale":
         name = name.replace("smoke", "grpo" if option == "--method" else "qwen3-4b-base")
     values = {"--scale": "smoke", "--model": MODEL, "--method": "grpo"} | {option: name}
-    assert option.strip("-") in refused("config", *(f"{key}={value}" for key, value in values.items()))
+    message = refused("config", *(f"{key}={value}" for key, value in values.items()))
+    what = f"{option.strip('-')} {name!r}" if name or option != "--model" else "--method needs --model: a run has both"
+    assert what in message
+    remedies = ("did you mean '", "known: ", "is not of the form name or name@parameter=value", "a run has both")
+    assert any(remedy in message for remedy in remedies)
 
 
 @pytest.mark.parametrize(
@@ -167,26 +167,48 @@ def test_commands(refused, arguments, message):
     assert message in refused(*arguments)
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".txt"])
+ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("name", "content", "message"),
     [
-        b"",
-        bytes(range(256)),
-        b"[]\n",
-        b'{"id": 1, "problem": "1+1", "answer": 2',
-        b'{"id": 1, "problem": "1+1"}\n',
-        b'{"id": 1, "problem": "1+1", "answer": "__import__(\'os\').system(\'touch evil\')"}\n',
-        b'{"id": 1, "problem": ["1+1"], "answer": 2}\n',
-        b'{"id": [1], "problem": "1+1", "answer": 2}\n',
+        ("x.jsonl", b"", "x.jsonl: it holds no problems"),
+        ("x.jsonl", b"\n \n", "x.jsonl: it holds no problems"),
+        ("x.jsonl", bytes(range(256)), "x.jsonl: line 1 is not JSON ("),
+        ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not JSON ("),
+        ("x.jsonl", ONE_PROBLEM.replace(b"1+1", b"\xff"), "x.jsonl: line 1 is not JSON ("),
+        (
+            "x.jsonl",
+            ONE_PROBLEM.replace(b"answer", b"answr"),
+            "no column 'answer' (set answer_column); did you mean 'answr'",
+        ),
+        ("x.jsonl", ONE_PROBLEM.replace(b"1,", b'"",'), "row 1: 'id' should be"),
+        ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object with named columns"),
+        ("x.jsonl", ONE_PROBLEM[:-2], "x.jsonl: line 1 is not JSON ("),
+        (
+            "x.jsonl",
+            ONE_PROBLEM.replace(b"answer", b"value"),
+            "no column 'answer' (set answer_column); known: id, problem",
+        ),
+        ("x.jsonl", ONE_PROBLEM.replace(b"problem", b"question"), "x.jsonl: no column 'problem' (set problem_column)"),
+        (
+            "x.jsonl",
+            ONE_PROBLEM.replace(b"2", b"\"__import__('os').system('touch evil')\""),
+            "(1 x the answer is not an integer)",
+        ),
+        ("x.jsonl", ONE_PROBLEM.replace(b'"1+1"', b'["1+1"]'), "none of its 1 problems is left (1 x no problem text)"),
+        ("x.jsonl", ONE_PROBLEM.replace(b"1,", b"[1],"), "row 1: 'id' should be a string or an integer, not [1]"),
+        ("x.parquet", b"", "x.parquet: not a readable parquet file ("),
+        ("x.parquet", ONE_PROBLEM, "x.parquet: not a readable parquet file ("),
+        ("x.txt", ONE_PROBLEM, "x.txt: problems are read from .jsonl or .parquet, not '.txt'"),
     ],
-    ids=lambda content: repr(content[-40:]),
 )
-def test_problem_files(refused, project, suffix, content):
-    file = project / f"mine{suffix}"
-    file.write_bytes(content)
-    message = refused("problems", "--train", str(file), "--out", "out")
-    assert f"{file}: " in message or "none of its 1 problems is left" in message
+def test_problem_files(refused, project, name, content, message):
+    (project / name).write_bytes(content)
+    got = refused("problems", "--train", name, "--out", "mine")
+    assert got.startswith("data.train: ")
+    assert message in got
 
 
 @pytest.mark.parametrize(
@@ -204,20 +226,3 @@ def test_problem_files(refused, project, suffix, content):
 def test_selections(project, selection, message):
     with pytest.raises(UserError, match=re.escape(message)):
         select_scale(selection)
-
-
-def test_a_selection_for_snakemake(project, tmp_path):
-    """Snakemake formats the error; nothing starts, and nothing but its cache is written."""
-    for name in ("configs", "experiments"):
-        shutil.rmtree(project / name)
-    copy_project(project)
-    before = files_in(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["HOME"] = environment["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
-    command = [program("snakemake"), "--config", "scale=smok"]
-    run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode != 0
-    assert "unknown scale 'smok'; did you mean 'smoke'" in run.stdout + run.stderr
-    assert "Traceback" not in run.stdout + run.stderr
-    left = {path for path in files_in(tmp_path) if not {".snakemake", "elsewhere"} & set(path.parts)}
-    assert left == set(before)

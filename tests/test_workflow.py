@@ -161,7 +161,7 @@ def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
 
 
 RUNS = 26  # of the smoke scale
-DRAWN = {"claims", "page", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
+DRAWN = {"claims", "report", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
 DRAWN |= {f"figure{number}" for number in range(1, 7)}
 CLAIM = "  - id: theorem1_correlation\n"
 NEW_CLAIM = """  - id: theorem1_again
@@ -194,7 +194,7 @@ NEW_CLAIM = """  - id: theorem1_again
                 ("configs/scale/smoke.yaml", "experiments: [table1", "experiments: [gains, table1"),
                 ("experiments/claims.yaml", CLAIM, NEW_CLAIM + CLAIM),
             ],
-            {"gains": 1, "claims": 1, "page": 1},
+            {"gains": 1, "claims": 1, "report": 1},
         ),
         ([("configs/scale/smoke.yaml", "extras: 1", "extras: 2")], {"train": 13}),
         ([("configs/method/clip_v.yaml", "max_frac: 0.05", "max_frac: 0.04")], {"train": 2 + 2}),
@@ -273,7 +273,7 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
-        (["--config", "scale=smokee"], "unknown scale 'smokee'; did you mean 'smoke'?"),
+        (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),

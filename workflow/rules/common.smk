@@ -76,7 +76,7 @@ COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})
 expect(
     record=LAYOUT.jobs,
     results=[*EXPERIMENTS, "claims"],
-    seconds=COSTS | {name: COSTS["report"] for name in EXPERIMENTS if COSTS},
+    seconds=COSTS | {name: COSTS["draw"] for name in EXPERIMENTS if COSTS},
     threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
 )
 
