@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting import render
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
@@ -138,4 +139,4 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
 
 def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
     """The files of a table or figure, drawn by this project's configs and experiments."""
-    return render(name, results, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
+    return render(name, Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))

@@ -1,4 +1,4 @@
-"""Group-normalised advantages and GAE against hand-worked cases, closed forms and brute force."""
+"""Group-normalized advantages and GAE against hand-worked cases, closed forms and brute force."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from entropy_dynamics.core.advantages import gae, group_advantages
 
-# ---------------------------------------------------------------- group-normalised
+# ---------------------------------------------------------------- group-normalized
 
 
 def test_worked_value_sixteen_rollouts_four_correct():

@@ -20,7 +20,7 @@ def outputs(name, logp, entropy, advantages, mask) -> list[torch.Tensor]:
     """Token weights, and loss coefficients if there are any."""
     method = load_method(name, **PARAMS.get(name, {}))
     stats = TokenStats(logp, entropy, logp.exp() * (logp + entropy), entropy / 10)
-    weights = method.token_weights(stats, advantages, mask, seeded())
+    weights = method.token_weights(stats, advantages, mask, generator=seeded())
     coefficients = method.loss_coefficients(stats, advantages, mask)
     return [weights] if coefficients is None else [weights, coefficients]
 

@@ -29,7 +29,7 @@ OTHER = "qwen3-4b-base"
 
 
 def write(results: Path, seeds: dict[str, int] = SEEDS, experiments: Path = ROOT / "experiments") -> list[Path]:
-    return write_claims(results, SCALE, seeds, ROOT / "configs", experiments)
+    return write_claims(Results(results, SCALE, seeds, ROOT / "configs", experiments))
 
 
 def entries(results: Path, seeds: dict[str, int] = SEEDS) -> dict[str, dict]:
@@ -204,7 +204,7 @@ def test_claims_of_the_pilot_seeds_read_their_runs(tmp_path):
     for seed, entropy in ((0, 9.0), (1, 9.0), (50, 9.0), (51, 9.0), (100, 0.2), (101, 0.3)):
         write_curve(tmp_path, "grpo", seed, entropy=np.linspace(1, entropy, STEPS))
     [claim] = load_claims(SCALE, seeds, tmp_path)
-    found = judge(claim, Results(tmp_path, SCALE, ROOT / "configs", tmp_path))
+    found = judge(claim, Results(tmp_path, SCALE, seeds, ROOT / "configs", tmp_path))
     assert found.interval.value == pytest.approx(0.7, abs=0.1)  # a share of the start: 1 to 0.2 and 0.3
 
 

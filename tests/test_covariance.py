@@ -46,14 +46,14 @@ def test_its_mean_is_the_covariance_of_the_batch():
 )
 def test_clip_cov_drops_candidates_between_its_bounds(lb, ub, first, second):
     method = load_method("clip_cov", ratio=1.0, lb=lb, ub=ub)
-    weights = method.token_weights(stats_of(LOGP), ADVANTAGES, MASK, seeded())
+    weights = method.token_weights(stats_of(LOGP), ADVANTAGES, MASK, generator=seeded())
     assert weights.dtype == torch.float32
     assert weights.tolist() == [first, second]
 
 
 def test_tokens_that_clip_cov_drops_stay_in_the_denominator():
     method = load_method("clip_cov", ratio=1.0, lb=1.0, ub=3.0)
-    weights = method.token_weights(stats_of(LOGP), ADVANTAGES, MASK, seeded())
+    weights = method.token_weights(stats_of(LOGP), ADVANTAGES, MASK, generator=seeded())
     assert shares(method, weights, MASK).tolist() == [[0.25, 0, 0], [0, 0.25, 0]]
 
 
@@ -72,7 +72,7 @@ def many_candidates(candidates, tokens):
 )
 def test_how_many_tokens_clip_cov_drops(ratio, dropped):
     stats, advantages, mask = many_candidates(100, 1000)
-    weights = load_method("clip_cov", ratio=ratio).token_weights(stats, advantages, mask, seeded())
+    weights = load_method("clip_cov", ratio=ratio).token_weights(stats, advantages, mask, generator=seeded())
     assert int((weights == 0).sum()) == dropped
     assert weights[0, 100:].all()
 
@@ -84,16 +84,20 @@ def test_clip_cov_draws_without_a_generator_too():
 
 def test_without_a_candidate_clip_cov_drops_nothing():
     logp, _, advantages, mask = random_batch(seed=2)
-    weights = load_method("clip_cov", lb=1e6, ub=1e7).token_weights(stats_of(logp), advantages, mask, seeded())
+    weights = load_method("clip_cov", lb=1e6, ub=1e7).token_weights(
+        stats_of(logp), advantages, mask, generator=seeded()
+    )
     assert torch.equal(weights, mask.float())
     nothing = torch.zeros_like(mask)
-    assert not load_method("clip_cov").token_weights(stats_of(logp), advantages, nothing, seeded()).any()
+    assert not load_method("clip_cov").token_weights(stats_of(logp), advantages, nothing, generator=seeded()).any()
 
 
 def test_clip_cov_draws_the_same_for_a_seed_and_otherwise_for_others():
     stats, advantages, mask = many_candidates(100, 1000)
     method = load_method("clip_cov", ratio=0.01)
-    first, again, *others = (method.token_weights(stats, advantages, mask, seeded(seed)) for seed in (3, 3, 4, 5))
+    first, again, *others = (
+        method.token_weights(stats, advantages, mask, generator=seeded(seed)) for seed in (3, 3, 4, 5)
+    )
     assert torch.equal(first, again)
     assert all(not torch.equal(first, other) for other in others)
 
@@ -101,7 +105,9 @@ def test_clip_cov_draws_the_same_for_a_seed_and_otherwise_for_others():
 def test_clip_cov_draws_uniformly():
     stats, advantages, mask = many_candidates(10, 40)
     method, generator, draws = load_method("clip_cov", ratio=0.05), seeded(), 2000
-    counts = sum((method.token_weights(stats, advantages, mask, generator) == 0).double() for _ in range(draws))
+    counts = sum(
+        (method.token_weights(stats, advantages, mask, generator=generator) == 0).double() for _ in range(draws)
+    )
     assert counts.sum() == 2 * draws
     deviation = math.sqrt(draws * 0.2 * 0.8)
     assert (counts[0, :10] - 0.2 * draws).abs().max() < 5 * deviation
@@ -121,7 +127,7 @@ def test_clip_cov_draws_uniformly():
         (1.0, [1, 1, 0], [1, 1, 0]),
     ],
 )
-def test_kl_cov_penalises_the_largest_covariances(frac, first, second):
+def test_kl_cov_penalizes_the_largest_covariances(frac, first, second):
     method = load_method("kl_cov", frac=frac, beta=0.5)
     penalty = method.loss_coefficients(stats_of(LOGP), ADVANTAGES, MASK)
     assert (2 * penalty).tolist() == [first, second]

@@ -29,12 +29,25 @@ def lock_folder(monkeypatch):
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def machine(monkeypatch):
+    """`machine("0", "1")`: this process sees these GPUs, whatever it has claimed."""
+
+    def sees(*names: str) -> list[str]:
+        monkeypatch.setattr("entropy_dynamics.distributed.devices.visible_devices", lambda: list(names))
+        return list(names)
+
+    return sees
+
+
 def claimant(body: str, count: int, known: list[str], slots: int = 1, **options) -> subprocess.Popen:
     """A process that claims `count` of `known` and then runs `body`; `held` has the claimed ones."""
     code = f"""
     import os, sys, time
-    from entropy_dynamics.distributed.devices import claim_devices
-    with claim_devices("cuda", {count}, {slots}, {known!r}, pause=0.02) as held:
+    from entropy_dynamics.distributed import devices
+    devices.PAUSE = 0.02
+    os.environ["CUDA_VISIBLE_DEVICES"] = {",".join(known)!r}
+    with devices.claim_devices("cuda", {count}, {slots}) as held:
         assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(held)
     """
     code = textwrap.dedent(code) + textwrap.indent(textwrap.dedent(body), "    ")
@@ -71,43 +84,45 @@ def test_a_waiting_job_says_so_once_and_continues_when_the_holder_is_killed():
     assert out in ("['0']\n", "['1']\n")
 
 
-def test_jobs_in_slots_fill_all_gpus_before_they_share_one_and_exclude_whole_claims():
-    known = ["4", "5"]
+def test_jobs_in_slots_fill_all_gpus_before_they_share_one_and_exclude_whole_claims(machine):
+    known = machine("4", "5")
     with ExitStack() as jobs:
-        held = [jobs.enter_context(claim_devices("cuda", 1, 2, known)) for _ in range(3)]
+        held = [jobs.enter_context(claim_devices("cuda", 1, 2)) for _ in range(3)]
         assert held == [["4"], ["5"], ["4"]]
         quarter = claimant("print(held)", 1, known, slots=4)  # half of GPU 5 is left for two of these
         assert quarter.communicate(timeout=WAIT)[0] == "['5']\n"
         whole = claimant("print(held)", 1, known, stderr=subprocess.PIPE)
         assert whole.stderr.readline() == "waiting for 1 of 2 GPUs; other jobs hold them\n"
-        assert jobs.enter_context(claim_devices("cuda", 1, 2, known)) == ["5"]
+        assert jobs.enter_context(claim_devices("cuda", 1, 2)) == ["5"]
         full = claimant("print(held)", 1, known, slots=2, stderr=subprocess.PIPE)
         assert full.stderr.readline() == "waiting for a slot of 2 GPUs; other jobs hold them\n"
         assert (whole.poll(), full.poll()) == (None, None)
     for process in (whole, full):
         assert process.communicate(timeout=WAIT)[0] in ("['4']\n", "['5']\n")
-    with claim_devices("cuda", 2, 1, known) as everything:
+    with claim_devices("cuda", 2) as everything:
         assert everything == known
         eighth = claimant("print(held)", 1, known, slots=8, stderr=subprocess.PIPE)
         assert eighth.stderr.readline().startswith("waiting for a slot")
     assert eighth.communicate(timeout=WAIT)[0] == "['4']\n"
 
 
-def test_a_job_gets_what_another_leaves():
-    with claim_devices("cuda", 2, known=["4", "5", "6"]) as first:
+def test_a_job_gets_what_another_leaves(machine):
+    known = machine("4", "5", "6")
+    with claim_devices("cuda", 2) as first:
         assert first == ["4", "5"]
-        process = claimant("print(held)", 1, ["4", "5", "6"])
+        process = claimant("print(held)", 1, known)
         assert process.communicate(timeout=WAIT)[0] == "['6']\n"
-    with claim_devices("cuda", 3, known=["4", "5", "6"]) as everything:
-        assert everything == ["4", "5", "6"]
+    with claim_devices("cuda", 3) as everything:
+        assert everything == known
 
 
-def test_a_failed_attempt_holds_nothing():
+def test_a_failed_attempt_holds_nothing(machine):
     """All or none: of two jobs that each waited with some of the GPUs, neither would ever get the rest."""
-    with claim_devices("cuda", 1, known=["4", "5"]):
-        waiting = claimant("print(held)", 2, ["4", "5"], stderr=subprocess.PIPE)
+    known = machine("4", "5")
+    with claim_devices("cuda", 1):
+        waiting = claimant("print(held)", 2, known, stderr=subprocess.PIPE)
         waiting.stderr.readline()
-        other = claimant("print(held)", 1, ["4", "5"])
+        other = claimant("print(held)", 1, known)
         assert other.communicate(timeout=WAIT)[0] == "['5']\n"
     assert waiting.communicate(timeout=WAIT)[0] == "['4', '5']\n"
 
@@ -143,12 +158,14 @@ def test_without_the_variable_nvidia_smi_is_asked(monkeypatch, tmp_path):
     assert visible_devices() == []
 
 
-def test_too_few_gpus_are_a_user_error(monkeypatch):
+def test_too_few_gpus_are_a_user_error(machine, monkeypatch):
+    machine("0", "1", "2", "3")
     with (
         pytest.raises(UserError, match=r"GPUs needed: 8, but this machine has 4: set hardware\.ranks to 4"),
-        claim_devices("cuda", 8, known=["0", "1", "2", "3"]),
+        claim_devices("cuda", 8),
     ):
         pass
+    monkeypatch.undo()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
         pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES names none: set hardware\.device to cpu"),

@@ -354,7 +354,7 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
     assert "last 4 of 40 steps" in run(capsys, "entropy-watch", tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/trainer_state.json").write_text("{}")
-    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} holds 2 runs; name one of them: ")
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} contains 2 runs; name one of them: ")
 
 
 def test_entropy_watch_draws(tmp_path, capsys):

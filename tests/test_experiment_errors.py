@@ -118,7 +118,7 @@ def test_claims(refused, place, value, said):
 )
 def test_paper_values(refused, place, value, said):
     def load(folder):
-        return Results(folder, SCALE, ROOT / "configs", folder).paper
+        return Results(folder, SCALE, SEEDS, ROOT / "configs", folder).paper
 
     assert said in refused("paper_values", place, value, load)
 

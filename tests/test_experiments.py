@@ -65,7 +65,7 @@ def test_unknown_names(tmp_path):
 
 
 def test_paper_values_against_the_resolution_and_the_gains_the_paper_prints():
-    source = Results(Path(), SCALE, ROOT / "configs", ROOT / "experiments")
+    source = Results(Path(), SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
     count = 0
     for models in source.paper.scores.values():
         for model, methods in models.items():

@@ -6,16 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run, load_experiment
+from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
-from entropy_dynamics.analysis.strength import strength_frame
+from entropy_dynamics.analysis.sweeps import strength_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.difficulty import draw_difficulty
-from entropy_dynamics.reporting.gains import draw_gains
+from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
-from entropy_dynamics.reporting.strength import draw_strength
+from entropy_dynamics.reporting.sweeps import draw_strength
 from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"
@@ -38,8 +37,8 @@ def report(name: str, folder: Path, seeds: int = 2) -> pd.DataFrame:
 
 def drawn(draw, name: str, folder: Path, seeds: int = 2):
     """The figure and its footer."""
-    experiment = load_experiment(name, SCALE, {"tables": seeds, "extras": 1, "pilot": 1}, ROOT / "experiments")
-    figure, _ = draw(experiment, Results(folder, SCALE, ROOT / "configs", ROOT / "experiments"))
+    results = Results(folder, SCALE, {"tables": seeds, "extras": 1, "pilot": 1}, ROOT / "configs", ROOT / "experiments")
+    figure, _ = draw(results.experiment(name), results)
     return figure, " ".join(figure.get_supxlabel().split())
 
 
@@ -232,13 +231,14 @@ def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measur
 
 def test_the_chosen_strength_has_the_highest_pass_at_k_over_log_k(folder):
     """mu 1.5 solves each problem half of the time, 2.0 one of the two always: equal Avg@K, unlike Pass@k."""
-    experiment = load_experiment("selection", SCALE, {"tables": 1, "extras": 1, "pilot": 2}, ROOT / "experiments")
+    results = Results(folder, SCALE, {"tables": 1, "extras": 1, "pilot": 2}, ROOT / "configs", ROOT / "experiments")
+    experiment = results.experiment("selection")
     assert {run.seed for run in experiment.runs} == {100, 101}
     for run in experiment.runs:
         counts = {"clip_b@mu=1.5": [2, 2], "clip_b@mu=2.0": [4, 0]}.get(run.method, [1, 0])
         write_counts(folder, run, "validation", counts, 4)
         write_metrics(folder, run)
-    frame = strength_frame(experiment, Results(folder, SCALE, ROOT / "configs", ROOT / "experiments"))
+    frame = strength_frame(experiment, results)
     rows = frame[frame["model"] == MODEL].set_index("run")
     assert rows.loc[["clip_b@mu=1.5", "clip_b@mu=2.0"], "avg"].tolist() == [50, 50]
     assert rows.loc[["clip_b@mu=1.5", "clip_b@mu=2.0"], "pass"].tolist() == [100, 50]
@@ -272,11 +272,12 @@ def test_each_sweep_of_a_method_has_its_own_axis(folder):
     experiments.mkdir()
     (experiments / "mine.yaml").write_text(STRENGTH)
     (experiments / "paper_values.yaml").write_bytes((ROOT / "experiments/paper_values.yaml").read_bytes())
-    experiment = load_experiment("mine", SCALE, {"tables": 1, "extras": 2, "pilot": 1}, experiments)
+    results = Results(folder, SCALE, {"tables": 1, "extras": 2, "pilot": 1}, ROOT / "configs", experiments)
+    experiment = results.experiment("mine")
     for run in experiment.runs:
         write_counts(folder, run, "dapo500", [2, 1], 4)
         write_metrics(folder, run)
-    figure, _ = draw_strength(experiment, Results(folder, SCALE, ROOT / "configs", experiments))
+    figure, _ = draw_strength(experiment, results)
     rows = np.reshape(figure.axes, (2, 3))
     assert [ax.get_xlabel() for ax in rows[:, 1]] == [r"$\mu$", r"$\mu$ plus"]
     assert [[len(line.get_xdata()) for line in ax.lines[:1]] for ax in rows[:, 0]] == [[2], [3]]

@@ -91,7 +91,7 @@ def test_methods_with_fewer_seeds_are_said(tmp_path):
 
 def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
     experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
-    figure, _ = draw_curves(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
+    figure, _ = draw_curves(experiment, Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
     return figure.get_supxlabel()
 
 
@@ -127,7 +127,7 @@ def test_the_ratio_of_figure3(small):
     frame = pd.read_csv(draw("figure3", small, SEEDS)[2])
     np.testing.assert_allclose(frame[frame.column == "s_centered_ratio"].value, 0.01)
     experiment = load_experiment("figure3", SCALE, SEEDS, ROOT / "experiments")
-    figure, _ = draw_curves(experiment, Results(small, SCALE, ROOT / "configs", ROOT / "experiments"))
+    figure, _ = draw_curves(experiment, Results(small, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
     low, high = figure.axes[1].get_ylim()
     assert low <= 0.001 < 0.01 <= high  # the paper's level is in sight too
 

@@ -160,7 +160,7 @@ def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, mo
     token_weights = load_method("forking_tokens").__class__.token_weights
 
     def spy(self, stats, advantages, mask, generator=None):
-        weights = token_weights(self, stats, advantages, mask, generator)
+        weights = token_weights(self, stats, advantages, mask, generator=generator)
         shares.append((int(mask.sum()), float((weights > 0).sum() / mask.sum())))
         return weights
 

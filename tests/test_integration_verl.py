@@ -51,7 +51,7 @@ def test_masks_and_verls_token_mean_are_ours(name, denominator, tensors, stats):
     data, metrics = weighted(method, tensors)
 
     mask, advantages = tensors["response_mask"], tensors["advantages"]
-    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     dropped = (weights == 0) & (mask > 0)
     assert 0 < dropped.sum() < mask.sum()
     assert metrics["entropy_control/clip_fraction"] == pytest.approx(float(dropped.sum() / mask.sum()))

@@ -49,7 +49,7 @@ def effective(name, log_ratio=0.0, **params):
     logp, entropy, advantages, mask = random_batch(seed=1)
     method = load_method(name, **params)
     stats = stats_of(logp, entropy)
-    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     groups = torch.arange(len(mask))
     divisors = method.divisors(weights, mask, groups)
@@ -99,8 +99,8 @@ def test_the_gradient_of_the_entropy_is_the_mean_of_minus_l_grad_log_p():
     tokens = torch.arange(7)
     stats = token_stats(logits.expand(7, 7), tokens, entropy_gradient=True)
     (by_entropy,) = torch.autograd.grad(stats.entropy[0], logits, retain_graph=True)
-    p, l_centred = stats.logp.detach().exp(), (stats.logp + stats.entropy).detach()
-    (by_logp,) = torch.autograd.grad((-p * l_centred * stats.logp).sum(), logits)
+    p, l_centered = stats.logp.detach().exp(), (stats.logp + stats.entropy).detach()
+    (by_logp,) = torch.autograd.grad((-p * l_centered * stats.logp).sum(), logits)
     torch.testing.assert_close(by_logp, by_entropy)
 
 

@@ -46,7 +46,7 @@ def frame_of(text: str, tmp_path):
         correct = np.arange(4) < np.full((40, 1), CORRECT[run.method])
         correct[run.seed] = True
         write_evaluation(results, run, "dapo500", correct)
-    render("matched", results, SCALE, SEEDS, ROOT / "configs", experiments)
+    render("matched", Results(results, SCALE, SEEDS, ROOT / "configs", experiments))
     return pd.read_csv(Layout(results).figure("matched", "csv")).set_index("run")
 
 
@@ -109,7 +109,7 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
             write_metrics(results, run, entropy=entropy + run.seed)
         if run.method == nearly:
             write_metrics(results, run, entropy=entropy + run.seed + 1e-12 * (run.seed == 1))
-    frame = scores_frame(experiment, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
+    frame = scores_frame(experiment, Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
     rows = frame.set_index("method")
     assert rows.index[rows["equals_baseline"]].tolist() == [same]
     assert rows.loc["grpo", "entropy"] == pytest.approx(entropy[-4:].mean() + 0.5)
@@ -130,7 +130,7 @@ def test_the_untrained_model_has_no_entropy_in_a_table(tmp_path):
     for dataset in experiment.evaluations:
         write_evaluation(results, experiment.runs[0], dataset)
     assert [path for path in experiment.input_files(results) if not path.is_file()] == []
-    csv, md, *_ = render("table1", results, SCALE, SEEDS, ROOT / "configs", experiments)
+    csv, md, *_ = render("table1", Results(results, SCALE, SEEDS, ROOT / "configs", experiments))
     rows = pd.read_csv(csv).set_index("method")
     assert rows.index[rows["entropy"].isna()].tolist() == ["base"]
     assert not rows["equals_baseline"].any()

@@ -115,14 +115,14 @@ def test_without_a_spread_nothing_is_dropped(name, value):
 # ---------------------------------------------------------------- Clip_V
 
 
-def test_clip_v_is_not_recentred():
+def test_clip_v_is_not_recentered():
     # S_c = -3, -3, -3, -1: sigma 0.866, so -3 is -3.46 sigma from zero, but only -0.58 from the mean.
     method = load_method("clip_v", mu=3.0, max_frac=1.0)
     assert weights_of(method, [[-3.0, -3.0, -3.0, -1.0]], [-1.0]) == [[0, 0, 0, 1]]
     assert weights_of(method, [[3.0, 3.0, 3.0, 1.0]], [-1.0]) == [[1, 1, 1, 1]]
 
 
-def test_clip_v_looks_at_the_centred_score():
+def test_clip_v_looks_at_the_centered_score():
     # S_c = S* - E[S] = -2, 2, 0, 0: sigma sqrt(2), so -2 is -1.414 sigma. S* itself would point at the last token.
     s_star, s_expected = [[1.0, 4.0, 1.0, -5.0]], [[3.0, 2.0, 1.0, -5.0]]
     drop = load_method("clip_v", mu=1.4, max_frac=1.0)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import project_copy
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
@@ -37,10 +38,11 @@ def report(tmp_path_factory) -> Path:
     path.write_text("\n".join([*lines, f"experiments: [{', '.join(NAMES)}]", ""]))
     results = project / "results" / SCALE
     write_all(results, SEEDS, SCALE, NAMES)
-    write_claims(results, SCALE, SEEDS, project / "configs", project / "experiments")
+    source = Results(results, SCALE, SEEDS, project / "configs", project / "experiments")
+    write_claims(source)
     for name in NAMES:
-        render(name, results, SCALE, SEEDS, project / "configs", project / "experiments")
-    write_report(results, SCALE, SEEDS, project / "configs", project / "experiments")
+        render(name, source)
+    write_report(source)
     # All other outputs of the workflow need only exist.
     for line in snakemake(project, "--summary").splitlines()[1:]:
         file = project / line.split("\t")[0]
@@ -121,7 +123,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
 
     for category, label, name, caption in [
         ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
-        ("4 Further", "Predicted and realised", "theory_check", "only sign and correlation are comparable"),
+        ("4 Further", "Predicted and realized", "theory_check", "only sign and correlation are comparable"),
     ]:
         choose(browser, category)
         click(browser, row_of(label) + "//a[1]")
@@ -206,4 +208,4 @@ def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
 
 def test_a_page_before_there_are_claims_is_one_line(tmp_path):
     with pytest.raises(UserError, match=rf"no .*claims\.json; make it with: snakemake claims --config scale={SCALE}"):
-        write_report(tmp_path, SCALE, SEEDS)
+        write_report(Results(tmp_path, SCALE, SEEDS))

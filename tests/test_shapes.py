@@ -13,7 +13,7 @@ two, three = torch.zeros(2, 3), torch.zeros(2, 4)
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: dynamics.batch_centered_mean(two, three),
+        lambda: dynamics.batch_entropy_change(two, two, three, 0.1),
         lambda: objective.token_divisors(two, two, torch.zeros(3, dtype=torch.int64)),
         lambda: advantages.whiten(two.int(), two),
     ],

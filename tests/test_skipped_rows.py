@@ -47,14 +47,14 @@ def run(make_trainer, shared_model, monkeypatch):
         config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
         training, model = config.training, copy.deepcopy(shared_model)
         own = {key: getattr(training, key) for key in ("advantage", "updates_per_batch")}
-        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
+        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0, "tokens_per_micro_batch": 50}
         params = config.method.params.model_dump()
         trainer = make_trainer(model, config.method.name, params=params, **(own | changes))
         constant = {prompt.problem_id for place, prompt in enumerate(trainer.prompts_of_step(0)) if place in CONSTANT}
         trainer.grade = lambda rollout: graded(rollout.problem_id in constant or rollout.sample % 2 == 0)
         rows = []
         trainer.policy.register_forward_hook(
-            lambda module, inputs, output: rows.append(len(inputs[0])) if torch.is_grad_enabled() else None
+            lambda module, inputs, output: rows.append(len(inputs[1])) if torch.is_grad_enabled() else None
         )
         with monkeypatch.context() as patched:
             if not skipping:

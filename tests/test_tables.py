@@ -134,8 +134,9 @@ def page(results) -> str:
     for name in TABLES:
         draw(name, results, SEEDS)
     folders = (ROOT / "configs", ROOT / "experiments")
-    write_claims(results, SCALE, SEEDS, *folders)
-    return write_report(results, SCALE, SEEDS, *folders).read_text()
+    source = Results(results, SCALE, SEEDS, *folders)
+    write_claims(source)
+    return write_report(source).read_text()
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -185,7 +186,7 @@ def test_samples_are_counted_whatever_their_order(tmp_path):
     correct = np.array([[True, False, True], [False, False, False], [True, True, True]])
     run, columns = Run(MODEL, "grpo", 0), evaluation_frame(correct).sample(frac=1, random_state=1)
     write_parquet(run.evaluation_file(tmp_path, "aime24"), columns.assign(more="unread"))
-    samples = Results(tmp_path, SCALE, ROOT / "configs", ROOT / "experiments").samples(run, "aime24")
+    samples = Results(tmp_path, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments").samples(run, "aime24")
     assert (samples.correct.tolist(), samples.k) == ([2, 0, 3], 3)
     assert samples.pass_rates == pytest.approx([2 / 3, 0, 1])
     assert samples.solved.tolist() == [1, 0, 1]

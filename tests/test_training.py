@@ -1,6 +1,8 @@
 """One training step against the plain formulas: batches, statistics, masks, gradients, PPO steps, order of prompts."""
 
 import copy
+import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -44,17 +46,19 @@ def test_hand_worked_collation():
     assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
     assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
     assert [rows.tolist() for rows in batch.micro_batches(100, torch.tensor([1, 2]))] == [[2, 1]]
+    assert [rows.tolist() for rows in batch.micro_batches(6, prompts=False)] == [[2, 0], [1]]
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 100, 333, 10_000])
 def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_trainer, tokens):
     batch = batch_of(make_trainer(shared_model))
     rows = torch.tensor([0, 2, 3, 5, 7, 11, 13, 17, 19])
-    for chosen in (None, rows):
-        cuts = batch.micro_batches(tokens, chosen)
+    for chosen, prompts in itertools.product((None, rows), (True, False)):
+        cuts = batch.micro_batches(tokens, chosen, prompts=prompts)
         assert sorted(torch.cat(cuts).tolist()) == (list(range(len(batch))) if chosen is None else rows.tolist())
+        lengths = batch.lengths if prompts else batch.response_lengths
         for cut in cuts:
-            assert len(cut) == 1 or len(cut) * int(batch.lengths[cut].max()) <= tokens
+            assert len(cut) == 1 or len(cut) * int(lengths[cut].max()) <= tokens
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
@@ -65,15 +69,36 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
     prompts, rollouts = rollouts_of(trainer)
     batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
     rows = torch.arange(len(batch)).flip(0)
-    stats = Policy(model).stats(batch, rows, temperature)
     with torch.no_grad():
         expected = list(slow_stats(model, prompts, rollouts, temperature))
-    for place, row in enumerate(rows.tolist()):
-        length = len(rollouts[row].token_ids)
-        for name, values in expected[row].items():
-            got = getattr(stats, name)[place].detach().double()
-            assert (got[:length] - values).abs().max() < 2e-5
-            assert not got[length:].any()
+    assert len(batch.prompt_lengths.unique()) > 1
+    for share_prompts in (True, False):
+        stats = Policy(model, share_prompts=share_prompts).stats(batch, rows, temperature)
+        for place, row in enumerate(rows.tolist()):
+            length = len(rollouts[row].token_ids)
+            for name, values in expected[row].items():
+                got = getattr(stats, name)[place].detach().double()
+                assert (got[:length] - values).abs().max() < 2e-5
+                assert not got[length:].any()
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
+    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
+    responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}
+    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    for rows in ([3, 1, 4, 0, 2], [4, 1], [2]):  # also of one token each, and one alone
+        found = []
+        for share_prompts in (True, False):
+            model = make_model(architecture, layers=2)
+            policy = Policy(model, share_prompts=share_prompts)
+            stats = policy.stats(batch, torch.tensor(rows), 1.0, entropy_gradient=True)
+            (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
+            found.append((stats.logp.detach(), gradients(model)))
+        (logp, gradient), (expected_logp, expected) = found
+        assert_close(logp, expected_logp)
+        assert_close(gradient, expected)
 
 
 def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):
@@ -101,7 +126,7 @@ def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_traine
 
 def cut_into(batch: RolloutBatch, count: int) -> int:
     """Tokens per micro-batch that cut the batch into `count`."""
-    return next(tokens for tokens in range(10_000, 0, -1) if len(batch.micro_batches(tokens)) == count)
+    return next(tokens for tokens in range(10_000, 0, -1) if len(batch.micro_batches(tokens, prompts=False)) == count)
 
 
 @pytest.mark.parametrize("single_forward_tokens", [0, SINGLE_FORWARD])
@@ -175,11 +200,12 @@ def test_each_token_is_forwarded_once_but_where_its_graph_does_not_fit(
     shared_model, make_trainer, method, tokens, changes, expected
 ):
     model = copy.deepcopy(shared_model)
-    settings = {"tokens_per_micro_batch": 60, "single_forward_tokens": tokens, "entropy_change_every": 0}
+    settings = {"tokens_per_micro_batch": 40, "single_forward_tokens": tokens, "entropy_change_every": 0}
     trainer = make_trainer(model, method, grade=lambda rollout: graded(rollout.sample % 2 == 0), **settings, **changes)
     batch, calls, kept = batch_of(trainer), [], []
-    scoring, score = len(batch.micro_batches(60)), trainer.update.score
-    updating = sum(len(batch.micro_batches(60, rows)) for rows in batch.mini_batches(trainer.config.updates_per_batch))
+    cut = partial(batch.micro_batches, 40, prompts=False)
+    scoring, score = len(cut()), trainer.update.score
+    updating = sum(len(cut(rows)) for rows in batch.mini_batches(trainer.config.updates_per_batch))
     trainer.update.score = lambda batch: kept.append(score(batch)) or kept[-1]
     trainer.policy.register_forward_hook(lambda *_: calls.append(1))
     trainer.step(0)

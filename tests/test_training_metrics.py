@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from entropy_dynamics.core.groups import constant_groups
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.training.engine_check import engine_agreement
 from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.optimizer import steps_taken
+from entropy_dynamics.training.trainer import engine_agreement
 from reference import even_sum, graded, parameters, rollouts_of, run, slow_advantages, slow_stats
 
 COLUMNS = {
@@ -62,11 +62,11 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
     flat = {name: torch.cat([one[name] for one in stats]).numpy() for name in stats[0]}
     lengths = [len(rollout.token_ids) for rollout in rollouts]
     advantage = np.repeat(slow_advantages(rollouts, 6), lengths)
-    centred = flat["s_star"] - flat["s_expected"]
+    centered = flat["s_star"] - flat["s_expected"]
     low = flat["s_star"] < flat["s_star"].mean() - 0.7 * flat["s_star"].std()
     dropped = low & (advantage < 0)
     kept = advantage * ~dropped
-    terms = -(advantage - advantage.mean()) * (centred - centred.mean())
+    terms = -(advantage - advantage.mean()) * (centered - centered.mean())
     rewards = np.array([float(even_sum(rollout).correct) for rollout in rollouts])
     expected = {
         "step": 0,
@@ -78,14 +78,14 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
         "clip_fraction": dropped.mean(),
         "clip_fraction_neg": dropped.sum() / (advantage < 0).sum(),
         "s_star_mean": flat["s_star"].mean(),
-        "s_centered_mean": centred.mean(),
-        "neg_cov": -(np.mean(advantage * centred) - advantage.mean() * centred.mean()),
+        "s_centered_mean": centered.mean(),
+        "neg_cov": -(np.mean(advantage * centered) - advantage.mean() * centered.mean()),
         "neg_cov_positive": terms[terms > 0].sum() / len(terms),
         "neg_cov_negative": terms[terms < 0].sum() / len(terms),
         "zero_variance_groups": np.mean([group.std() == 0 for group in rewards.reshape(-1, 6)]),
-        "predicted_entropy_change": -2e-3 * (np.mean(kept * centred) - kept.mean() * centred.mean()),
+        "predicted_entropy_change": -2e-3 * (np.mean(kept * centered) - kept.mean() * centered.mean()),
         "entropy_change": after.mean().item() - flat["entropy"].mean(),
-        "tokens": len(centred),
+        "tokens": len(centered),
     }
     assert 0 < expected["clip_fraction"] < 1
     assert 0 < expected["truncated"] < 1
@@ -117,8 +117,8 @@ def test_entropy_metrics_see_response_tokens_only():
 
 def test_hand_worked_constant_groups():
     rewards = torch.tensor([-0.1, -0.1, 1.0, 0.0, 1.0, 1.0])
-    assert constant_groups(rewards, torch.tensor([0, 0, 1, 1, 2, 2])).tolist() == [True, False, True]
-    assert constant_groups(rewards, torch.tensor([7, 3, 7, 3, 3, 7])).tolist() == [False, False]
+    assert Grouping.by(torch.tensor([0, 0, 1, 1, 2, 2])).constant(rewards).tolist() == [True, False, True]
+    assert Grouping.by(torch.tensor([7, 3, 7, 3, 3, 7])).constant(rewards).tolist() == [False, False]
 
 
 # ---------------------------------------------------------------- runs

@@ -21,7 +21,7 @@ OTHER = "qwen3-4b-base"
 
 def finding(claim_id: str, results: Path, seeds: dict[str, int] = SEEDS):
     (claim,) = [one for one in load_claims(SCALE, seeds, ROOT / "experiments") if one.spec.id == claim_id]
-    return judge(claim, Results(results, SCALE, ROOT / "configs", ROOT / "experiments"))
+    return judge(claim, Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
 
 
 def no_interval(found) -> bool:
@@ -244,7 +244,7 @@ def test_all_k_and_thirds_of_difficulty(tmp_path):
         changed = entry.replace("metric: extremes", f"metric: {metric}\n    problems: {problems}")
         claims.write_text(text[: text.index("claims:\n")] + "claims:\n" + changed + text[text.index("\npaper:\n") :])
         (claim,) = load_claims(SCALE, SEEDS, claims.parent)
-        return judge(claim, Results(tmp_path, SCALE, ROOT / "configs", claims.parent)).interval.value
+        return judge(claim, Results(tmp_path, SCALE, SEEDS, ROOT / "configs", claims.parent)).interval.value
 
     assert effect("avg", "all") == pytest.approx(0)
     assert effect("avg", "hard") == pytest.approx(75)

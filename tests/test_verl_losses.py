@@ -51,7 +51,7 @@ def test_the_gradient_of_every_token_is_verls(batch, case):
 
     logp = new.clone().requires_grad_()
     stats = TokenStats(new, *[torch.zeros_like(new)] * 3)
-    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     loss = method.token_loss(logp, old, advantages, mask, coefficients=coefficients)
     divisors = method.divisors(weights, mask, torch.arange(ROWS) // 4)

@@ -15,7 +15,7 @@ from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.sampling.vllm import VLLMSampler
-from entropy_dynamics.training.engine_check import engine_agreement
+from entropy_dynamics.training.trainer import engine_agreement
 
 MAX_TOKENS = 250
 NEW_TOKENS = 60

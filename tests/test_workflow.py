@@ -161,6 +161,7 @@ def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
 
 
 RUNS = 26  # of the smoke scale
+NOTES = ("Using ", "Assuming ", "Building ", "host: ")  # by Snakemake, before it reads the workflow
 DRAWN = {"claims", "report", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
 DRAWN |= {f"figure{number}" for number in range(1, 7)}
 CLAIM = "  - id: theorem1_correlation\n"
@@ -267,6 +268,14 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     assert threads["qwen2.5-14b-instruct"] == 2 * threads[MODEL] > 0  # 8 ranks on a node, and 4
 
 
+def the_error(run) -> str:
+    """The one line that a mistake gets, besides Snakemake's notes."""
+    lines = [line for line in (run.stdout + run.stderr).splitlines() if not line.startswith(NOTES)]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -292,9 +301,7 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
         (project / "experiments/figure5.yaml").unlink()
     run = snakemake(project, *arguments)
     assert run.returncode != 0
-    *_, line = (run.stdout + run.stderr).splitlines()
-    assert line.startswith("error: ")
-    assert message in line
+    assert message in the_error(run)
     assert not (project / "results").exists()
 
 
@@ -311,5 +318,4 @@ def test_a_broken_experiment_or_claim_is_one_line(tmp_path, name, old, new, mess
     file.write_text(file.read_text().replace(old, new, 1))
     run = snakemake(file.parents[1], "--config", "scale=smoke", "--quiet", "--dry-run")
     assert run.returncode != 0
-    [line] = [line for line in run.stderr.splitlines() if not line.startswith(("Using ", "Assuming ", "Building "))]
-    assert line.startswith(f"error: experiments/{message}")
+    assert the_error(run).startswith(f"experiments/{message}")

@@ -18,6 +18,7 @@ from entropy_dynamics.errors import Unfinished, UserError
 from entropy_dynamics.results.layout import Layout
 
 if TYPE_CHECKING:
+    from entropy_dynamics.analysis.results import Results
     from entropy_dynamics.distributed.ranks import Ranks
 
 # Stages import their modules when they run: torch and transformers take seconds, and tables and figures need neither.
@@ -176,6 +177,13 @@ def _layout(options: argparse.Namespace) -> Layout:
     return Layout.of(options.scale, options.results)
 
 
+def _results(options: argparse.Namespace) -> "Results":
+    from entropy_dynamics.analysis.results import Results
+
+    seeds = dict(load_config(options.scale, overrides=options.set).seeds)
+    return Results(_layout(options).root, options.scale, seeds)
+
+
 def _quieten(threads: int) -> None:
     """Before transformers is imported: the number of threads, and none of its messages."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -291,27 +299,26 @@ def _theory(options: argparse.Namespace) -> None:
 def _draw(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
-    config = load_config(options.scale, overrides=options.set)
+    results = _results(options)
     for name in options.names:
-        for path in render(name, _layout(options).root, options.scale, dict(config.seeds)):
+        for path in render(name, results):
             print(path)
 
 
 def _claims(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.claims import write_claims
 
-    config, root = load_config(options.scale, overrides=options.set), _layout(options).root
-    if not root.is_dir():  # missing files are part of a verdict, a missing folder is a mistake
-        raise UserError(f"no folder {root}; make it with: snakemake --config scale={options.scale}")
-    for path in write_claims(root, options.scale, dict(config.seeds)):
+    results = _results(options)
+    if not results.root.is_dir():  # missing files are part of a verdict, a missing folder is a mistake
+        raise UserError(f"no folder {results.root}; make it with: snakemake --config scale={options.scale}")
+    for path in write_claims(results):
         print(path)
 
 
 def _report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.report import write_report
 
-    config = load_config(options.scale, overrides=options.set)
-    print(write_report(_layout(options).root, options.scale, dict(config.seeds)))
+    print(write_report(_results(options)))
 
 
 def _compare(options: argparse.Namespace) -> None:

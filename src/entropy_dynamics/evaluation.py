@@ -30,18 +30,20 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
     return float(problem_pass_at_k(correct.sum(axis=1), correct.shape[1], k).mean())
 
 
-def problem_pass_at_k(counts: np.ndarray, n: int, k: int) -> np.ndarray:
+def problem_pass_at_k(counts: np.ndarray, n: np.ndarray | int, k: int) -> np.ndarray:
     """Pass@k of each problem, [problems], from its number of correct samples out of n: 1 - C(n-c, k) / C(n, k).
+
+    Args:
+        n: samples of every problem, or [problems].
 
     Raises:
         ValueError: k is not in 1 ... n.
     """
-    if not 1 <= k <= n:
-        raise ValueError(f"k is {k}; it should be from 1 to the number of samples, {n}")
+    if not 1 <= k <= np.min(n):
+        raise ValueError(f"k is {k}; it should be from 1 to the number of samples, {np.min(n)}")
     # C(n-c, k) / C(n, k) = prod_{j<k} (n-c-j) / (n-j): no binomial, so nothing overflows, and exactly 0 if n-c < k.
-    drawn = np.arange(k)
-    incorrect = n - np.asarray(counts)
-    all_incorrect: np.ndarray = np.prod(np.maximum(incorrect[:, None] - drawn, 0) / (n - drawn), axis=1)
+    samples, incorrect = np.asarray(n)[..., None] - np.arange(k), (n - np.asarray(counts))[:, None] - np.arange(k)
+    all_incorrect: np.ndarray = np.prod(np.maximum(incorrect, 0) / samples, axis=1)
     return 1.0 - all_incorrect
 
 

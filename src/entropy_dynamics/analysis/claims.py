@@ -6,7 +6,7 @@ Snakemake asks this module for the input files of its rule, so it imports nothin
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
@@ -30,7 +30,6 @@ Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 Statistic = Literal["mean", "ratio", "correlation", "drop", "variation"]
 """mean | ratio of the means of two columns | correlation of two | drop of the mean from the first to the last tenth of
 the steps, as a share | variation: standard deviation over mean."""
-COLUMNS_OF = {"mean": 1, "ratio": 2, "correlation": 2, "drop": 1, "variation": 1}
 
 
 class ClaimSpec(Section):
@@ -61,15 +60,13 @@ class ClaimSpec(Section):
     def bounds(self) -> tuple[float, float]:
         """Ends of the claimed range, infinite where it is open."""
         if self.within:
-            low, high = self.within
-            return low, high
+            return self.within[0], self.within[1]
         return -inf if self.above is None else self.above, inf if self.below is None else self.below
 
     @property
     def claimed(self) -> str:
-        if self.within:
-            return "from {:g} to {:g}".format(*self.within)
-        return f"below {self.below:g}" if self.above is None else f"above {self.above:g}"
+        low, high = self.bounds
+        return f"from {low:g} to {high:g}" if self.within else f"below {high:g}" if low == -inf else f"above {low:g}"
 
 
 class LogitSteps(ClaimSpec):
@@ -92,8 +89,9 @@ class CurveClaim(ClaimSpec):
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
-        if len(self.columns) != COLUMNS_OF[self.statistic]:
-            raise ValueError(f"the statistic {self.statistic!r} is of {COLUMNS_OF[self.statistic]} columns")
+        needed = 2 if self.statistic in ("ratio", "correlation") else 1
+        if len(self.columns) != needed:
+            raise ValueError(f"the statistic {self.statistic!r} is of {needed} columns")
         return self
 
 
@@ -127,12 +125,8 @@ class ScoreDifference(ClaimSpec):
     """Thirds of each data set by the untrained model's pass rate, or the difference between two of them."""
 
 
-TESTS: dict[str, type[ClaimSpec]] = {
-    "logit_steps": LogitSteps,
-    "over_seeds": OverSeeds,
-    "curve_difference": CurveDifference,
-    "score_difference": ScoreDifference,
-}
+_TESTS: tuple[type[ClaimSpec], ...] = (LogitSteps, OverSeeds, CurveDifference, ScoreDifference)
+TESTS = {get_args(spec.model_fields["test"].annotation)[0]: spec for spec in _TESTS}
 
 
 class EvaluationSize(Section):
@@ -152,7 +146,7 @@ class PaperGains(Section):
 
 def _distinct_ids(claims: list[ClaimSpec]) -> list[ClaimSpec]:
     ids = [claim.id for claim in claims]
-    if twice := [one for one in ids if ids.count(one) > 1]:
+    if twice := [id for id in ids if ids.count(id) > 1]:
         raise ValueError(f"two claims have the id {twice[0]!r}")
     return claims
 
@@ -195,19 +189,15 @@ class Claim:
 
     @property
     def models(self) -> list[str]:
-        match self.spec:
-            case ScoreDifference(models=models):
-                return models
-            case CurveClaim(model=model):
-                return [model]
-        return []
+        model = getattr(self.spec, "model", None)
+        return [model] if model else getattr(self.spec, "models", [])
 
     @property
     def evaluations(self) -> list[str]:
-        return self.spec.evaluations if isinstance(self.spec, ScoreDifference) else []
+        return getattr(self.spec, "evaluations", [])
 
     def all_runs(self) -> list[Run]:
-        """The runs of the methods that it compares, and the untrained model if that says which problems are hard."""
+        """The runs of the compared methods, and the untrained model if it defines which problems are hard."""
         difficulty = {BASE: range(1)} if getattr(self.spec, "problems", "all") != "all" else {}
         return [
             Run(model, method, seed)
@@ -217,17 +207,13 @@ class Claim:
         ]
 
     def files(self, results: Path, run: Run) -> list[Path]:
-        """The files of one of its runs that it reads."""
+        """The files of one run that the claim reads."""
         evaluations = [run.evaluation_file(results, dataset) for dataset in self.evaluations]
         return evaluations or [run.metrics_file(results)]
 
 
 def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
-    """experiments/claims.yaml.
-
-    Raises:
-        UserError: broken YAML, an unknown, missing or invalid key or value.
-    """
+    """experiments/claims.yaml. Raises UserError for broken YAML and unknown, missing or invalid keys or values."""
     path = experiments / "claims.yaml"
     return parse(ClaimsFile, read_yaml(path), str(path))
 

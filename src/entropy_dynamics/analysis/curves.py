@@ -12,15 +12,16 @@ from entropy_dynamics.analysis.results import Results
 
 @dataclass(frozen=True)
 class Column:
-    """A column of metrics.parquet: the quantity that its axis shows, its unit there, and its own name in a legend."""
+    """How a column of metrics.parquet is drawn."""
 
     quantity: str
+    """The label of its axis."""
     unit: str = ""
     factor: float = 1.0
     """From the stored unit to `unit`."""
     legend: str = ""
     same_axis: bool = False
-    """Levels are compared across panels, so panels of one row share their axis."""
+    """Panels of one row share their axis, since levels are compared across them."""
 
     @property
     def axis(self) -> str:
@@ -51,12 +52,12 @@ def column(name: str) -> Column:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a panel, in the units of its axis; curves as of `curve_over_seeds`."""
+    """One line of a panel, in the units of its axis; its curves come from `curve_over_seeds`."""
 
     method: str
     column: str
     curve: pd.DataFrame
-    """With the column x, the position on the x axis."""
+    """With a further column x, the position on the x axis."""
     points: pd.DataFrame | None
     """A second column of the same runs."""
     lengths: tuple[int, ...]
@@ -65,8 +66,7 @@ class Line:
 
 def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Panel) -> list[Line]:
     """One line per method and column, averaged over the seeds."""
-    lines = []
-    model = experiment.model_of(panel)
+    lines, model = [], experiment.model_of(panel)
     for method in experiment.methods(model, panel.methods):
         stored = [name for name in (*panel.columns, panel.points, panel.x) if name and name != "step"]
         frames = [results.metrics(run, stored).set_index("step") for run in experiment.of(model, method)]
@@ -93,17 +93,17 @@ def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
 
 
 def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> pd.DataFrame:
-    """The curves of all panels, one row per panel, line and step; `lines` are those of each panel."""
+    """The curves of all panels, one row per panel, line and step. `lines`: the lines of each panel."""
     frames = []
-    for number, (panel, of_panel) in enumerate(zip(experiment.spec.panels, lines, strict=True), 1):
+    for number, (panel, drawn) in enumerate(zip(experiment.spec.panels, lines, strict=True), 1):
         model = experiment.model_of(panel)
         about = {"panel": number, "model": model, "model_that_ran": results.model(model).ran_with_size}
-        for line in of_panel:
+        for line in drawn:
             for name, curve in ((line.column, line.curve), (panel.points or "", line.points)):
                 if curve is not None:
                     shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.index}
-                    numbers = {"value": curve["value"], "low": curve["low"], "high": curve["high"]}
                     if panel.x != "step":
                         shown |= {"x_column": panel.x, "x_unit": column(panel.x).unit, "x": curve["x"]}
+                    numbers = {end: curve[end] for end in ("value", "low", "high")}
                     frames.append(pd.DataFrame(about | shown | numbers | {"seeds": len(line.lengths)}))
     return pd.concat(frames, ignore_index=True)

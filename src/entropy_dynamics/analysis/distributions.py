@@ -1,5 +1,7 @@
 """Histograms over problems: pass rates after training, and of the base model before."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -17,22 +19,18 @@ def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> 
         k, correct = seeds[0].k, np.stack([samples.correct for samples in seeds])  # [seeds, problems]
         shares = [share_interval(with_seeds(method, correct == count)) for count in range(k + 1)]
         columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
-        columns |= {
-            name: 100 * np.array([getattr(share, end) for share in shares])
-            for name, end in (("share", "value"), ("low", "low"), ("high", "high"))
-        }
+        for name, end in (("share", "value"), ("low", "low"), ("high", "high")):
+            columns[name] = 100 * np.array([getattr(share, end) for share in shares])
         frames.append(pd.DataFrame(columns | {"problems": correct.shape[1], "seeds": len(seeds)}))
     return results.identified(pd.concat(frames, ignore_index=True), model)
 
 
 def filter_frame(results: Results) -> pd.DataFrame:
-    """Kept and dropped training problems by the base model's number of correct samples; without unsampled ones."""
+    """Kept and dropped training problems by the base model's number of correct samples, without unsampled problems."""
     rates = results.pass_rates()
     samples = int(rates["samples"].max())
-    counts = rates[rates["samples"] > 0].groupby(["correct", "kept"]).size().unstack(fill_value=0)
-    counts = counts.reindex(index=range(samples + 1), columns=[True, False], fill_value=0)
-    frame = counts.rename(columns={True: "kept", False: "dropped"}).rename_axis("correct").reset_index()
-    frame.insert(1, "samples", samples)
-    frame.insert(2, "rate", frame["correct"] / samples)
-    frame.insert(0, "model_that_ran", results.model(results.config.pass_rates.model).ran_with_size)
-    return frame
+    sampled, correct = rates[rates["samples"] > 0], np.arange(samples + 1)
+    kept, every = (np.bincount(rows["correct"], minlength=samples + 1) for rows in (sampled[sampled["kept"]], sampled))
+    ran = results.model(results.config.pass_rates.model).ran_with_size
+    columns: dict[str, Any] = {"model_that_ran": ran, "correct": correct, "samples": samples, "rate": correct / samples}
+    return pd.DataFrame(columns | {"kept": kept, "dropped": every - kept})

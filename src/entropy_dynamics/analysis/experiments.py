@@ -1,4 +1,4 @@
-"""Experiments: the runs of each table and figure, and what it draws of them; one YAML file each in experiments/.
+"""Experiments: the runs of each table and figure, and what it shows; one YAML file each in experiments/.
 
 Snakemake asks this module for the input files of its rules, so it imports nothing heavy.
 """
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -97,8 +97,8 @@ class Panel(Section):
 
     columns: Columns
     x: str = "step"
-    """The column on the x axis. Another than step gives trajectories over training: the mean over seeds of both columns
-    at each step where both are finite, without a band, from a marker at the first step on."""
+    """The column on the x axis. Any other than step gives trajectories over training: the mean over seeds of both
+    columns at each step where both are finite, without a band, from a marker at the first step on."""
     model: str | None = None
     """One of the models of the runs; optional if there is only one."""
     methods: Names = Field(default_factory=lambda: ["*"])
@@ -143,15 +143,18 @@ class RunsSpec(Spec):
     sweeps: list[Sweep] = Field(default_factory=list)
 
 
-class LabelledSpec(RunsSpec):
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels in place of the methods' own, where these are too long."""
-
-
-class ComparedSpec(RunsSpec):
-    evaluations: Names
+class BaselineSpec(RunsSpec):
     baseline: str = "grpo"
-    """The method that others are compared with; its line is black."""
+    """The method that others are compared with; black, or a line of its own."""
+
+
+class LabelledSpec(BaselineSpec):
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels that replace the methods' own where these are too long."""
+
+
+class ComparedSpec(BaselineSpec):
+    evaluations: Names
 
 
 class MetricsSpec(ComparedSpec):
@@ -195,26 +198,22 @@ class CurvesSpec(LabelledSpec):
 
     kind: Literal["curves"]
     panels: Annotated[list[Panel], Field(min_length=1)]
-    baseline: str = "grpo"
-    """The method with the black line."""
 
 
 class OneModelSpec(RunsSpec):
     @model_validator(mode="after")
     def _one_model(self) -> Self:
-        models = {model for group in self.runs for model in group.models}
-        models |= {model for sweep in self.sweeps for model in sweep.models}
+        groups: list[RunGroup | Sweep] = [*self.runs, *self.sweeps]
+        models = {model for group in groups for model in group.models}
         if len(models) > 1:
             raise ValueError(f"the runs are of {len(models)} models; kind {self.kind!r} shows one")
         return self
 
 
-class SweepsSpec(RunsSpec):
+class SweepsSpec(BaselineSpec):
     sweeps: Annotated[list[Sweep], Field(min_length=1)]
     evaluations: Names | None = None
     """null: the scale's validation set."""
-    baseline: str = "grpo"
-    """The method that stands for no strength at all."""
 
 
 class StrengthSpec(SweepsSpec):
@@ -255,28 +254,14 @@ class LensSpec(OneModelSpec, LabelledSpec):
     """Share of GRPO's push on the entropy that each method keeps in the quadrants of sign(A) and sign(S*)."""
 
     kind: Literal["lens"]
-    baseline: str = "grpo"
-    """The method whose final entropy is drawn as a line."""
 
 
-KINDS: dict[str, type[Spec]] = {
-    "scores": ScoresSpec,
-    "gains": GainsSpec,
-    "pass_at_k": PassSpec,
-    "difficulty": DifficultySpec,
-    "curves": CurvesSpec,
-    "strength": StrengthSpec,
-    "matched": MatchedSpec,
-    "pass_rate_distribution": DistributionSpec,
-    "data_filter": DataFilter,
-    "theory": TheorySpec,
-    "lens": LensSpec,
-}
+_SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
+_SPECS += [DistributionSpec, DataFilter, TheorySpec, LensSpec]
+KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 
-class _File(RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]):
-    pass
-
+_File = RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]
 
 S = TypeVar("S", bound=Spec, covariant=True)
 
@@ -328,19 +313,15 @@ class Experiment(Generic[S]):
         return panel.model or self.models[0]
 
     def input_files(self, results: Path) -> list[Path]:
-        """The files in results/<scale> that it reads."""
+        """The files in results/<scale> that the experiment reads."""
         layout = Layout(results)
         evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
         both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]
         files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
         files += [layout.facts(model) for model in self.models]
-        match self.spec:
-            case DataFilter():
-                files.append(layout.pass_rates)
-            case TheorySpec():
-                files.append(layout.logit_steps)
-        return files
+        more = {"data_filter": [layout.pass_rates], "theory": [layout.logit_steps]}
+        return files + more.get(self.spec.kind, [])
 
 
 def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
@@ -351,14 +332,10 @@ def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
 def load_experiment(
     name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS
 ) -> Experiment[Any]:
-    """Read experiments/<name>.yaml for one scale.
-
-    Raises:
-        UserError: no such experiment, broken YAML, an unknown key, value or name, a panel that matches no run.
-    """
-    path = experiments / f"{name}.yaml"
-    if name not in known_experiments(experiments):
-        raise UserError(f"unknown table or figure {name!r}{nearest(name, known_experiments(experiments))}")
+    """experiments/<name>.yaml for one scale. Raises UserError for a mistake in it, or in `name`."""
+    path, known = experiments / f"{name}.yaml", known_experiments(experiments)
+    if name not in known:
+        raise UserError(f"unknown table or figure {name!r}{nearest(name, known)}")
     spec = parse(_File, read_yaml(path), str(path)).root
     if isinstance(spec, SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [load_config(scale, configs=configs).training.validation_set]})
@@ -390,18 +367,15 @@ def seeds_of(method: str, group: SeedGroup, seeds: Seeds) -> range:
 
 def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:
     """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
-    methods = {run.method for run in experiment.runs}
+    spec, methods = experiment.spec, {run.method for run in experiment.runs}
     sets = _evaluation_sets(scale, configs) if experiment.evaluations else ()
+    compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     for kind, names, known in (
         ("model", experiment.models, known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, sets),
-        ("method in labels", getattr(experiment.spec, "labels", ()), methods),
-        *(
-            (key, [getattr(experiment.spec, key)], methods)
-            for key in ("baseline", "reference")
-            if hasattr(experiment.spec, key)
-        ),
+        ("method in labels", getattr(spec, "labels", ()), methods),
+        *compared,
     ):
         for name in names:
             if name not in known:

@@ -3,23 +3,22 @@
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment, LensSpec
+from entropy_dynamics.analysis.experiments import Experiment, LensSpec, Run
 from entropy_dynamics.analysis.results import Results, final_means
 
 PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # columns of metrics.parquet
 
 
 def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
-    """One row per method: the shares of four sums over the steps that it keeps, and its entropy at the end."""
+    """One row per method: the share that it keeps of each quadrant's sum over the steps, and its entropy at the end."""
     (model,) = experiment.models
-    rows = [_row(experiment, results, model, method) for method in experiment.methods(model)]
-    return results.identified(pd.DataFrame(rows), model)
+    runs = {method: experiment.of(model, method) for method in experiment.methods(model)}
+    return results.identified(pd.DataFrame(_row(results, *of_method) for of_method in runs.items()), model)
 
 
-def _row(experiment: Experiment[LensSpec], results: Results, model: str, method: str) -> dict[str, object]:
+def _row(results: Results, method: str, runs: list[Run]) -> dict[str, object]:
     """Means over the seeds. A share is kept / total, each summed over the steps of a run; NaN if the total is 0."""
-    stored = ["entropy", *PARTS, *(f"{part}_kept" for part in PARTS)]
-    seeds = [results.metrics(run, stored) for run in experiment.of(model, method)]
+    seeds = [results.metrics(run, ["entropy", *PARTS, *(f"{part}_kept" for part in PARTS)]) for run in runs]
     row: dict[str, object] = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
     for part in PARTS:
         totals = np.array([seed[part].sum() for seed in seeds])
@@ -27,8 +26,5 @@ def _row(experiment: Experiment[LensSpec], results: Results, model: str, method:
         row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
         row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
     last = final_means(seed["entropy"].to_numpy() for seed in seeds)
-    several = len(seeds) > 1
-    row["final_entropy"] = last.mean()
-    row["final_entropy_low"] = last.min() if several else np.nan
-    row["final_entropy_high"] = last.max() if several else np.nan
-    return row
+    low, high = (last.min(), last.max()) if len(seeds) > 1 else (np.nan, np.nan)
+    return row | {"final_entropy": last.mean(), "final_entropy_low": low, "final_entropy_high": high}

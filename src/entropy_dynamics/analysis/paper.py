@@ -21,11 +21,11 @@ class PaperValues(Section):
     scores: dict[str, dict[str, dict[str, Scores]]]
     """Per cent: place in the paper -> model -> method -> data set -> metric."""
     levels: dict[str, Level]
-    """By column of metrics.parquet."""
+    """Column of metrics.parquet -> level."""
 
     def score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
         """None where the paper reports none."""
         for models in self.scores.values():
-            if metric in (own := models.get(model, {}).get(method, {}).get(dataset, {})):
-                return own[metric]
+            if metric in (scores := models.get(model, {}).get(method, {}).get(dataset, {})):
+                return scores[metric]
         return None

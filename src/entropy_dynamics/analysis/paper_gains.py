@@ -18,19 +18,16 @@ from entropy_dynamics.errors import UserError
 def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
     """An entry of claims.json per model, method, data set and metric.
 
-    Raises:
-        UserError: paper_values.yaml lacks a score, or has 0 or 100, which leaves the spread of the problems open.
+    Raises UserError if paper_values.yaml lacks a score, or has 0 or 100, which leaves the spread of the problems open.
     """
     for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
-        scores, errors = [], []
-        for one in (method, gains.against):
-            avg, passed = (_printed(paper, model, one, dataset, metric) for metric in METRICS)
-            scores.append((avg, passed))
-            errors.append(sampling_errors(avg, passed, size.problems, size.samples))
+        sides = (method, gains.against)
+        scores = [[_printed(paper, model, side, dataset, metric) for metric in METRICS] for side in sides]
+        errors = [sampling_errors(avg, passed, size.problems, size.samples) for avg, passed in scores]
         for i, (metric, written) in enumerate(METRICS.items()):
             gain, error = scores[0][i] - scores[1][i], hypot(errors[0][i], errors[1][i])
-            found = Finding(Interval.of_error(gain, error, inf), {method: 1, gains.against: 1})
-            yield found.decide(0, inf).entry(
+            finding = Finding(Interval.of_error(gain, error, inf), {method: 1, gains.against: 1})
+            yield finding.decide(0, inf).entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
                 statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "
                 f"{written}@{size.samples} on {dataset.upper()}, more than sampling noise.",

@@ -21,23 +21,22 @@ Evaluated = Mapping[tuple[str, str], list[dict[str, Samples]]]
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
     """The metric of each problem, in [-1, 1]."""
-    scores: np.ndarray
     match metric:
         case "avg":
-            scores = samples.pass_rates
+            return samples.pass_rates
         case "pass":
-            scores = samples.solved
+            return samples.solved
         case "pass_minus_avg":
-            scores = samples.solved - samples.pass_rates
+            difference: np.ndarray = samples.solved - samples.pass_rates
+            return difference
         case "pass_area":
-            scores = mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
+            return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
         case "extremes":
-            scores = np.isin(samples.correct, (0, samples.k)).astype(float)
-    return scores
+            return np.isin(samples.correct, (0, samples.k)).astype(float)
 
 
 def with_seeds(method: str, seeds: list[Float[np.ndarray, " problem"]]) -> Scores:
-    """One method's scores; those of the untrained model without the axis of the seeds."""
+    """One method's scores; for the untrained model without the seed axis."""
     return seeds[0] if method == BASE else np.stack(seeds)
 
 
@@ -47,21 +46,9 @@ def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.n
 
 
 def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " point"]) -> Float[np.ndarray, "..."]:
-    """The mean height of a curve over its first axis, by the trapezoidal rule: of Pass@k over log k, one number."""
+    """The mean height of a curve over its first axis, by the trapezoidal rule."""
     mean: np.ndarray = curve[0] if len(x) == 1 else np.trapezoid(curve, x, axis=0) / (x[-1] - x[0])
     return mean
-
-
-def thirds(selection: Selection, rates: Float[np.ndarray, " problem"]) -> list[tuple[float, Any]]:
-    """(weight, indices of problems) of thirds of the problems by difficulty, ties in the order of the problems.
-
-    Args:
-        rates: the untrained model's pass rates. It takes no part in the difference between two trained methods, so
-            thirds by its samples bring no regression to the mean into it.
-    """
-    hard, middle, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
-    weights = {"hard": [(1.0, hard)], "middle": [(1.0, middle)], "easy": [(1.0, easy)]}
-    return (weights | {"hard_minus_easy": [(1.0, hard), (-1.0, easy)]})[selection]
 
 
 def score_groups(
@@ -71,12 +58,13 @@ def score_groups(
 
     Args:
         samples: with the untrained model, if only some problems are selected. Their difficulty is its pass rate,
-            averaged over the models, so that all models have the same thirds.
-        weights: of each method in the sum.
+            averaged over the models, so that all models have the same thirds. It takes no part in the difference
+            between two trained methods, so its samples bring no regression to the mean into that.
+        weights: the weight of each method in the sum.
     """
     models = list(dict.fromkeys(model for model, _ in samples))
     datasets = list(next(iter(samples.values()))[0])
-    strata = [(dataset, *one) for dataset in datasets for one in _strata(samples, models, dataset, problems)]
+    strata = [(dataset, *part) for dataset in datasets for part in _strata(samples, models, dataset, problems)]
     share = 100 / len(models) / len(datasets)
     groups = []
     for model, (method, weight) in product(models, weights.items()):
@@ -89,7 +77,11 @@ def score_groups(
 
 
 def _strata(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> list[tuple[float, Any]]:
-    """(weight, indices of problems) of one data set."""
+    """(weight, indices of problems) of one data set; ties of difficulty in the order of the problems."""
     if problems == "all":
         return [(1.0, slice(None))]
-    return thirds(problems, np.mean([samples[model, BASE][0][dataset].pass_rates for model in models], axis=0))
+    rates = np.mean([samples[model, BASE][0][dataset].pass_rates for model in models], axis=0)
+    hard, middle, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
+    if problems == "hard_minus_easy":
+        return [(1.0, hard), (-1.0, easy)]
+    return [(1.0, {"hard": hard, "middle": middle, "easy": easy}[problems])]

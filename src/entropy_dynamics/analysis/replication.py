@@ -30,46 +30,21 @@ class Replicate:
     @property
     def agrees(self) -> bool | None:
         """Zero is in the interval of the difference; None if one of the runs has no interval."""
-        ends = self.difference
-        return None if math.isnan(ends.low + ends.high) else bool(ends.low <= 0 <= ends.high)
-
-    @property
-    def changed(self) -> bool:
-        return len(set(self.verdicts)) > 1
-
-    @property
-    def reversed(self) -> bool:
-        return set(self.verdicts) == {"holds", "does not hold"}
+        low, high = self.difference.low, self.difference.high
+        return None if math.isnan(low + high) else bool(low <= 0 <= high)
 
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
-    """The claims that both runs judged, in the order of the first.
-
-    Args:
-        first, second: claims.json, or the folder that contains it.
-
-    Raises:
-        UserError: a missing or damaged file, or no claim in both.
-    """
-    one, other = verdicts_of(first), verdicts_of(second)
-    if not one.keys() & other.keys():
+    """The claims that both runs judged, in the order of the first. Raises UserError if there are none."""
+    entries, others = verdicts_of(first), verdicts_of(second)
+    pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
+    if not pairs:
         raise UserError(f"{first} and {second} have no claim in common")
-    return [
-        Replicate(id, (one[id]["verdict"], other[id]["verdict"]), (_interval(one[id]), _interval(other[id])))
-        for id in one
-        if id in other
-    ]
+    return [Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b))) for id, (a, b) in pairs.items()]
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
-    """The entries of claims.json on this run, by id.
-
-    Args:
-        path: claims.json, or the folder that contains it.
-
-    Raises:
-        UserError: a missing or damaged file.
-    """
+    """The entries of claims.json (`path`, or in that folder) on this run, by id. Raises UserError if it is damaged."""
     file = path / "claims.json" if path.is_dir() else path
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Spec
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, Spec, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
@@ -52,9 +53,8 @@ class Model(BaseModel):
     @property
     def ran_with_size(self) -> str:
         millions = self.parameters / 1e6
-        if millions >= 1000:
-            return f"{self.ran}, {millions / 1000:.1f} B parameters"
-        return f"{self.ran}, {millions:.{0 if millions >= 10 else 2}f} M parameters"
+        size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.{0 if millions >= 10 else 2}f} M"
+        return f"{self.ran}, {size} parameters"
 
 
 class _Label(BaseModel):
@@ -62,7 +62,7 @@ class _Label(BaseModel):
 
 
 class _MethodFile(BaseModel):
-    """The part of configs/method/<name>.yaml that tables and figures need; reading all of it would import torch."""
+    """The part of configs/method/<name>.yaml that tables and figures need; validating all of it would import torch."""
 
     method: _Label
 
@@ -102,7 +102,9 @@ class Results:
     """The results of one scale, with its configs and the paper's values."""
 
     root: Path
+    """results/<scale>."""
     scale: str
+    seeds: Seeds
     configs: Path = CONFIGS
     experiments: Path = EXPERIMENTS
     _counted: dict[Path, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -120,17 +122,25 @@ class Results:
         path = self.experiments / "paper_values.yaml"
         return parse(PaperValues, read_yaml(path), str(path))
 
+    def experiment(self, name: str) -> Experiment[Any]:
+        """experiments/<name>.yaml at this scale. Raises UserError as `load_experiment`."""
+        return load_experiment(name, self.scale, self.seeds, self.experiments, self.configs)
+
     def model(self, name: str) -> Model:
         path = self._existing(self.layout.facts(name))
         return parse(Model, read_json(path), str(path))
 
     def method_label(self, method: str) -> str:
-        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; of a key in another section its last part."""
+        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; a key of another section is shortened to its last part."""
         name, parameters = split_method(method)
         path = self.configs / "method" / f"{name}.yaml"
         label = parse(_MethodFile, read_yaml(path), str(path)).method.label
-        values = (re.sub(r"[\w.]*\.(?=\w+=)", "", one).replace("=", " ") for one in parameters)
+        values = (re.sub(r"[\w.]*\.(?=\w+=)", "", parameter).replace("=", " ") for parameter in parameters)
         return f"{label} ({', '.join(values)})" if parameters else label
+
+    def label(self, spec: Spec, method: str) -> str:
+        """The label of a method in an experiment."""
+        return getattr(spec, "labels", {}).get(method) or self.method_label(method)
 
     def toy_problems(self, dataset: str) -> bool:
         """True if the problems under this data set's name are generated ones."""
@@ -161,7 +171,8 @@ class Results:
         k = len(numbers)
         complete = len(frame) and not frame[["problem_id", "sample", "correct"]].isna().any(axis=None)
         if not complete or (np.bincount(problem * k + sample, minlength=len(ids) * k) != 1).any():
-            raise UserError(f"{path}: not every problem has the same number of samples; {self._rerun(path)}")
+            wrong = f"{path}: not every problem has the same number of samples"
+            raise UserError(f"{wrong}; delete it and rerun: {self._command(path)}")
         return Samples(
             ids=hashlib.sha256("\n".join(ids.astype(str)).encode()).hexdigest(),
             correct=np.bincount(problem[frame["correct"].to_numpy(bool)], minlength=len(ids)),
@@ -190,7 +201,7 @@ class Results:
         return self._parquet(self.layout.pass_rates, ("correct", "samples", "rate", "kept", "reason"))
 
     def logit_steps(self) -> pd.DataFrame:
-        """One row per token, theorem and step size: predicted and realised entropy change, nats."""
+        """One row per token, theorem and step size: predicted and realized entropy change, nats."""
         return self._parquet(self.layout.logit_steps, ("theorem", "step_size", "predicted", "realised"))
 
     def identified(self, frame: pd.DataFrame, model: str) -> pd.DataFrame:
@@ -200,15 +211,13 @@ class Results:
         return frame
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
-        return read_parquet(self._existing(path), list(dict.fromkeys(columns)), self._rerun(path))
+        remedy = f"delete it and rerun: {self._command(path)}"
+        return read_parquet(self._existing(path), list(dict.fromkeys(columns)), remedy)
 
     def _existing(self, path: Path) -> Path:
         if not path.is_file():
             raise UserError(f"{path} is missing; make it with: {self._command(path)}")
         return path
-
-    def _rerun(self, path: Path) -> str:
-        return f"delete it and rerun: {self._command(path)}"
 
     def _command(self, path: Path) -> str:
         return f"snakemake --config scale={self.scale} -- {path}"

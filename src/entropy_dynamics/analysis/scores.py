@@ -18,14 +18,14 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
     _difference_high to the baseline on the same problems, with _difference_p, the p value after Holm's correction for
     all differences of the table. Per data set _unreadable and _truncated, the shares of samples without an answer in
-    the required format and cut off at the token limit, _problems, and _samples of each. With `entropy` of a table also
-    the columns of `_entropy`.
+    the required format and cut off at the token limit, _problems, and _samples, their number per problem. A table with
+    `entropy` also has the columns of `_entropy`.
     """
-    rows, labels = [], getattr(experiment.spec, "labels", {})
+    rows = []
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {
-            (dataset, metric, method): with_seeds(method, [problem_scores(metric, one) for one in seeds])
+            (dataset, metric, method): with_seeds(method, [problem_scores(metric, seed) for seed in seeds])
             for dataset, by_method in samples.items()
             for metric in experiment.spec.metrics
             for method, seeds in by_method.items()
@@ -33,7 +33,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
         baseline = experiment.spec.baseline
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
-            label = labels.get(method) or results.method_label(method)
+            label = results.label(experiment.spec, method)
             row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
@@ -47,10 +47,10 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
                     row |= difference.times(100).columns(f"{name}_difference")
                     row[f"{name}_difference_p"] = difference.p
             for dataset, by_method in samples.items():
-                own = by_method[method]
-                row[f"{dataset}_unreadable"] = 100 * np.mean([one.unreadable for one in own])
-                row[f"{dataset}_truncated"] = 100 * np.mean([one.truncated for one in own])
-                row |= {f"{dataset}_problems": len(own[0].correct), f"{dataset}_samples": own[0].k}
+                seeds = by_method[method]
+                row[f"{dataset}_unreadable"] = 100 * np.mean([seed.unreadable for seed in seeds])
+                row[f"{dataset}_truncated"] = 100 * np.mean([seed.truncated for seed in seeds])
+                row |= {f"{dataset}_problems": len(seeds[0].correct), f"{dataset}_samples": seeds[0].k}
             rows.append(row)
     frame = pd.DataFrame(rows)
     tests = [name for name in frame if name.endswith("_difference_p")]
@@ -59,10 +59,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
 
 
 def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
-    """Entropy at the end, nats, and whether that of every step is the baseline's to the bit, with every seed.
-
-    NaN for the untrained model, which has no steps.
-    """
+    """Entropy at the end, nats (NaN without steps), and whether every step of every seed equals the baseline's."""
     baseline = experiment.spec.baseline
     curves, compared = (
         [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, name) if name != BASE]

@@ -1,8 +1,8 @@
 """Student's t intervals of means and differences over training seeds and problems. Arrays in, intervals out.
 
-Arrays may have further axes in front (repetitions of a simulation); intervals then hold arrays.
+Arrays may have further axes in front (repetitions of a simulation); intervals then contain arrays.
 Every method's variance is estimated from its own seeds: an ablation whose entropy explodes varies between seeds as no
-other method does. Of one seed there is no interval.
+other method does. One seed gives no interval. Seeds of two methods are not paired (docs/decisions.md).
 """
 
 import math
@@ -19,11 +19,6 @@ POWER = 0.9
 MAX_SEEDS = 100  # more are not worth naming
 DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
-# Runs of two methods with the same seed share the order of prompts and the first step's random numbers. Pairing them
-# halves the degrees of freedom, so it narrows an interval only if their results correlate by more than about 0.4 with
-# three seeds and 0.2 with five (tests/test_statistics.py). True only if pilot seeds correlate more, for all tables and
-# claims at once.
-PAIRED = False
 
 Number = Any  # a float, or an array of them if there are axes in front
 MeanSquares = Sequence[tuple[Number, float]]
@@ -63,21 +58,21 @@ class Interval:
         """
         rounding = (ROUNDING * np.maximum(1, np.abs(value))) ** 2
         variance = sum(part for part, _ in parts) - sum(part for part, _ in twice)
-        variance, sampling = (np.where(one > rounding, one, np.nan) for one in (variance, sampling))
-        df = variance**2 / sum(part**2 / own for part, own in (*parts, *twice))
-        df = np.maximum(df, min(own for _, own in parts))
+        variance, sampling = (np.where(part > rounding, part, np.nan) for part in (variance, sampling))
+        df = variance**2 / sum(part**2 / part_df for part, part_df in (*parts, *twice))
+        df = np.maximum(df, min(part_df for _, part_df in parts))
         normal = np.isnan(variance) | (_quantile(math.inf) * sampling**0.5 > _quantile(df) * variance**0.5)
         return cls.of_error(value, np.where(normal, sampling, variance) ** 0.5, np.where(normal, math.inf, df))
 
     @property
     def detectable(self) -> Number:
         """The smallest distance from a threshold that is found with 90 % power."""
-        # The noncentrality with which t exceeds its quantile so often. SciPy knows none for df = inf.
+        # The noncentrality at which t exceeds its quantile with this power. SciPy has none for df = inf.
         return nctdtrinc(np.minimum(self.df, 1e6), 1 - POWER, _quantile(self.df)) * self.error
 
     @property
     def p(self) -> Number:
-        """Two-sided, of the hypothesis that the true value is zero."""
+        """Two-sided p value for a true value of zero."""
         return 2 * stdtr(self.df, -np.abs(self.value) / self.error)
 
     def columns(self, name: str) -> dict[str, Number]:
@@ -88,26 +83,21 @@ class Interval:
         return replace(self, **{name: factor * getattr(self, name) for name in ("value", "low", "high", "error")})
 
 
-def seed_interval(groups: Sequence[PerSeed], *, seeds: int | None = None, paired: bool = PAIRED) -> Interval:
+def seed_interval(groups: Sequence[PerSeed], *, seeds: int | None = None) -> Interval:
     """Sum of the groups' means with the t interval of Welch (1947); without ends if a group has one seed.
 
     Args:
         groups: a number per seed, times the group's weight in the sum (-1 for what is subtracted).
-        seeds: as if every group had so many, with the same variance.
-        paired: take seeds of the same number as pairs; a method's further seeds are ignored.
+        seeds: as if every group had this many, with the same variance.
     """
-    if paired:
-        shared = min(group.shape[-1] for group in groups)
-        groups = [np.sum([group[..., :shared] for group in groups], axis=0)]
     value = sum(group.mean(axis=-1) for group in groups)
     if min(group.shape[-1] for group in groups) < 2:
         return Interval(value)
-    counts = [seeds or group.shape[-1] for group in groups]
-    variances = [group.var(axis=-1, ddof=1) / n for group, n in zip(groups, counts, strict=True)]
-    return Interval.of_mean_squares(value, [(own, n - 1) for own, n in zip(variances, counts, strict=True)])
+    counted = [(group, seeds or group.shape[-1]) for group in groups]
+    return Interval.of_mean_squares(value, [(group.var(axis=-1, ddof=1) / n, n - 1) for group, n in counted])
 
 
-def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = None, paired: bool = PAIRED) -> Interval:
+def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = None) -> Interval:
     """Sum of the means of scores with its t interval over other seeds, problems and samples.
 
     Problems are random and crossed with everything, seeds are random within a group. With S seeds and P problems the
@@ -119,15 +109,11 @@ def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = No
     Args:
         groups: per method and model the scores on each data set, times their weight in the sum. All groups have the
             same problems, in the same order.
-        seeds, paired: as for `seed_interval`.
+        seeds: as for `seed_interval`.
 
     Raises:
         ValueError: the groups' numbers of problems differ.
     """
-    if paired:
-        shared = min(scores.shape[-2] for group in groups for scores in group if scores.ndim > 1)
-        columns = zip(*groups, strict=True)
-        groups = [[np.sum([_first_seeds(one, shared) for one in column], axis=0) for column in columns]]
     per_problem = [
         sum(scores.mean(axis=-2) if scores.ndim > 1 else scores for scores in column)
         for column in zip(*groups, strict=True)
@@ -144,8 +130,9 @@ def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = No
         parts.append((means.var(axis=-1, ddof=1) / n, n - 1))
         # With other numbers of seeds the problems' mean square, too, contains another share of the interaction, so the
         # difference of the two stays as it is.
-        interactions += (own := [_interaction(scores) for scores in group])
-        sampling += sum(variance for variance, _ in own) * count / n
+        within = [_interaction(scores) for scores in group]
+        interactions += within
+        sampling += sum(variance for variance, _ in within) * count / n
     return Interval.of_mean_squares(value, parts, interactions, sampling)
 
 
@@ -158,33 +145,25 @@ def _interaction(scores: Float[np.ndarray, "*repetition seed problem"]) -> tuple
     return (residuals**2).sum(axis=(-2, -1)) / df / (seeds * problems), df
 
 
-def _first_seeds(scores: Scores, count: int) -> Scores:
-    return scores[..., :count, :] if scores.ndim > 1 else scores
-
-
 def share_interval(scores: Scores) -> Interval:
     """Mean of one method's scores in [0, 1] with its t interval on the logit scale, which keeps it within [0, 1].
 
     If all scores are 0 or all are 1, n of n problems have this value: the one-sided Clopper-Pearson bound.
     """
-    found = score_interval([[scores]])
+    interval = score_interval([[scores]])
     if scores.ndim > 1 and scores.shape[-2] < 2:
-        return found
+        return interval
     bound = betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
-    value = np.clip(found.value, ROUNDING, 1 - ROUNDING)
-    half = (found.high - found.value) / (value * (1 - value))
-    low, high = expit(logit(value) - half), expit(logit(value) + half)
-    none, every = found.value < ROUNDING, found.value > 1 - ROUNDING
-    low, high = (np.select([none, every], ends, inner) for ends, inner in (((0, bound), low), ((1 - bound, 1), high)))
-    return replace(found, low=low, high=high)
+    value = np.clip(interval.value, ROUNDING, 1 - ROUNDING)
+    half = (interval.high - interval.value) / (value * (1 - value))
+    extremes = [interval.value < ROUNDING, interval.value > 1 - ROUNDING]
+    low = np.select(extremes, (0, bound), expit(logit(value) - half))
+    high = np.select(extremes, (1 - bound, 1), expit(logit(value) + half))
+    return replace(interval, low=low, high=high)
 
 
 def seeds_needed(at: Callable[[int], Interval], distance: float) -> int | None:
-    """The fewest seeds per method that detect an effect at this distance from its threshold; None: over MAX_SEEDS.
-
-    Args:
-        at: the interval as if every method had so many seeds.
-    """
+    """The fewest seeds with which the interval `at(seeds)` detects an effect at this distance; None: over MAX_SEEDS."""
     return next((seeds for seeds in range(2, MAX_SEEDS + 1) if at(seeds).detectable <= distance), None)
 
 

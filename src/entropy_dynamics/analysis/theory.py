@@ -1,4 +1,4 @@
-"""Predicted against realised entropy changes: per token (Theorems 1 and 2), per training step (Corollary 4)."""
+"""Predicted and realized entropy changes: per token (Theorems 1 and 2), per training step (Corollary 4)."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ THEOREMS = (1, 2)
 
 @dataclass(frozen=True)
 class Density:
-    """Tokens of one theorem and step size, counted in the cells of the (predicted, realised) plane."""
+    """Tokens of one theorem and step size, counted in the cells of the (predicted, realized) plane."""
 
     theorem: int
     step_size: float
     edges: Float[np.ndarray, " edge"]
     """Bin edges of both axes, nats per unit of the step: a first-order prediction is one line for all sizes."""
-    counts: Float[np.ndarray, "predicted realised"]
+    counts: Float[np.ndarray, "predicted realized"]
     slope: float
     correlation: float
 
@@ -37,12 +37,11 @@ class Density:
 
 
 def densities(results: Results) -> list[Density]:
-    """One per theorem and step size, in this order; those of a theorem share their edges.
+    """One per theorem and step size, in this order; all densities of a theorem have the same edges.
 
-    Raises:
-        UserError: a theorem without tokens, or a change that is not finite.
+    Raises UserError for a theorem without tokens, or a change that is not finite.
     """
-    steps, found = results.logit_steps(), []
+    steps, tokens = results.logit_steps(), []
     for theorem in THEOREMS:
         rows = steps[steps["theorem"] == theorem]
         scaled = np.concatenate([rows[name] / rows["step_size"] for name in ("predicted", "realised")])
@@ -52,11 +51,11 @@ def densities(results: Results) -> list[Density]:
         room = 0.04 * np.ptp(scaled) or 1.0
         edges = np.linspace(scaled.min() - room, scaled.max() + room, BINS + 1)
         for size in sorted(steps["step_size"].unique()):
-            own = rows[rows["step_size"] == size]
-            predicted, realised = (own[name].to_numpy() for name in ("predicted", "realised"))
-            counts, _, _ = np.histogram2d(predicted / size, realised / size, bins=[edges, edges])
-            found.append(Density(theorem, size, edges, counts, *slope_and_correlation(predicted, realised)))
-    return found
+            of_size = rows[rows["step_size"] == size]
+            predicted, realized = (of_size[name].to_numpy() for name in ("predicted", "realised"))
+            counts, _, _ = np.histogram2d(predicted / size, realized / size, bins=[edges, edges])
+            tokens.append(Density(theorem, size, edges, counts, *slope_and_correlation(predicted, realized)))
+    return tokens
 
 
 def training_frame(experiment: Experiment[TheorySpec], results: Results) -> pd.DataFrame:
@@ -64,9 +63,9 @@ def training_frame(experiment: Experiment[TheorySpec], results: Results) -> pd.D
     frames = []
     for run in experiment.runs:
         metrics = results.metrics(run, ("predicted_entropy_change", "entropy_change")).dropna()
-        predicted, realised = (metrics[name].to_numpy() for name in ("predicted_entropy_change", "entropy_change"))
-        slope, correlation = slope_and_correlation(predicted, realised)
-        pairs = {"seed": run.seed, "step": metrics["step"], "predicted": predicted, "realised": realised}
+        predicted, realized = (metrics[name].to_numpy() for name in ("predicted_entropy_change", "entropy_change"))
+        slope, correlation = slope_and_correlation(predicted, realized)
+        pairs = {"seed": run.seed, "step": metrics["step"], "predicted": predicted, "realised": realized}
         frames.append(pd.DataFrame(pairs | {"slope": slope, "correlation": correlation, "panel": "corollary 4"}))
     return pd.concat(frames, ignore_index=True)
 
@@ -81,9 +80,9 @@ def theory_frame(
 
 
 def slope_and_correlation(
-    predicted: Float[np.ndarray, " pair"], realised: Float[np.ndarray, " pair"]
+    predicted: Float[np.ndarray, " pair"], realized: Float[np.ndarray, " pair"]
 ) -> tuple[float, float]:
-    """Least-squares slope of `realised` on `predicted` through the origin, and Pearson's r; NaN if undefined."""
-    if len(predicted) < MIN_PAIRS or not np.ptp(predicted) or not np.ptp(realised):
+    """Least-squares slope of `realized` on `predicted` through the origin, and Pearson's r; NaN if undefined."""
+    if len(predicted) < MIN_PAIRS or not np.ptp(predicted) or not np.ptp(realized):
         return np.nan, np.nan
-    return float(predicted @ realised / (predicted @ predicted)), float(np.corrcoef(predicted, realised)[0, 1])
+    return float(predicted @ realized / (predicted @ predicted)), float(np.corrcoef(predicted, realized)[0, 1])

@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 @dataclass
 class Finding:
-    """The evidence of a claim's runs, and the verdict."""
+    """What the runs of a claim show, and the verdict."""
 
     interval: Interval = field(default_factory=Interval)
     seeds: dict[str, int] = field(default_factory=dict)
     """Usable seeds per method."""
     interval_at: Callable[[int], Interval] | None = None
-    """The interval as if every method had so many seeds."""
+    """The interval as if every method had this many seeds."""
     missing: list[str] = field(default_factory=list)
     """Files, from results/<scale>."""
     obstacles: list[str] = field(default_factory=list)
@@ -65,9 +65,7 @@ class Finding:
         ends, obstacles = self.interval, list(self.obstacles)
         if self.missing:
             more = len(self.missing) - 1
-            obstacles.insert(
-                0, f"{self.missing[0]} " + (f"and {more} more files are missing" if more else "is missing")
-            )
+            obstacles.insert(0, f"{self.missing[0]} {f'and {more} more files are' if more else 'is'} missing")
         self.verdict, self.reason = "inconclusive", "the interval includes the threshold"
         if obstacles:
             self.reason = "; ".join(obstacles)
@@ -80,8 +78,7 @@ class Finding:
         elif ends.high < low or high < ends.low:
             self.verdict, self.reason = "does not hold", "the whole interval is on the other side"
         elif self.interval_at:
-            distance = min(abs(ends.value - threshold) for threshold in (low, high))
-            seeds = seeds_needed(self.interval_at, distance)
+            seeds = seeds_needed(self.interval_at, min(abs(ends.value - low), abs(ends.value - high)))
             self.notes.append(f"needs {f'about {seeds}' if seeds else f'more than {MAX_SEEDS}'} seeds")
         self.reason = "; ".join([self.reason, *self.notes])
         return self
@@ -89,9 +86,9 @@ class Finding:
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
         """An entry of claims.json, with null for an unknown number."""
         numbers = {name: _rounded(getattr(self.interval, name)) for name in ("low", "high", "detectable")}
-        found = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
+        judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
         rest = {"seeds": self.seeds, "reason": self.reason}
-        return {"id": id, "statement": statement, "place": place} | found | about | rest
+        return {"id": id, "statement": statement, "place": place} | judged | about | rest
 
 
 def _rounded(number: float) -> float | None:
@@ -101,77 +98,77 @@ def _rounded(number: float) -> float | None:
 
 def judge(claim: Claim, results: Results) -> Finding:
     """The verdict on one claim from the files of one scale; a missing file makes it inconclusive."""
-    found, spec = Finding(), claim.spec
+    finding, spec = Finding(), claim.spec
     match spec:
         case LogitSteps():
-            _logit_steps(spec, results, found)
+            _logit_steps(spec, results, finding)
         case CurveClaim():
-            _curve_claim(claim, spec, results, found)
+            _curve_claim(claim, spec, results, finding)
         case ScoreDifference():
-            _score_difference(claim, spec, results, found)
-    if single := [method for method, seeds in found.seeds.items() if seeds == 1 and method != BASE]:
-        found.obstacles.append(f"one seed of {', '.join(single)}")
-    return found.decide(*spec.bounds)
+            _score_difference(claim, spec, results, finding)
+    if single := [method for method, seeds in finding.seeds.items() if seeds == 1 and method != BASE]:
+        finding.obstacles.append(f"one seed of {', '.join(single)}")
+    return finding.decide(*spec.bounds)
 
 
 # Theorems: steps on single logits
 
 
-def _logit_steps(spec: LogitSteps, results: Results, found: Finding) -> None:
-    frame = found.read(results, results.layout.logit_steps, results.logit_steps)
+def _logit_steps(spec: LogitSteps, results: Results, finding: Finding) -> None:
+    frame = finding.read(results, results.layout.logit_steps, results.logit_steps)
     if frame is None:
         return
     frame = frame[frame["theorem"] == spec.theorem]
-    # The theorems are of first order: larger steps show their limit.
+    # The theorems hold to first order: larger steps show their limit.
     smallest = frame[frame["step_size"] == frame["step_size"].min()]
     rows = smallest[["predicted", "realised"]].to_numpy(float)
     if len(rows) < MIN_STEPS:
-        found.obstacles.append(f"{len(rows)} steps of Theorem {spec.theorem} are too few")
+        finding.obstacles.append(f"{len(rows)} steps of Theorem {spec.theorem} are too few")
     elif not np.isfinite(rows).all():
-        found.obstacles.append("some predicted or realised changes are not finite")
+        finding.obstacles.append("some predicted or realized changes are not finite")
     else:
-        found.interval = bootstrap_interval(rows, partial(_statistic, spec.statistic))
-        found.notes.append(f"{len(rows)} tokens")
+        finding.interval = bootstrap_interval(rows, partial(_statistic, spec.statistic))
+        finding.notes.append(f"{len(rows)} tokens")
 
 
 # Curves
 
 
-def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> None:
-    curves = _curves(claim, spec, results, found)
+def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> None:
+    curves = _curves(claim, spec, results, finding)
     if not all(curves.values()):
         return
     groups = []
     for method, rows in curves.items():
-        values = np.array([_statistic(spec.statistic, one) for one in rows])
+        values = np.array([_statistic(spec.statistic, seed) for seed in rows])
         if not np.isfinite(values).all():
-            found.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps")
+            finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps")
             return
         groups.append(claim.weights[method] * values)
-    found.interval_at = lambda seeds: seed_interval(groups, seeds=seeds)
-    found.interval = seed_interval(groups)
+    finding.interval_at = lambda seeds: seed_interval(groups, seeds=seeds)
+    finding.interval = seed_interval(groups)
     if spec.statistic == "correlation":
-        low, high = np.clip([found.interval.low, found.interval.high], -1, 1)
-        found.interval = replace(found.interval, low=float(low), high=float(high))
+        low, high = np.clip([finding.interval.low, finding.interval.high], -1, 1)
+        finding.interval = replace(finding.interval, low=float(low), high=float(high))
 
 
-def _curves(claim: Claim, spec: CurveClaim, results: Results, found: Finding) -> dict[str, list[np.ndarray]]:
+def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> dict[str, list[np.ndarray]]:
     """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all runs share."""
     frames: dict[str, list[pd.DataFrame]] = {method: [] for method in claim.seeds}
     for run in claim.all_runs():
-        frame = found.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
+        frame = finding.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
         frames[run.method] += [] if frame is None else [frame]
     lengths = {len(frame) for seeds in frames.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
-        found.notes.append(f"compared on the first {shortest} steps, where the shortest run ends")
+        finding.notes.append(f"compared on the first {shortest} steps, where the shortest run ends")
     first = {"all": 0, "second_half": shortest // 2, "last_tenth": shortest - max(1, shortest // 10)}[spec.window]
-    found.seeds = {method: len(seeds) for method, seeds in frames.items()}
-    curves = {}
-    for method, seeds in frames.items():
-        windows = [frame[spec.columns].to_numpy(float)[first:shortest] for frame in seeds]
-        curves[method] = [rows[np.isfinite(rows).all(axis=1)] for rows in windows]
-    return curves
+    finding.seeds = {method: len(seeds) for method, seeds in frames.items()}
+    windows = {
+        method: [frame[spec.columns].to_numpy(float)[first:shortest] for frame in seeds]
+        for method, seeds in frames.items()
+    }
+    return {method: [rows[np.isfinite(rows).all(axis=1)] for rows in seeds] for method, seeds in windows.items()}
 
 
 def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
@@ -209,35 +206,35 @@ def _statistic(name: str, rows: np.ndarray) -> float:
 # Scores
 
 
-def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, found: Finding) -> None:
-    samples = _samples(claim, spec, results, found)
-    found.seeds = {method: min(len(samples[model, method]) for model in spec.models) for method in claim.seeds}
+def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
+    samples = _samples(claim, spec, results, finding)
+    finding.seeds = {method: min(len(samples[model, method]) for model in spec.models) for method in claim.seeds}
     if not all(samples.values()):
         return
     groups = score_groups(samples, claim.weights, spec.metric, spec.problems)
-    found.interval_at = lambda seeds: score_interval(groups, seeds=seeds)
-    found.interval = score_interval(groups)
+    finding.interval_at = lambda seeds: score_interval(groups, seeds=seeds)
+    finding.interval = score_interval(groups)
 
 
 def _samples(
-    claim: Claim, spec: ScoreDifference, results: Results, found: Finding
+    claim: Claim, spec: ScoreDifference, results: Results, finding: Finding
 ) -> dict[tuple[str, str], list[dict[str, Samples]]]:
     """(model, method) -> for each usable seed {data set: counts}; all on the same problems."""
-    found_samples: dict[tuple[str, str], list[dict[str, Samples]]] = {}
+    usable: dict[tuple[str, str], list[dict[str, Samples]]] = {}
     expected: dict[str, tuple[str, int]] = {}
     for run in claim.all_runs():
-        seeds = found_samples.setdefault((run.model, run.method), [])
+        seeds = usable.setdefault((run.model, run.method), [])
         values = {}
         for dataset in spec.evaluations:
             path = run.evaluation_file(results.root, dataset)
-            samples = found.read(results, path, partial(results.samples, run, dataset))
+            samples = finding.read(results, path, partial(results.samples, run, dataset))
             if samples is None:
                 break
             if expected.setdefault(dataset, (samples.ids, samples.k)) != (samples.ids, samples.k):
                 name = path.relative_to(results.root)
-                found.obstacles.append(f"{name} has other problems or another K than the rest")
+                finding.obstacles.append(f"{name} has other problems or another K than the rest")
                 break
             values[dataset] = samples
         else:
             seeds.append(values)
-    return found_samples
+    return usable

@@ -218,7 +218,7 @@ class TrainingConfig(Section):
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
     tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
-    """Maximum number of tokens in a micro-batch, padding included."""
+    """Maximum number of tokens in a micro-batch, padding included; without ranks, of responses only."""
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
     """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
     single_forward_tokens: NonNegativeInt

@@ -1,4 +1,4 @@
-"""Advantages: group-normalised (GRPO) and generalised advantage estimation (PPO)."""
+"""Advantages: group-normalized (GRPO) and generalized advantage estimation (PPO)."""
 
 import torch
 from jaxtyping import Shaped
@@ -19,7 +19,6 @@ def group_advantages(
     one way. In a group of one, mean is taken as 0 and std as 1 (verl, Trinity-RFT).
 
     Args:
-        rewards: of every rollout.
         groups: rollouts of one prompt share a number; in any order, of any sizes.
         scale: divide by the standard deviation.
 
@@ -44,7 +43,7 @@ def group_advantages(
 def gae(
     rewards: PerToken, values: PerToken, mask: Mask, gamma: float = 1.0, lam: float = 1.0
 ) -> tuple[PerToken, PerToken]:
-    """Generalised advantage estimation (Schulman et al. 2016), over response tokens only.
+    """Generalized advantage estimation (Schulman et al. 2016), over response tokens only.
 
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
@@ -54,7 +53,6 @@ def gae(
     Args:
         rewards: rho; for a reward of the whole response, that reward at its last token and 0 at the others.
         values: V, the critic's value before each token.
-        mask: non-zero on response tokens.
         gamma: discount.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
 

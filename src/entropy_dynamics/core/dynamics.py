@@ -2,7 +2,7 @@
 
 Conventions: `p` holds probabilities (sum 1, zeros allowed) along its last axis; entropies are in nats; results have the
 dtype of `p`. "First order" means that the remainder is quadratic in the step. These functions take full distributions;
-the training loop computes S* and E[S] with `token_stats`, and uses only the two batch functions from here.
+the training loop computes S* and E[S] with `token_stats`, and uses only `batch_entropy_change` from here.
 """
 
 import torch
@@ -30,21 +30,6 @@ def expected_discriminator(p: Distribution) -> PerPosition:
     return (p * discriminator(p)).sum(-1)
 
 
-def probability_change(p: Distribution, token: Token, epsilon: float | PerPosition) -> Distribution:
-    """Lemma 1 (eq. 2): first-order change of all probabilities when the logit of `token` grows by `epsilon`.
-
-    Args:
-        token: the item k whose logit is moved.
-        epsilon: the move.
-
-    Returns:
-        epsilon p_k (1 - p_k) at k and -epsilon p_i p_k elsewhere; sums to zero.
-    """
-    p_token = _at(p, token)
-    onehot = torch.zeros_like(p).scatter_(-1, token[..., None], 1.0)
-    return (epsilon * p_token)[..., None] * (onehot - p)
-
-
 def entropy_change_single_logit(p: Distribution, token: Token, epsilon: float | PerPosition) -> PerPosition:
     """Theorem 1 (eq. 4): -epsilon S_*, the entropy change when the logit of `token` grows by `epsilon`, nats."""
     return -epsilon * _at(discriminator(p), token)
@@ -58,54 +43,36 @@ def entropy_change_gradient_step(p: Distribution, token: Token, alpha: float | P
     return -alpha * _at(_centered(p), token)
 
 
-def expected_centered_score(p: Distribution, behaviour: Distribution | None = None) -> PerPosition:
-    """Corollary 1 (eq. 11), or 1.1 with `behaviour`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] with r = p / p'. It is zero.
+def expected_centered_score(p: Distribution, behavior: Distribution | None = None) -> PerPosition:
+    """Corollary 1 (eq. 11), or 1.1 with `behavior`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] with r = p / p'. It is zero.
 
     Args:
-        p: the current policy.
-        behaviour: the sampling policy p'; None is on-policy, p' = p.
+        behavior: the sampling policy p'; None is on-policy, p' = p.
 
     Returns:
         Zero up to rounding, nats, given that p' > 0 wherever p > 0. Mass of p that p' cannot sample is left out, as it
         would be in sampling, and the result is then not zero.
     """
-    sampling, ratio = _sampling_and_ratio(p, behaviour)
+    sampling, ratio = _sampling_and_ratio(p, behavior)
     return (sampling * ratio * _centered(p)).sum(-1)
 
 
 def expected_entropy_change(
-    p: Distribution, advantages: Distribution, eta: float, behaviour: Distribution | None = None
+    p: Distribution, advantages: Distribution, eta: float, behavior: Distribution | None = None
 ) -> PerPosition:
-    """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behaviour`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])).
+    """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behavior`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])).
 
     Args:
-        p: the current policy.
         advantages: the (latent) advantage of every vocabulary item.
         eta: learning rate on the logits.
-        behaviour: the sampling policy p'; None is on-policy, p' = p and r = 1.
+        behavior: the sampling policy p'; None is on-policy, p' = p and r = 1.
 
     Returns:
         The entropy change of Theorem 2, averaged over the sampled item, nats.
     """
-    sampling, ratio = _sampling_and_ratio(p, behaviour)
+    sampling, ratio = _sampling_and_ratio(p, behavior)
     mean_advantage = (sampling * advantages).sum(-1, keepdim=True)
     return -eta * (sampling * (advantages - mean_advantage) * ratio * _centered(p)).sum(-1)
-
-
-def batch_centered_mean(
-    s_centered: PerPosition, mask: Shaped[Tensor, "*position"], ratio: PerPosition | None = None
-) -> Float[Tensor, ""]:
-    """Corollary 2 (eq. 12), or 2.1 (eq. 25) with `ratio`: the batch mean of r (S_* - E[S]); its expectation is zero.
-
-    Args:
-        s_centered: S_* - E[S] of the sampled tokens.
-        mask: non-zero on response tokens; other positions are never read.
-        ratio: importance ratio of the sampled tokens; None is on-policy, r = 1.
-
-    Returns:
-        nats; nan if the mask is empty.
-    """
-    return _response_factors(s_centered, mask, ratio).mean()
 
 
 def batch_entropy_change(
@@ -118,18 +85,20 @@ def batch_entropy_change(
     """Corollary 4 (eq. 14), or 4.1 (eq. 28) with `ratio`: -eta Cov_B(A, r (S_* - E[S])).
 
     The covariance is that of the batch itself (divided by N). It differs from the plain average of Theorem 2 by
-    eta mean(A) mean(r S_c), whose expectation Corollary 2 makes zero.
+    eta mean(A) mean(r S_c), whose expectation Corollary 2 (eq. 12; 2.1, eq. 25) makes zero.
 
     Args:
-        advantages: of every token.
-        s_centered, mask, ratio: as in `batch_centered_mean`.
+        s_centered: S_* - E[S] of the sampled tokens.
+        mask: non-zero on response tokens; other positions are never read.
         eta: learning rate on the logits.
+        ratio: importance ratio of the sampled tokens; None is on-policy, r = 1.
 
     Returns:
         The mean entropy change of the batch's tokens, nats; nan if the mask is empty.
     """
-    factors = _response_factors(s_centered, mask, ratio)
-    chosen = advantages[mask.bool()]
+    response = mask.bool()
+    factors = s_centered[response] if ratio is None else s_centered[response] * ratio[response]
+    chosen = advantages[response]
     return -eta * ((chosen - chosen.mean()) * factors).mean()
 
 
@@ -142,16 +111,8 @@ def _at(values: Distribution, token: Token) -> PerPosition:
     return values.gather(-1, token[..., None]).squeeze(-1)
 
 
-def _sampling_and_ratio(p: Distribution, behaviour: Distribution | None) -> tuple[Distribution, Distribution]:
+def _sampling_and_ratio(p: Distribution, behavior: Distribution | None) -> tuple[Distribution, Distribution]:
     """The distribution that tokens are drawn from, and r = p / p' (0 where nothing is drawn)."""
-    if behaviour is None:
+    if behavior is None:
         return p, torch.ones_like(p)
-    return behaviour, torch.where(behaviour > 0, p / behaviour, 0.0)
-
-
-def _response_factors(
-    s_centered: PerPosition, mask: Shaped[Tensor, "*position"], ratio: PerPosition | None
-) -> Float[Tensor, " tokens"]:
-    """r S_c of the response tokens only."""
-    chosen = s_centered[mask.bool()]
-    return chosen if ratio is None else chosen * ratio[mask.bool()]
+    return behavior, torch.where(behavior > 0, p / behavior, 0.0)

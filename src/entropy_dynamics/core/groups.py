@@ -30,8 +30,3 @@ class Grouping:
     def constant(self, values: Shaped[Tensor, " batch"]) -> Bool[Tensor, " group"]:
         """Whether all values of a group are equal, so that group-normalized advantages are zero."""
         return self.reduce(values, "amax") == self.reduce(values, "amin")
-
-
-def constant_groups(values: Shaped[Tensor, " batch"], groups: Groups) -> Bool[Tensor, " group"]:
-    """Whether all values of a group are equal, for every group."""
-    return Grouping.by(groups).constant(values)

@@ -13,9 +13,8 @@ def entropy_metrics(
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
     `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
-    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A: the change per unit of
-    the step that a plain gradient step of size `learning_rate` on the logits would make. An optimizer's step has
-    another size, so it is to be compared with the measured change by its sign and correlation.
+    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a plain gradient step of size
+    `learning_rate` on the logits: an optimizer's step has another size, so only its sign and correlation compare.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
@@ -39,7 +38,7 @@ def entropy_metrics(
 
 
 def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken, mask: Chosen) -> dict[str, float]:
-    """The push on the entropy in each quadrant of sign(A) and sign(S*): GRPO's, and that of the method (Section 4.2).
+    """The push on the entropy in each quadrant of sign(A) and sign(S*), for GRPO and for the method (Section 4.2).
 
     `lens_<pos|neg>_<gt|lt>` is the mean over all response tokens of -A S* in that quadrant, positive where it raises
     the entropy (Theorem 1); `..._kept` has the effective advantage in place of A. Tokens with A = 0 count in the
@@ -49,15 +48,14 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
         stats: under the policy that sampled.
         advantages: A, GRPO's advantage of every rollout.
         effective: the method's, see `effective_advantages`.
-        mask: response tokens.
     """
-    own, s_star = effective[mask].double(), stats.s_star[mask].double()
+    method, s_star = effective[mask].double(), stats.s_star[mask].double()
     grpo = advantages[:, None].expand(mask.shape)[mask].double()
-    sign = torch.where(grpo == 0, own, grpo).sign()
-    found = {}
+    sign = torch.where(grpo == 0, method, grpo).sign()
+    metrics = {}
     for samples, side in (("pos", 1), ("neg", -1)):
         for direction, chosen in (("gt", s_star > 0), ("lt", s_star < 0)):
             push = -s_star * (chosen & (sign == side))
-            found[f"lens_{samples}_{direction}"] = float((grpo * push).mean())
-            found[f"lens_{samples}_{direction}_kept"] = float((own * push).mean())
-    return found
+            metrics[f"lens_{samples}_{direction}"] = float((grpo * push).mean())
+            metrics[f"lens_{samples}_{direction}_kept"] = float((method * push).mean())
+    return metrics

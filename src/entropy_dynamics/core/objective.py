@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from entropy_dynamics.core.groups import Grouping
-from entropy_dynamics.core.shapes import Groups, Mask, PerToken
+from entropy_dynamics.core.shapes import Groups, Mask, PerPosition, PerToken
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every dtype that training uses but fp16
 
@@ -24,7 +24,6 @@ def token_divisors(
     Args:
         weights: a method's token weights, 0 = dropped. All rows of one update, not of a micro-batch.
         mask: non-zero on response tokens; weights elsewhere are never read.
-        groups: rollouts of one prompt share a number.
         scope: `global_token`, the mean over all tokens (verl's token-mean); `per_group`, the mean over groups of the
             token mean in each (eq. 1 of the paper, averaged over prompts); or `per_sequence`, likewise over rows.
         denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (the
@@ -53,24 +52,22 @@ def token_divisors(
     return divisors[:, None].float()
 
 
-def importance_ratio(
-    logp: Float[Tensor, "*shape"], logp_old: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"]
-) -> Float[Tensor, "*shape"]:
+def importance_ratio(logp: PerPosition, logp_old: PerPosition, mask: Shaped[Tensor, "*position"]) -> PerPosition:
     """r = p / p_old, its logarithm clamped to [-20, 20]; 1 outside the mask."""
     log_ratio = torch.where(mask.bool(), logp - logp_old.detach(), 0.0)
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def clipped_loss(
-    logp: Float[Tensor, "*shape"],
-    logp_old: Float[Tensor, "*shape"],
-    advantages: Float[Tensor, "*shape"],
-    mask: Shaped[Tensor, "*shape"],
+    logp: PerPosition,
+    logp_old: PerPosition,
+    advantages: PerPosition,
+    mask: Shaped[Tensor, "*position"],
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     dual_clip: float = 3.0,
-) -> Float[Tensor, "*shape"]:
+) -> PerPosition:
     """PPO's clipped objective of every token (eq. 1, negated), with dual clip:
 
         loss = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   for A < 0 at most -A dual_clip
@@ -80,7 +77,6 @@ def clipped_loss(
     Args:
         logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
         logp_old: the same under the policy that sampled them; always detached.
-        advantages: of every token.
         mask: non-zero on response tokens; elsewhere the result is arbitrary, and has no gradient.
         clip_low, clip_high: PPO's clipping range.
         dual_clip: bound on the loss of a token with A < 0, in units of |A|; at least 1, `inf` turns it off.
@@ -91,7 +87,7 @@ def clipped_loss(
     return torch.minimum(loss, dual)
 
 
-def weighted_sum(token_loss: Float[Tensor, "*shape"], multipliers: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
+def weighted_sum(token_loss: PerPosition, multipliers: PerPosition) -> Float[Tensor, ""]:
     """sum_t multiplier_t * loss_t over tokens with a multiplier other than 0; whatever padding holds is left out."""
     return torch.where(multipliers != 0, token_loss * multipliers, 0.0).sum()
 
@@ -117,13 +113,7 @@ def effective_advantages(
     return (logp + entropy).detach() * by_entropy - by_logp
 
 
-def value_loss(
-    values: Float[Tensor, "*shape"],
-    values_old: Float[Tensor, "*shape"],
-    returns: Float[Tensor, "*shape"],
-    *,
-    clip: float,
-) -> Float[Tensor, "*shape"]:
+def value_loss(values: PerPosition, values_old: PerPosition, returns: PerPosition, *, clip: float) -> PerPosition:
     """A critic's loss of every token, clipped as in PPO: 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
 
     Args:

@@ -33,7 +33,7 @@ from entropy_dynamics.core.shapes import PerPosition
 
 PerRow = Float[Tensor, " rows"]
 TokenPerRow = Int[Tensor, " rows"]
-Columns = tuple[PerRow, PerRow, PerRow, PerRow, PerRow]
+Columns = tuple[PerRow, ...]
 
 # Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
 # has no such cache, but wants many rows at a time: 256 MiB.
@@ -109,11 +109,8 @@ def token_stats(
     return TokenStats(*(column.reshape(tokens.shape) for column in columns))
 
 
-# ---------------------------------------------------------------- statistics
-
-
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
-    """log p, H, S*, E[S] and the log-normaliser of one block of rows, in the plain form."""
+    """log p, H, S*, E[S] and the log-normalizer of one block of rows, in the plain form."""
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     top = x.amax(-1, keepdim=True)
     x = (x - top).clamp_min_(LOWEST)
@@ -139,10 +136,7 @@ def _from_sums(x_token: PerRow, top: PerRow, s: PerRow, t: PerRow, q: PerRow, u:
 
 
 def _from_tiles(sums: Float[Tensor, "5 rows"], z_token: PerRow, temperature: float) -> Columns:
-    """The same five columns from tile sums (max, s, t, q, u) of the whole vocabulary.
-
-    Tiles divide by the temperature only inside e^x: max, t, u and `z_token` are those of the given logits.
-    """
+    """The same five columns from (max, s, t, q, u) of tiles, which divide by the temperature only inside e^x."""
     top, s, t, q, u = sums
     x_token = ((z_token - top) / temperature).clamp_min(LOWEST)
     return _from_sums(x_token, top / temperature, s, t / temperature, q, u / temperature)
@@ -168,10 +162,7 @@ def _tile_sums(
     e: Float[Tensor, "rows tile"],
     infinite: bool = False,
 ) -> Columns:
-    """(max, s, t, q, u) of one tile of logits; `x` and `e` are fp32 buffers.
-
-    Handling -inf takes one more pass over the logits, so it is done only once it has made t NaN.
-    """
+    """(max, s, t, q, u) of one tile; `x`, `e` are fp32 buffers. -inf takes one more pass, once it has made t NaN."""
     z = logits if logits.dtype == torch.float32 else x.copy_(logits)
     top = z.amax(-1, keepdim=True)
     if infinite:
@@ -230,34 +221,26 @@ def _sums_of_hidden(
     return sums[None], z_token
 
 
-# ---------------------------------------------------------------- gradient
-
-
 class _Upstream(NamedTuple):
     """The per-row inputs of a logit's gradient."""
 
     tokens: TokenPerRow
-    log_normaliser: PerRow
+    log_normalizer: PerRow
     grad_logp: PerRow
     entropy: PerRow
     grad_entropy: PerRow | None
 
     def at(self, rows: slice) -> "_Upstream":
-        tokens, log_normaliser, grad_logp, entropy, grad_entropy = self
-        entropy_rows = None if grad_entropy is None else grad_entropy[rows]
-        return _Upstream(tokens[rows], log_normaliser[rows], grad_logp[rows], entropy[rows], entropy_rows)
+        return _Upstream._make(None if values is None else values[rows] for values in self)
 
 
 def _gradient(
     logits: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float, vocabulary: int
 ) -> Float[Tensor, "rows tile"]:
-    """Gradient of the tile of logits at `columns` of the vocabulary, fp32.
-
-    d log p_k = e_k - p, dH = -p (log p + H).
-    """
-    tokens, log_normaliser, grad_logp, entropy, grad_entropy = upstream
+    """Gradient of the tile of logits at `columns` of the vocabulary, fp32: d log p_k = e_k - p, dH = -p (log p + H)."""
+    tokens, log_normalizer, grad_logp, entropy, grad_entropy = upstream
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
-    logp = x - log_normaliser[:, None]
+    logp = x - log_normalizer[:, None]
     if grad_entropy is None:
         gradient = _exp(logp, vocabulary).mul_(-grad_logp[:, None])
     else:
@@ -272,18 +255,15 @@ def _exp(x: Tensor, vocabulary: int) -> Tensor:
     return x.exp() if vocabulary < WIDE else torch.mul(x, LOG2_E).exp2_()
 
 
-# ---------------------------------------------------------------- tiles
-
-
 def _slices(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def _blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
-    """Blocks of `rows`, each of which has or produces `vocabulary` logits."""
+    """Blocks of `rows`, each of which has or produces `vocabulary` logits; one empty block if there are no rows."""
     on_cpu = rows.device.type == "cpu"
     elements = TILE_ELEMENTS if on_cpu and vocabulary >= WIDE else BLOCK_ELEMENTS["cpu" if on_cpu else "cuda"]
-    return _slices(len(rows), max(at_least, elements // vocabulary))
+    return _slices(max(len(rows), 1), max(at_least, elements // vocabulary))
 
 
 def _place(tokens: TokenPerRow, columns: slice) -> tuple[TokenPerRow, Bool[Tensor, " rows"]]:
@@ -332,18 +312,14 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 
 @cache
 def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
-    """True if the kernels agree with PyTorch there, in values and gradients; otherwise warns, and PyTorch is used.
-
-    Checked once per device and dtype before any result depends on it: a kernel may need more shared memory than a GPU
-    has.
-    """
+    """True if the kernels agree with PyTorch, in values and gradients; else (as on a small GPU) warns, once."""
     from entropy_dynamics.core import token_stats_triton
 
-    found = []
+    results = []
     for kernels in (token_stats_triton, None):
         _FORCED.append(kernels)
         try:
-            found.append(_small_case(device, dtype))
+            results.append(_small_case(device, dtype))
         except Exception as error:  # the errors of Triton and of the driver have no common base class
             warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
             return False
@@ -352,9 +328,8 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
     # Relative to the norm of each result: E[S] is a thousand times smaller than the entropy. In bf16, PyTorch rounds
     # the logits and the kernels do not.
     bound = 1e-3 if dtype == torch.float32 else 0.05
-    if not all(
-        (one - other).norm() <= bound * other.norm() for one, other in zip(*found, strict=True)
-    ):  # NaN fails too
+    close = [(fast - plain).norm() <= bound * plain.norm() for fast, plain in zip(*results, strict=True)]
+    if not all(close):  # NaN fails too
         warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
         return False
     return True
@@ -367,7 +342,7 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     def normal(*sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=generator)
 
-    found: list[Tensor | None] = []
+    results: list[Tensor | None] = []
     with torch.enable_grad():
         hidden = normal(70, 96).to(device, dtype).requires_grad_()
         weight = (normal(5001, 96) / 5).to(device, dtype).requires_grad_()
@@ -376,29 +351,17 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
         for given, projection in ((hidden, weight), (logits, None)):
             stats = token_stats(given, tokens, weight=projection, entropy_gradient=True)
             torch.autograd.backward((stats.logp + stats.entropy).sum())
-            found += [stats.logp, stats.entropy, stats.s_star, stats.s_expected, given.grad]
-        found.append(weight.grad)
-    return [one.detach().float() for one in found if one is not None]
-
-
-# ---------------------------------------------------------------- autograd
-
-
-def _concatenated(blocks: list[tuple[Tensor, ...]], rows: Tensor) -> Columns:
-    """The columns of all blocks of rows."""
-    blocks = blocks or [(torch.empty(0, device=rows.device),) * 5]
-    logp, entropy, s_star, s_expected, log_normaliser = (torch.cat(column) for column in zip(*blocks, strict=True))
-    return logp, entropy, s_star, s_expected, log_normaliser
-
-
-Statistics = tuple[PerRow, PerRow, PerRow, PerRow]
+            results += [stats.logp, stats.entropy, stats.s_star, stats.s_expected, given.grad]
+        results.append(weight.grad)
+    return [result.detach().float() for result in results if result is not None]
 
 
 def _keep_for_backward(
     ctx: Any, inputs: tuple[Tensor, ...], columns: Columns, temperature: float, entropy_gradient: bool
-) -> Statistics:
-    logp, entropy, s_star, s_expected, log_normaliser = columns
-    ctx.save_for_backward(*inputs, entropy, log_normaliser)
+) -> Columns:
+    """Save what the backward pass needs, and return log p, H, S* and E[S]."""
+    logp, entropy, s_star, s_expected, log_normalizer = columns
+    ctx.save_for_backward(*inputs, entropy, log_normalizer)
     ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
     ctx.mark_non_differentiable(s_star, s_expected, *([] if entropy_gradient else [entropy]))
     return logp, entropy, s_star, s_expected
@@ -407,12 +370,8 @@ def _keep_for_backward(
 class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Float[Tensor, "rows vocab"],
-        tokens: TokenPerRow,
-        temperature: float,
-        entropy_gradient: bool,
-    ) -> Statistics:
+        ctx: Any, logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float, entropy_gradient: bool
+    ) -> Columns:
         vocabulary = logits.shape[-1]
         kernels = _kernels(logits)
         if len(logits) and (kernels or (logits.device.type == "cpu" and vocabulary >= WIDE)):
@@ -420,17 +379,15 @@ class _StatsFromLogits(torch.autograd.Function):
             z_token = logits.gather(-1, tokens[:, None]).squeeze(-1).float()
             columns = _from_tiles(_merge(sums_of_logits(logits, temperature), temperature), z_token, temperature)
         else:
-            blocks = _blocks(logits, vocabulary)
-            columns = _concatenated(
-                [_block_stats(logits[block], tokens[block], temperature) for block in blocks], logits
-            )
+            blocks = [_block_stats(logits[rows], tokens[rows], temperature) for rows in _blocks(logits, vocabulary)]
+            columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
         return _keep_for_backward(ctx, (logits, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
     def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
-        logits, tokens, entropy, log_normaliser = ctx.saved_tensors
+        logits, tokens, entropy, log_normalizer = ctx.saved_tensors
         columns = slice(0, logits.shape[-1])
-        upstream = _Upstream(tokens, log_normaliser, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
+        upstream = _Upstream(tokens, log_normalizer, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
         grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
         if kernels := _kernels(logits):
             kernels.gradient(logits, *upstream, 0, ctx.temperature, out=grad)
@@ -449,24 +406,23 @@ class _StatsFromHidden(torch.autograd.Function):
         tokens: TokenPerRow,
         temperature: float,
         entropy_gradient: bool,
-    ) -> Statistics:
+    ) -> Columns:
         kernels = _kernels(hidden)
         if len(hidden) and (kernels or (hidden.device.type == "cpu" and len(weight) >= WIDE)):
             sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
             parts, z_token = sums_of_hidden(hidden, weight, tokens, temperature)
             columns = _from_tiles(_merge(parts, temperature), z_token, temperature)
         else:
-            blocks = _blocks(hidden, len(weight), MATRIX_ROWS)
-            columns = _concatenated(
-                [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in blocks], hidden
-            )
+            places = _blocks(hidden, len(weight), MATRIX_ROWS)
+            blocks = [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in places]
+            columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
         return _keep_for_backward(ctx, (hidden, weight, tokens), columns, temperature, entropy_gradient)
 
     @staticmethod
     def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
         # Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held.
-        hidden, weight, tokens, entropy, log_normaliser = ctx.saved_tensors
-        upstream = _Upstream(tokens, log_normaliser, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
+        hidden, weight, tokens, entropy, log_normalizer = ctx.saved_tensors
+        upstream = _Upstream(tokens, log_normalizer, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
         grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         grad_weight = torch.empty_like(weight)
         kernels = _kernels(hidden)

@@ -126,7 +126,7 @@ def _gradient_kernel(
     z,
     out,
     tokens,
-    log_normaliser,
+    log_normalizer,
     grad_logp,
     entropy,
     grad_entropy,
@@ -144,7 +144,7 @@ def _gradient_kernel(
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     logits = tl.load(z + row * stride + column, mask=inside, other=0.0).to(tl.float32)
-    logp = tl.maximum(logits / temperature - tl.load(log_normaliser + row), LOWEST)
+    logp = tl.maximum(logits / temperature - tl.load(log_normalizer + row), LOWEST)
     upstream = tl.load(grad_logp + row)
     factor = upstream
     if ENTROPY:
@@ -211,7 +211,7 @@ def sums_of_hidden(
 def gradient(
     logits: Float[Tensor, "rows tile"],
     tokens: Int[Tensor, " rows"],
-    log_normaliser: Float[Tensor, " rows"],
+    log_normalizer: Float[Tensor, " rows"],
     grad_logp: Float[Tensor, " rows"],
     entropy: Float[Tensor, " rows"],
     grad_entropy: Float[Tensor, " rows"] | None,
@@ -226,7 +226,7 @@ def gradient(
         return
     logits = _dense_rows(logits)
     block = min(BLOCK, triton.next_power_of_2(width))
-    per_row = [x.contiguous() for x in (tokens, log_normaliser, grad_logp, entropy)]
+    per_row = [x.contiguous() for x in (tokens, log_normalizer, grad_logp, entropy)]
     _gradient_kernel[(rows, triton.cdiv(width, block))](
         logits,
         out,

@@ -25,13 +25,10 @@ SIGNALS = {
     "mean_length": "the response length",
     "lr": "the learning rate",
 }
-SOURCES = {
-    "lens_pos_gt": "likely tokens of positive samples",
-    "lens_neg_lt": "unlikely tokens of negative samples",
-}
+SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 FEWEST = 5  # steps
 CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors that one in twenty unrelated runs exceeds
-ROUNDING = 1e-9  # relative: a linear learning rate has equal steps but for this
+ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this
 
 
 def read_metrics(run: Path) -> pd.DataFrame:
@@ -55,9 +52,9 @@ def read_metrics(run: Path) -> pd.DataFrame:
         if files:
             runs = sorted({str(file.parents[file.parent.name.startswith("checkpoint-")]) for file in files})
             if len(runs) > 1:
-                raise UserError(f"{run} holds {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
+                raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
             frames = []
-            for file in files:  # one run's: its checkpoints, or what it wrote before and after it was resumed
+            for file in files:  # of one run: its checkpoints, or what it wrote before and after it was resumed
                 try:
                     frames.append(read(file))
                 except (OSError, ValueError, KeyError, TypeError) as error:
@@ -67,16 +64,11 @@ def read_metrics(run: Path) -> pd.DataFrame:
 
 
 def describe(metrics: pd.DataFrame, run: Path) -> str:
-    """One paragraph: how far entropy fell, when, and what it went with.
-
-    Raises:
-        UserError: no column of entropy, or fewer than 5 steps of it.
-    """
+    """One paragraph: how far entropy fell, when, and what it went with. Raises UserError for fewer than 5 values."""
     entropy = _first(metrics, ENTROPY)
     if entropy is None:
         raise UserError(f"{run} logs no entropy ({', '.join(ENTROPY)}); it logs {', '.join(map(str, metrics.columns))}")
-    entropy = entropy.dropna()
-    if len(entropy) < FEWEST:
+    if len(entropy := entropy.dropna()) < FEWEST:
         raise UserError(f"{run} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
@@ -98,8 +90,8 @@ def describe(metrics: pd.DataFrame, run: Path) -> str:
     if reward is not None and reward.reindex([first, last]).notna().all():
         text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
     if set(PARTS) <= set(metrics):
-        fall = {part: abs(metrics[part].sum()) for part in SOURCES}
-        shares = [f"{value / sum(fall.values()):.0%} from {SOURCES[part]}" for part, value in fall.items()]
+        falls = metrics[list(SOURCES)].sum().abs()
+        shares = [f"{falls[part] / falls.sum():.0%} from {tokens}" for part, tokens in SOURCES.items()]
         text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
     text.append(_correlations(metrics, entropy))
     return " ".join(text)
@@ -112,7 +104,7 @@ def draw(metrics: pd.DataFrame, path: Path) -> None:
 
     from entropy_dynamics.reporting.style import RC, WIDTH
 
-    series = [one for one in (_first(metrics, ENTROPY), _first(metrics, REWARD)) if one is not None]
+    series = [values for names in (ENTROPY, REWARD) if (values := _first(metrics, names)) is not None]
     with rc_context(RC):
         figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
         for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
@@ -123,10 +115,11 @@ def draw(metrics: pd.DataFrame, path: Path) -> None:
 
 
 def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
-    """The logged quantities that the change of entropy in the next step goes with, the closest first.
+    """The logged quantities that correlate most with the change of entropy in the next step.
 
     Differences from step to step are correlated, since two unrelated trends correlate too. Differencing noise leaves a
-    correlation of -1/2 between neighbors, so that of two unrelated series has the variance 3 / (2 n) (Bartlett 1946).
+    correlation of -1/2 between neighbors, so the correlation of two unrelated series has the variance 3 / (2 n)
+    (Bartlett 1946).
     """
     change = entropy.diff().shift(-1)
     close = {}
@@ -161,11 +154,12 @@ def _tensorboard(file: Path) -> pd.DataFrame:
 
     events = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
-    scalars = {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    series = {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
     for name in events.Tags()["tensors"]:
-        values = [(one.step, one.tensor_proto.float_val) for one in events.Tensors(name)]
-        scalars |= {name: [(step, value[0]) for step, value in values]} if all(len(v) == 1 for _, v in values) else {}
-    return pd.DataFrame({name: pd.Series(dict(values)) for name, values in scalars.items()}).rename_axis("step")
+        values = {event.step: event.tensor_proto.float_val for event in events.Tensors(name)}
+        if all(len(value) == 1 for value in values.values()):
+            series[name] = {step: value[0] for step, value in values.items()}
+    return pd.DataFrame({name: pd.Series(values) for name, values in series.items()}).rename_axis("step")
 
 
 def _wandb(file: Path) -> pd.DataFrame:

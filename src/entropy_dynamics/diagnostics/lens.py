@@ -27,13 +27,13 @@ METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov
 def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float = 1.0) -> tuple[pd.DataFrame, str]:
     """What each method does to the tokens of a file.
 
-    The file has a row per token, or per response with lists: log p and entropy, or `logits` and `token`; and the
-    advantage. Token statistics are those of the file as one batch.
+    The file is one batch. It has a row per token, or per response with lists: log p and entropy, or `logits` and
+    `token`; and the advantage.
 
     Returns:
-        One row per method: the share of tokens that it drops, of all and of those with A < 0; the predicted entropy
-        change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the entropy that it
-        keeps in each quadrant of sign(A) and sign(S*), see `lens_metrics`. All NaN for a method with rewards,
+        One row per method: the share of tokens that it drops, among all and among those with A < 0; the predicted
+        entropy change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the entropy that
+        it keeps in each quadrant of sign(A) and sign(S*), see `lens_metrics`. All NaN for a method with rewards,
         advantages or averages of its own, which depend on rollouts. And a line about the batch.
 
     Raises:
@@ -59,28 +59,28 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     advantages = tensor(ADVANTAGE, "the advantage")
     if any(name in frame for name in LOGITS):
         logits, tokens = tensor(LOGITS, "logits"), tensor(TOKEN, "the sampled token")
-        known = (tokens >= 0) & (tokens < logits.shape[-1]) & (tokens == tokens.floor())
-        if not known.all():
-            last, token = logits.shape[-1] - 1, tokens[~known][0].item()
-            raise UserError(f"{file}: a sampled token is {token:g}; it should be an id from 0 to {last}, as the logits")
+        wrong = tokens[(tokens < 0) | (tokens >= logits.shape[-1]) | (tokens != tokens.floor())]
+        if len(wrong):
+            ids = f"an id from 0 to {logits.shape[-1] - 1}"
+            raise UserError(f"{file}: a sampled token is {wrong[0].item():g}; it should be {ids}, as the logits")
         stats = token_stats(logits, tokens.long(), temperature=temperature)
     else:
         logp, entropy = tensor(LOGP, "log p"), tensor(ENTROPY, "the entropy")
         if (logp > ROUNDING).any():
             raise UserError(f"{file}: a log p is {logp.max().item():.4g}; it should be 0 or less, in nats")
-        s_star = logp.exp() * (entropy + logp)
         known = any(name in frame for name in EXPECTED)
-        stats = TokenStats(logp, entropy, s_star, tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp))
+        expected = tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp)
+        stats = TokenStats(logp, entropy, logp.exp() * (entropy + logp), expected)
     if not all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected)):
         raise UserError(f"{file}: a log p, entropy or advantage is not finite")
-    centred = bool(stats.s_expected.any())
+    centered = bool(stats.s_expected.any())
 
-    rows = [_row(entry, stats, advantages, centred) for entry in methods]
+    rows = [_row(entry, stats, advantages, centered) for entry in methods]
     about = f"{len(advantages)} tokens, entropy {stats.entropy.mean():.4g} nats, mean S* {stats.s_star.mean():.4g}"
-    if not centred:
+    if not centered:
         about += "; E[S] is not in the file: S* stands for S* - E[S]"
     if any("dropped" not in row for row in rows):
-        about += f"; a method without numbers needs {'whole rollouts' if centred else 'E[S] or whole rollouts'}"
+        about += f"; a method without numbers needs {'whole rollouts' if centered else 'E[S] or whole rollouts'}"
     return pd.DataFrame(rows), about
 
 
@@ -101,8 +101,8 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         figure.savefig(path)
 
 
-def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -> dict[str, object]:
-    """What one method does to tokens, each [token, 1]; no numbers if it needs whole rollouts or an unknown E[S]."""
+def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) -> dict[str, object]:
+    """What one method does to tokens, [token, 1]; no numbers if it needs whole rollouts or an unknown E[S]."""
     import torch
 
     from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
@@ -112,10 +112,10 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -
     name, params = split_method(entry)
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
-    if of_groups or (method.uses_s_expected() and not centred):
+    if of_groups or (method.uses_s_expected() and not centered):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
-    weights = method.token_weights(stats, advantages, mask, torch.Generator().manual_seed(0))
+    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
 
@@ -124,16 +124,15 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centred: bool) -
         return weighted_sum(loss, multipliers)
 
     effective = effective_advantages(loss_of, stats.logp, stats.entropy) * len(mask)
-    found = entropy_metrics(stats, advantages, weights, mask, 1.0)
-    found |= lens_metrics(stats, advantages[:, 0], effective, mask)
+    metrics = entropy_metrics(stats, advantages, weights, mask, 1.0)
+    pushes = lens_metrics(stats, advantages[:, 0], effective, mask)
+    kept = {part: pushes[f"{part}_kept"] / pushes[part] if pushes[part] else np.nan for part in PARTS}
     return {
         "method": entry,
-        "dropped": found["clip_fraction"],
-        "dropped_negative": found["clip_fraction_neg"],
-        "predicted_change": found["predicted_entropy_change"],
-        **{
-            part.removeprefix("lens_"): found[f"{part}_kept"] / found[part] if found[part] else np.nan for part in PARTS
-        },
+        "dropped": metrics["clip_fraction"],
+        "dropped_negative": metrics["clip_fraction_neg"],
+        "predicted_change": metrics["predicted_entropy_change"],
+        **{part.removeprefix("lens_"): share for part, share in kept.items()},
     }
 
 

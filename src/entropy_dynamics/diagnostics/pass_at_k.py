@@ -26,24 +26,24 @@ def pass_at_k_table(
             without a value are left out, which is unbiased if whether one is missing does not depend on the answer.
 
     Returns:
-        One row per k; per file its value and the ends of its 95 % interval over problems, and with two files those of
-        the second minus the first on the problems that both have. And a line for each file that lacks grades.
+        One row per k; per file its value and the ends of its 95 % interval over problems, and with two files the same
+        for the second minus the first on the problems that both have. And a line for each file that lacks grades.
 
     Raises:
         UserError: a file that cannot be read, a missing column, samples without a problem, no grade at all, or two
             files without a common problem.
     """
     counts, notes = zip(*(_counts(file, problem, correct) for file in files), strict=True)
-    fewest = min(int(one["samples"].min()) for one in counts)
+    fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
     columns: dict[str, object] = {"k": ks}
-    for file, one in zip(files, counts, strict=True):
-        columns |= _columns(str(file), [share_interval(_scores(one, k)) for k in ks])
+    for file, of_file in zip(files, counts, strict=True):
+        columns |= _columns(str(file), [share_interval(_scores(of_file, k)) for k in ks])
     if len(files) == 2:
         shared = counts[0].index.intersection(counts[1].index)
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
-        first, second = (one.loc[shared] for one in counts)
+        first, second = (of_file.loc[shared] for of_file in counts)
         columns |= _columns("difference", [score_interval([[_scores(second, k)], [-_scores(first, k)]]) for k in ks])
     return pd.DataFrame(columns), [note for note in notes if note]
 
@@ -67,14 +67,9 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
 
 
 def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:
-    """Pass@k of each problem, which may have different numbers of samples."""
-    scores = np.empty(len(counts))
-    for samples in counts["samples"].unique():
-        rows = (counts["samples"] == samples).to_numpy()
-        scores[rows] = problem_pass_at_k(counts["correct"].to_numpy()[rows], int(samples), k)
-    return scores
+    return problem_pass_at_k(counts["correct"].to_numpy(), counts["samples"].to_numpy(), k)
 
 
 def _columns(name: str, intervals: list[Interval]) -> dict[str, list[float]]:
     ends = {"": "value", " low": "low", " high": "high"}
-    return {f"{name}{end}": [100 * float(getattr(one, field)) for one in intervals] for end, field in ends.items()}
+    return {f"{name}{end}": [100 * float(getattr(i, field)) for i in intervals] for end, field in ends.items()}

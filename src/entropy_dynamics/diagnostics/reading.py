@@ -13,8 +13,7 @@ from entropy_dynamics.results.files import read_parquet
 def read_table(path: Path) -> pd.DataFrame:
     """The rows of a parquet or JSONL file; text stays text, so that the ids "007" and "7" are two.
 
-    Raises:
-        UserError: a missing or damaged file, another format, or no rows.
+    Raises UserError for a missing or damaged file, another format, or no rows.
     """
     if path.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"{path}: should be a .parquet or a .jsonl file")
@@ -38,14 +37,9 @@ def _json_lines(path: Path) -> pd.DataFrame:
 
 
 def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:
-    """The column `wanted`, or else the first of the `known` names that the table has.
-
-    Raises:
-        UserError: none of them is there.
-    """
-    for name in [wanted] if wanted else known:
-        if name in frame:
-            return frame[name]
+    """The column `wanted`, or else the first of the `known` names that the table has; UserError if there is none."""
+    if name := next((name for name in ([wanted] if wanted else known) if name in frame), None):
+        return frame[name]
     names = [str(name) for name in frame.columns]
     if wanted:
         raise UserError(f"{path} has no column {wanted!r}{nearest(wanted, names)}")

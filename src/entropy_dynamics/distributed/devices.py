@@ -17,23 +17,18 @@ from pathlib import Path
 from entropy_dynamics.errors import UserError
 
 PARTS = 8  # lock files per GPU, divisible by any number of slots
+PAUSE = 2.0  # mean seconds between two attempts
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @contextmanager
-def claim_devices(
-    device: str, count: int, slots: int = 1, known: Sequence[str] | None = None, pause: float = 2.0
-) -> Iterator[list[str]]:
+def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]]:
     """Hold `count` GPUs while the context lasts, with CUDA_VISIBLE_DEVICES set to them; no-op for the device "cpu".
 
     With several `slots` per GPU it holds one of them, of a GPU that few others share; `count` is then 1.
 
     Waits, with one message, while other jobs of this user hold too many. Takes all or none, so that waiting jobs cannot
-    block each other. Under SLURM the choice is among the job's own GPUs.
-
-    Args:
-        known: the GPUs to choose from; default: those of CUDA_VISIBLE_DEVICES, or of the machine.
-        pause: mean seconds between two attempts.
+    block each other. Chooses among the GPUs of CUDA_VISIBLE_DEVICES, if it is set, else of the SLURM job or machine.
 
     Yields:
         The names of the GPUs.
@@ -44,7 +39,7 @@ def claim_devices(
     if device != "cuda":
         yield []
         return
-    known = visible_devices() if known is None else known
+    known = visible_devices()
     if count > len(known):
         where = f"{_VARIABLE} names" if _VARIABLE in os.environ else "this machine has"
         remedy = f"set hardware.ranks to {len(known)} or fewer" if known else "set hardware.device to cpu"
@@ -56,7 +51,7 @@ def claim_devices(
             what = f"{count} of {len(known)} GPUs" if slots == 1 else f"a slot of {len(known)} GPUs"
             print(f"waiting for {what}; other jobs hold them", file=sys.stderr, flush=True)
         while not held:
-            time.sleep(pause * random.uniform(0.5, 1.5))  # so that waiting jobs do not collide repeatedly
+            time.sleep(PAUSE * random.uniform(0.5, 1.5))  # so that waiting jobs do not collide repeatedly
             held = _try_claim(known, count, slots, locks)
         os.environ[_VARIABLE] = ",".join(held)
         try:

@@ -1,7 +1,7 @@
 """Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
 
-Only ranks on several nodes are started by torchrun: with any rendezvous its ranks meet through a TCP store that listens
-on all interfaces; they outlive it if it is killed; and it takes half a minute to report a failure if a rank hangs.
+Only ranks on several nodes are started by torchrun: its ranks meet through a TCP store that listens on all interfaces,
+outlive it if it is killed, and if one hangs it takes half a minute to report a failure.
 """
 
 import ctypes
@@ -14,13 +14,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from entropy_dynamics.config import Config
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.errors import Unfinished, UserError
-
-if TYPE_CHECKING:
-    from entropy_dynamics.config import Config
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]: a rank that computes ends at once, one that hangs never
@@ -35,7 +32,7 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
+def run_on_ranks(config: Config, arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
     Raises:
@@ -53,8 +50,8 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
 def start_ranks(count: int, command: Sequence[str]) -> None:
     """Run `command` on `count` ranks and wait for them. When this returns or raises, all have ended.
 
-    Rank 0 writes to this terminal. Of another rank only the end of its stderr is shown, if it is the first to fail.
-    SIGURG is passed on to all ranks.
+    Rank 0 writes to this terminal; another rank shows only the end of its stderr, if it is the first to fail. SIGURG is
+    passed on to all ranks.
 
     Raises:
         Unfinished: a rank did.
@@ -83,11 +80,7 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
 def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` under a torchrun per node of this SLURM job.
 
-    They meet at a port of the first node (torchrun.py). SIGURG is not passed on to the ranks.
-
-    Raises:
-        Unfinished: a rank did.
-        UserError: this is no SLURM job, or a rank failed.
+    They meet at a port of the first node (torchrun.py). SIGURG is not passed on. Raises as `run_on_ranks`.
     """
     if (job := os.environ.get("SLURM_JOB_ID")) is None:
         raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")

@@ -1,8 +1,7 @@
 """The processes of one stage: a single one on a laptop, or the ranks of a process group.
 
-Every rank runs the same code on the same numbers. What is divided is the sampling of prompts, the grading of rollouts
-and the forward and backward passes over micro-batches; their results are gathered, so that rewards, advantages, masks
-and metrics are those of the whole batch on every rank, and methods need not know about ranks.
+Every rank runs the same code on the same numbers. Sampling, grading and the passes over micro-batches are divided, and
+their results gathered: rewards, advantages, masks and metrics are those of the whole batch on every rank.
 """
 
 import json
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Shaped
@@ -20,9 +19,7 @@ from torch import Tensor
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.errors import UserError
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+from entropy_dynamics.tasks import Grade
 
 # A rank that dies ends the others within seconds (launch.py). This bound is for one that hangs; it must exceed the time
 # by which one rank's sampling may end before another's.
@@ -41,7 +38,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
-    mesh: "DeviceMesh | None" = None
+    mesh: torch.distributed.DeviceMesh | None = None
 
     @classmethod
     def join(cls, hardware: HardwareConfig) -> "Ranks":
@@ -61,9 +58,9 @@ class Ranks:
         if size != hardware.ranks:
             raise UserError(f"torchrun started {size} ranks, but hardware.ranks is {hardware.ranks}")
         per_node = size // hardware.nodes
-        if (found := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
+        if (local := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
             raise UserError(
-                f"torchrun started {found} ranks on this node, but hardware.ranks / hardware.nodes is {per_node}"
+                f"torchrun started {local} ranks on this node, but hardware.ranks / hardware.nodes is {per_node}"
             )
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -97,9 +94,9 @@ class Ranks:
         if self.size == 1:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(own.numpy().tobytes()) for own in self.gather_flat(data)]
+        return [json.loads(sent.numpy().tobytes()) for sent in self.gather_flat(data)]
 
-    def gather_flat(self, values: Shaped[Tensor, " own"]) -> list[Shaped[Tensor, " of_rank"]]:
+    def gather_flat(self, values: Shaped[Tensor, " length"]) -> list[Shaped[Tensor, " length_of_rank"]]:
         """The one-dimensional CPU tensors of all ranks, of any lengths."""
         if self.size == 1:
             return [values]
@@ -107,7 +104,7 @@ class Ranks:
         padded = torch.nn.functional.pad(values, (0, max(lengths) - len(values)))
         gathered = [torch.empty_like(padded) for _ in lengths]
         torch.distributed.all_gather(gathered, padded)
-        return [own[:length] for own, length in zip(gathered, lengths, strict=True)]
+        return [sent[:length] for sent, length in zip(gathered, lengths, strict=True)]
 
     def map(self, function: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
         """`function` of every item, each computed on one rank; the results are gathered.
@@ -115,12 +112,12 @@ class Ranks:
         Raises:
             RuntimeError: `function` raised on another rank. Where it did, its own exception is raised.
         """
-        own, error = [], None
+        share, error = [], None
         try:
-            own = [function(item) for item in self.share(items)]
+            share = [function(item) for item in self.share(items)]
         except Exception as caught:  # the other ranks would wait for the results
             error = caught
-        shares = self.gather([own, None if error is None else repr(error)])
+        shares = self.gather([share, None if error is None else repr(error)])
         if error is not None:
             raise error
         results: list[Any] = [None] * len(items)
@@ -129,6 +126,10 @@ class Ranks:
                 raise RuntimeError(f"rank {rank}: {fault}")
             results[rank :: self.size] = share
         return results
+
+    def grade(self, grade: Callable[[Item], Grade], rollouts: Sequence[Item]) -> list[Grade]:
+        """The grades of all rollouts, each computed on one rank (see `map`)."""
+        return [Grade(**fields) for fields in self.map(lambda rollout: vars(grade(rollout)), rollouts)]
 
     def on_main(self, function: Callable[[], Any]) -> Any:
         """What `function` returns on rank 0, as JSON: on other nodes a shared folder may look different for a while."""

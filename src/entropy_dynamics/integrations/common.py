@@ -8,19 +8,11 @@ from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, load_method
 
-REPORTED = (
-    "entropy",
-    "s_star_mean",
-    "s_star_std",
-    "clip_fraction",
-    "clip_fraction_neg",
-    "neg_cov",
-    "predicted_entropy_change",
-)
 NEEDS_E_S = ("neg_cov", "predicted_entropy_change")
-THE_TRAINERS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # the host trainer has settings for these
-# None of the hosts calls these: they do it their own way, or, the last, not at all.
-OWN_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "divisors", "observe")
+REPORTED = ("entropy", "s_star_mean", "s_star_std", "clip_fraction", "clip_fraction_neg", *NEEDS_E_S)
+HOST_SETTINGS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # the host trainer has settings for these
+# No host calls these: it has its own way, or, for the last, none.
+HOST_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "divisors", "observe")
 
 
 def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Method:
@@ -29,10 +21,10 @@ def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Meth
     Raises:
         UserError: another method, a parameter that the trainer decides, or an unknown name or value.
     """
-    if taken := [key for key in THE_TRAINERS if key in params]:
+    if taken := [key for key in HOST_SETTINGS if key in params]:
         raise UserError(f"{taken[0]} belongs to the loss, which is {trainer}'s: set it there")
     method = load_method(name, **params)
-    if changed := method.overrides(*OWN_STEPS):
+    if changed := method.overrides(*HOST_STEPS):
         raise UserError(f"{name} is more than token weights (it has its own {changed[0]}), so {trainer} cannot run it")
     return method
 
@@ -41,6 +33,6 @@ def reported_metrics(
     stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask, learning_rate: float
 ) -> dict[str, float]:
     """The metrics of a batch that the host trainer logs; without those that need E[S] where it is NaN."""
-    found = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
+    metrics = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
     known = stats.s_expected[mask.bool()].isfinite().all()
-    return {f"entropy_control/{name}": found[name] for name in REPORTED if known or name not in NEEDS_E_S}
+    return {f"entropy_control/{name}": metrics[name] for name in REPORTED if known or name not in NEEDS_E_S}

@@ -48,7 +48,7 @@ class EntropyControl(AdvantageFn):  # type: ignore[misc]
         stats = TokenStats(*(values.float() for values in (logp, entropy, s_star, expected)))
         self.calls += 1
         generator = torch.Generator(mask.device).manual_seed(self.calls)
-        weights = self.method.token_weights(stats, advantages, mask, generator)
+        weights = self.method.token_weights(stats, advantages, mask, generator=generator)
         exps.batch["returns"], exps.batch["advantages"] = advantages, advantages * weights
         if self.method.denominator == "kept":
             exps.batch["response_mask"] = mask * (weights > 0).to(mask.dtype)

@@ -4,7 +4,7 @@
     trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
 
 After TRL has generated and scored its rollouts, one forward pass without gradients gives log p, H, S* and E[S] of each
-token; the weights go into the advantages, which TRL lets be [batch, token]. Statistics are those of the generation
+token; the weights go into the advantages, which TRL lets be [batch, token]. Statistics cover the generation
 batch of all processes, under the policy that sampled it. This is the batch of an optimizer step where
 steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
 """
@@ -59,25 +59,25 @@ class EntropyControlMixin:
 
     @torch.no_grad()
     def _weight_tokens(self: Any, output: dict[str, Any]) -> None:
-        """Decide the weights over the batch of all processes, and write those of this one into `output`."""
+        """Decide the weights over the batch of all processes, and write this process's rows into `output`."""
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         advantages = output["advantages"]
         advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)
         whole_stats = self._token_stats(output).map(self._whole)
         whole_advantages, whole_mask = self._whole(advantages), self._whole(mask)
         generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
-        weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator)
+        weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
         first = self.accelerator.process_index * len(mask)
-        own = weights[first : first + len(mask), : mask.shape[1]]
-        output["advantages"] = advantages * own
+        local = weights[first : first + len(mask), : mask.shape[1]]
+        output["advantages"] = advantages * local
         if self.entropy_control.denominator == "kept":
             if self.loss_type in TOKEN_TOTAL:
                 output["num_items_in_batch"] = (weights > 0).sum()
             else:
-                output["tool_mask"] = (own > 0).to(mask.dtype)
-        found = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
-        for name, value in found.items():
+                output["tool_mask"] = (local > 0).to(mask.dtype)
+        metrics = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
+        for name, value in metrics.items():
             self._metrics["train"][name].append(value)
 
     def _token_stats(self: Any, output: dict[str, Any]) -> TokenStats:
@@ -91,10 +91,10 @@ class EntropyControlMixin:
         length, parts = tokens.shape[1], []
         for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
             with self.accelerator.autocast():
-                found = self.model(
+                result = self.model(
                     input_ids=ids[rows], attention_mask=attention[rows], logits_to_keep=length + 1, use_cache=False
                 )
-            parts.append(token_stats(found.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
+            parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
         return TokenStats(*(torch.cat([getattr(part, name) for part in parts]) for name in parts[0].__annotations__))
 
     def _whole(self: Any, values: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
         lengths = stored["response_mask"]  # nested
         data = DataProto(batch=stored.to_padded_tensor())
         generator = torch.Generator().manual_seed(self.global_steps)
-        changed, found = weight_tokens(self.entropy_control, data, generator, self.learning_rate)
-        metrics.update(found)
+        changed, reported = weight_tokens(self.entropy_control, data, generator, self.learning_rate)
+        metrics.update(reported)
         fields = {name: response_to_nested(data.batch[name], lengths) for name in changed}
         return tq.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
 
@@ -84,7 +84,7 @@ def weight_tokens(
     """Write the method's weights into a DataProto with the padded tensors of `FIELDS`.
 
     Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, which verl sums
-    over, and `loss_mask`, which it counts the tokens of a token mean in.
+    over, and `loss_mask`, which it counts tokens by.
 
     Returns:
         The names of the tensors that changed, and metrics.
@@ -97,7 +97,7 @@ def weight_tokens(
     advantages, mask, logp, entropy = (data.batch[name] for name in FIELDS)
     s_star = logp.exp() * (entropy + logp)
     stats = TokenStats(logp.float(), entropy.float(), s_star.float(), torch.full_like(s_star, torch.nan).float())
-    weights: Tensor = method.token_weights(stats, advantages, mask, generator)
+    weights: Tensor = method.token_weights(stats, advantages, mask, generator=generator)
     data.batch["advantages"] = advantages * weights
     changed = ["advantages"]
     if method.denominator == "kept":

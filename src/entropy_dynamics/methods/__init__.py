@@ -66,7 +66,7 @@ class Method(Section):
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
     def acts_without_advantage(self) -> bool:
-        """Whether the loss of a token has a gradient at A = 0, such as that of a penalty, by autograd.
+        """Whether a token's loss has a gradient at A = 0, as a penalty has; found by autograd.
 
         Else rows in which no token has both a weight and an advantage are left out of the backward pass.
         """
@@ -95,36 +95,33 @@ class Method(Section):
                 return super().__getattribute__(name)
 
         advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
-        self.token_weights(Recorded(-mask, mask, 0 * mask, 0 * mask), advantages, mask, torch.Generator())
+        self.token_weights(Recorded(-mask, mask, 0 * mask, 0 * mask), advantages, mask, generator=torch.Generator())
         return "s_expected" in read
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """Rewards as they enter the advantages.
 
         Args:
-            rewards: of every rollout.
-            groups: rollouts of one prompt share a number.
             mean_logp: mean log-probability of each response's tokens under the policy that sampled it, nats.
         """
         return rewards
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        """Advantage of every rollout; group-normalised rewards by default. PPO's critic replaces it."""
+        """Advantage of every rollout; group-normalized rewards by default. PPO's critic replaces it."""
         from entropy_dynamics.core.advantages import group_advantages
 
         return group_advantages(rewards, groups)
 
     def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None
     ) -> PerToken:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 
-        Statistics that decide a weight are those of the whole batch of an update, across micro-batches and ranks, so a
-        mask never depends on how the batch was cut.
+        Statistics that decide a weight are taken over the whole batch of an update, across micro-batches and ranks, so
+        a mask never depends on how the batch was cut.
 
         Args:
             stats: of the whole batch, each [batch, token], under the policy to be updated.
-            advantages: of every token.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
 
@@ -154,7 +151,6 @@ class Method(Section):
         Args:
             logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
             logp_old: the same under the policy that sampled them, detached. Strictly on-policy the two are equal.
-            advantages: of every token.
             mask: non-zero on response tokens; what the result holds elsewhere is never used.
             entropy: of the policy being trained, nats, with its gradient; for a loss that names this argument.
             coefficients: what `loss_coefficients` returned for these rows.
@@ -168,10 +164,7 @@ class Method(Section):
     def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[torch.Tensor, "batch 1"]:
         """Divisor of the tokens of each row in the loss of an update: how tokens are averaged.
 
-        Args:
-            weights: as used, of all rows of the update.
-            mask: non-zero on response tokens.
-            groups: rollouts of one prompt share a number.
+        Arguments as above, of all rows of the update, with the weights that are used.
         """
         from entropy_dynamics.core.objective import token_divisors
 
@@ -197,11 +190,7 @@ class Method(Section):
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator: register a method under `name`.
-
-    Raises:
-        UserError: another module has registered a method under this name.
-    """
+    """Class decorator: register a method under `name`. Raises UserError if another module has registered it."""
 
     def register(kind: M) -> M:
         other = _METHODS.get(name, kind)

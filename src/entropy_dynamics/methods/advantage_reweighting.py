@@ -5,7 +5,7 @@
 A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -22,8 +22,6 @@ class AdvantageReweighting(Method):
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.2
     """The weight of a token of probability 0 is 1 - alpha; 0 is GRPO."""
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         weights = self.alpha * stats.logp.detach().float().exp() + (1 - self.alpha)
         return torch.where(mask.bool(), weights, 0.0)

@@ -4,9 +4,8 @@
                              g = beta_high (1 + clip_high)  if A > 0 and r > 1 + clip_high,
                              g = r                          else; for A < 0 at most -A dual_clip
 
-r = p / p_old, sg = stop gradient. Those of the first kind are unlikely tokens of wrong answers, whose gradient raises
-the entropy or lowers it with the sign of S*; beta_low and beta_high balance the two. Strictly on-policy it is the plain
-policy gradient.
+r = p / p_old, sg = stop gradient. The first line is for unlikely tokens of wrong answers, whose gradient raises or
+lowers the entropy with the sign of S*. Strictly on-policy it is the plain policy gradient.
 """
 
 from typing import Annotated, Any

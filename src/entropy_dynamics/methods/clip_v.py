@@ -1,28 +1,19 @@
-"""Clip_V: vocabulary-normalised entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
+"""Clip_V: vocabulary-normalized entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
 
-A token is an outlier when its centred score S_c = S* - E[S] is too many batch standard deviations from zero, which is
+A token is an outlier when its centered score S_c = S* - E[S] is too many batch standard deviations from zero, which is
 the mean of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] from S_c once more; the algorithm's text and
 the released code do not, and neither does this.
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import (
-    SIGMA_FLOOR,
-    Deviations,
-    Samples,
-    Share,
-    UpperDeviations,
-    batch_mean_and_std,
-    chosen_samples,
-    largest,
-)
+from entropy_dynamics.methods.common import Deviations, Samples, Share, UpperDeviations, largest, outliers, tokens_of
 
 
 @method("clip_v")
@@ -32,30 +23,22 @@ class ClipV(Method):
     mu: Deviations = 8.5
     """Drop tokens with S_c < -mu sigma', sigma' the standard deviation of S_c over all response tokens."""
     mu_plus: UpperDeviations | None = math.inf
-    """Also drop those above +mu_plus sigma'; infinite: one-sided; null: the same as mu."""
+    """Also drop tokens above +mu_plus sigma'; infinite: one-sided; null: the same as mu."""
     max_frac: Share | None = 1e-4
     """Drop at most this share of all response tokens, the most extreme first, but at least one; null: no cap."""
     apply_to: Samples = "negative"
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
     drop_zero_advantage: bool = True
-    """The released code also drops outliers with A = 0, outside the cap: without a gradient, this only shrinks the
-    denominator."""
+    """Also drop outliers with A = 0, outside the cap, as released: this only shrinks the denominator."""
     denominator: Literal["kept", "all"] = "kept"
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
-        _, sigma = batch_mean_and_std(stats.s_centered, mask)
-        if sigma < SIGMA_FLOOR:
-            return mask.float()
-        score = stats.s_centered.double() / sigma
-        upper = self.mu if self.mu_plus is None else self.mu_plus
-        outlier = ((score < -self.mu) | (score > upper)) & mask.bool()
-        dropped = outlier & chosen_samples(advantages, self.apply_to)
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        outlier = outliers(stats.s_centered, mask, self.mu, self.mu_plus, about="zero") & mask.bool()
+        dropped = outlier & tokens_of(advantages, self.apply_to)
         bystanders = outlier & (advantages == 0) & self.drop_zero_advantage
         tokens = int(mask.sum())
         if self.max_frac is not None and int((dropped | bystanders).sum()) > self.max_frac * tokens:
-            dropped = largest(score.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
+            dropped = largest(stats.s_centered.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
         return torch.where(dropped | bystanders, 0.0, mask.float())
 
 

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken
 
-# A batch with less spread has no outliers (the released code's value).
-SIGMA_FLOOR = 1e-12
-
 Share = Annotated[float, Field(gt=0, le=1)]
 Deviations = Annotated[float, Field(ge=0)]
 """A number of standard deviations; an infinite mu would make a clipping method GRPO under another name."""
@@ -21,27 +18,27 @@ UpperDeviations = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Samples = Literal["negative", "positive", "both"]
 
 
-def chosen_samples(advantages: PerToken, apply_to: Samples) -> Chosen:
-    """The tokens of negative (A < 0), positive (A > 0) or both kinds of samples."""
-    match apply_to:
-        case "negative":
-            return advantages < 0
-        case "positive":
-            return advantages > 0
-        case "both":
-            return advantages != 0
+def tokens_of(advantages: PerToken, apply_to: Samples) -> Chosen:
+    """The tokens of negative samples (A < 0), positive ones (A > 0) or both."""
+    return {"negative": advantages < 0, "positive": advantages > 0, "both": advantages != 0}[apply_to]
 
 
 def batch_mean_and_std(values: PerToken, mask: Mask) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Mean and population standard deviation over all tokens with mask 1, in float64.
-
-    float64 so that thresholds, and with them masks, do not depend on the order of the sum.
-    """
+    """Mean and population std of the response tokens, in float64: masks must not depend on the order of the sum."""
     chosen = values[mask.bool()].double()
-    if chosen.numel() == 0:
-        zero = torch.zeros((), dtype=torch.float64, device=values.device)
-        return zero, zero
+    chosen = chosen if len(chosen) else chosen.new_zeros(1)
     return chosen.mean(), chosen.std(correction=0)
+
+
+def outliers(
+    values: PerToken, mask: Mask, mu: float, mu_plus: float | None, *, about: Literal["mean", "zero"]
+) -> Chosen:
+    """Values over `mu` batch standard deviations below the mean (or zero), or over `mu_plus` (None: `mu`) above."""
+    mean, sigma = batch_mean_and_std(values, mask)
+    if sigma < 1e-12:  # no spread, no outliers; the released code's bound
+        return torch.zeros_like(mask, dtype=torch.bool)
+    deviation = (values.double() - mean if about == "mean" else values.double()) / sigma
+    return (deviation < -mu) | (deviation > (mu if mu_plus is None else mu_plus))
 
 
 def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:

@@ -4,7 +4,7 @@ Entropy falls with the covariance of log p and A over the batch, and a few token
 
     cov_t = (A_t - mean A) (log p_t - mean log p),   means over all response tokens of the batch.
 
-Clip-Cov drops some of these tokens, KL-Cov penalises how far they move from the policy that sampled them. The official
+Clip-Cov drops some of these tokens, KL-Cov penalizes how far they move from the policy that sampled them. The official
 code takes the means, the number of tokens and the choice inside each micro-batch of a GPU; here all three are over the
 batch of an update, so that they do not depend on how it was cut.
 """
@@ -45,7 +45,7 @@ class ClipCov(Method):
         return self
 
     def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None
     ) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
@@ -66,7 +66,7 @@ class KLCov(Method):
     """
 
     frac: Share = 2e-3
-    """Share of all response tokens that is penalised; rounded down, but at least one."""
+    """Share of all response tokens that is penalized; rounded down, but at least one."""
     beta: Annotated[float, Field(ge=0)] = 1.0
     """Strength of the penalty."""
     per_update: ClassVar[bool] = True
@@ -83,12 +83,9 @@ class KLCov(Method):
         return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
 
     def note(self, updates_per_batch: int) -> str | None:
-        if updates_per_batch > 1:
-            return None
-        return (
-            "KL-Cov has exactly no effect with training.updates_per_batch = 1: strictly on-policy "
-            "|log p - log p_old| is 0 and so is its gradient"
-        )
+        reason = "strictly on-policy |log p - log p_old| is 0 and so is its gradient"
+        none = f"KL-Cov has exactly no effect with training.updates_per_batch = 1: {reason}"
+        return none if updates_per_batch == 1 else None
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:

@@ -7,7 +7,7 @@ denominator (eq. 5). The official code replaces the advantages by those of RAFT+
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt, PrivateAttr
@@ -32,9 +32,7 @@ class Entrocraft(Method):
 
     _step: int = PrivateAttr(0)
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         target = self.start + (self.end - self.start) * min(self._step / self.steps, 1)
         above = float(batch_mean_and_std(stats.entropy.detach(), mask)[0]) - target
         side = (above > self.width / 2) - (above < -self.width / 2)

@@ -1,4 +1,4 @@
-"""Entropy bonus: the classic regulariser, -c H in the loss of every response token (Williams and Peng 1991)."""
+"""Entropy bonus: the classic regularizer, -c H in the loss of every response token (Williams and Peng 1991)."""
 
 from typing import Annotated, Any
 

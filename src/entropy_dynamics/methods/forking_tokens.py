@@ -7,9 +7,7 @@ takes the same number of tokens in each micro-batch of a GPU.
 """
 
 import math
-from typing import ClassVar
-
-import torch
+from typing import Any, ClassVar
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -29,9 +27,7 @@ class ForkingTokens(Method):
     """Share of all response tokens that is kept; 1 is GRPO."""
     per_update: ClassVar[bool] = True
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         response = mask.bool()
         entropy = stats.entropy.detach()
         tokens = int(response.sum())

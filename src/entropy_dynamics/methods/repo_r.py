@@ -1,4 +1,4 @@
-"""REPO-R: advantages rescaled by the centred log-probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
+"""REPO-R: advantages rescaled by the centered log-probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
 
     A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   never with the opposite sign
 
@@ -44,11 +44,9 @@ class RepoR(Method):
     def model_post_init(self, context: Any, /) -> None:
         self._zeta = self.zeta
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
-        centred = stats.logp.detach() + stats.entropy.detach()
-        weights = (1 - self._zeta * advantages.sign() * centred).clamp_min(0)
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        centered = stats.logp.detach() + stats.entropy.detach()
+        weights = (1 - self._zeta * advantages.sign() * centered).clamp_min(0)
         return torch.where(mask.bool(), weights, 0.0)
 
     def metrics(self, *arguments: Any) -> dict[str, float]:

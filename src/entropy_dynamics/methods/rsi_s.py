@@ -6,7 +6,7 @@ RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S dro
 deterministic distributions, and the least likely ones.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -30,9 +30,7 @@ class RSIS(Method):
             raise ValueError(f"low is {self.low}; it should be below high ({self.high})")
         return self
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         surprisal, entropy = -stats.logp.detach(), stats.entropy.detach()
         kept = (surprisal >= self.low * entropy) & (surprisal <= self.high * entropy)
         return torch.where(kept, mask.float(), 0.0)

@@ -6,9 +6,7 @@ reading (docs/decisions.md): otherwise keep_pos_gt and mask_pos_lt would be the 
 """
 
 import itertools
-from typing import ClassVar, Literal
-
-import torch
+from typing import Any, ClassVar, Literal
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -25,9 +23,7 @@ class SStar(Method):
     side: ClassVar[Literal["gt", "lt"]]
     """gt (S* > 0) or lt (S* < 0)."""
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         of_samples = advantages > 0 if self.samples == "pos" else advantages < 0
         of_side = stats.s_star > 0 if self.side == "gt" else stats.s_star < 0
         chosen = of_samples & of_side

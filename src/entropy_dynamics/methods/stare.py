@@ -3,12 +3,12 @@
     if mean H < target:  weight = amplify on the `share` of the tokens with A > 0 that have the highest -log p,
                          weight = damp on the same share of those with A < 0 (variant C2; variant O1 has damp = 1)
 
-The official code ranks the tokens of a micro-batch under the policy at each update; here they are those of the whole
-batch under the policy that sampled it, as is the mean entropy in both.
+The official code ranks the tokens of a micro-batch under the policy at each update; here it is the whole batch, under
+the policy that sampled it. The mean entropy is over the batch in both.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -24,16 +24,14 @@ class Stare(Method):
     """Variant O1 by default. The denominator stays all response tokens."""
 
     share: Share = 0.1
-    """Of the tokens with A > 0, and of those with A < 0; rounded up."""
+    """Share of the tokens with A > 0, and of the tokens with A < 0; rounded up."""
     amplify: Annotated[float, Field(ge=1)] = 1.1
     damp: Annotated[float, Field(ge=0, le=1)] = 1.0
     """0.9 in variant C2."""
     target: NonNegativeFloat = 0.3
     """Mean entropy from which on all weights are 1, nats."""
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         weights = mask.float()
         if batch_mean_and_std(stats.entropy.detach(), mask)[0] >= self.target:
             return weights

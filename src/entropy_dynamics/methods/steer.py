@@ -2,12 +2,12 @@
 
     Omega = (A / p_old) p (1 - p) (log p + H),   weight = exp(-k |Omega|),   k = -ln(w_min) / max(max |Omega|, floor)
 
-so that the token of the largest |Omega| has weight w_min. Here p_old = p, exact strictly on-policy, and p is that of
-the policy at each update; the maximum is over the batch of the update, in the official code over a micro-batch.
+so that the token of the largest |Omega| has weight w_min. Here p_old = p, which is exact strictly on-policy, under the
+policy at each update; the maximum is over the batch of the update, in the official code over a micro-batch.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveFloat
@@ -28,9 +28,7 @@ class Steer(Method):
     """Batches whose |Omega| are all smaller are damped less."""
     per_update: ClassVar[bool] = True
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         logp = stats.logp.detach()
         omega = (advantages * (1 - logp.exp()) * (logp + stats.entropy.detach())).abs()
         omega = torch.where(mask.bool(), omega, 0.0)

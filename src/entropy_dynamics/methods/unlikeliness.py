@@ -2,7 +2,7 @@
 
     R' = R (1 - beta rank / G),   rank 0 for the least likely of a group's G responses, G - 1 for the most likely,
 
-by the mean log-probability of a response's tokens. Advantages are then those of R': both the reward in the numerator
+by the mean log-probability of a response's tokens. Advantages are computed from R': both the reward in the numerator
 and the group's mean and standard deviation.
 """
 
@@ -20,7 +20,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("unlikeliness")
 class Unlikeliness(Method):
-    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favour the likely wrong answers."""
+    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favor the likely wrong answers."""
 
     beta: Annotated[float, Field(ge=0, le=1)] = 0.25
     """The share of the reward that the most likely response loses, but for 1/G of it."""
@@ -38,10 +38,7 @@ class Unlikeliness(Method):
 
 
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
-    """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size.
-
-    Groups may be in any order and have any sizes.
-    """
+    """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size."""
     grouping = Grouping.by(groups)
     of, sizes = grouping.of, grouping.sizes
     order = values.argsort(stable=True)

@@ -2,12 +2,12 @@
 
     A = positive if the answer is correct, else -negative
 
-without group normalisation, so that groups of equal rewards count too. W-REINFORCE weighs correct answers down (their
+without group normalization, so that groups of equal rewards count too. W-REINFORCE weighs correct answers down (their
 lambda), NSR learns from wrong answers only, PSR from correct ones only. As in the official code, rollouts with A = 0
 leave the batch, and so the denominator. Correct is a reward above 0.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -28,9 +28,7 @@ class WReinforce(Method):
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return torch.where(rewards > 0, self.positive, -self.negative).to(rewards)
 
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, generator: torch.Generator | None = None
-    ) -> PerToken:
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         return torch.where(advantages != 0, mask.float(), 0.0)
 
 

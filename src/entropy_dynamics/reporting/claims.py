@@ -4,34 +4,28 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Seeds
 from entropy_dynamics.analysis.paper_gains import judge_gains
 from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, judge
-from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims_figure import write_figure
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_json, write_text
 
 
-def write_claims(
-    results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
-) -> list[Path]:
-    """Judge every claim and write the files into `results`, which is results/<scale>.
+def write_claims(results: Results) -> list[Path]:
+    """Judge every claim and write the files into results/<scale>.
 
     claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, subject, unit, claimed,
     test, seeds, reason}. `subject` is "this run" for the claims, judged from the files of this scale, and "paper" for
     the gains that the paper prints, judged from its numbers alone. The four numbers are null where there is none;
-    `seeds` maps a method to its number of usable seeds. Missing and diverged runs make a claim inconclusive.
-
-    Raises:
-        UserError: claims.yaml or paper_values.yaml is invalid.
+    `seeds` maps a method to its number of usable seeds. Missing and diverged runs make a claim inconclusive. Raises
+    UserError if claims.yaml or paper_values.yaml is invalid.
     """
-    source = Results(results, scale, configs, experiments)
-    file, claims = read_claims(experiments), load_claims(scale, seeds, experiments)
-    findings = [judge(claim, source) for claim in claims]
-    models = {model: _model(source, model) for claim in claims for model in claim.models}
+    file = read_claims(results.experiments)
+    claims = load_claims(results.scale, results.seeds, results.experiments)
+    findings = [judge(claim, results) for claim in claims]
+    models = {model: _model(results, model) for claim in claims for model in claim.models}
     tests = file.tests.model_dump()
     entries = [
         finding.entry(
@@ -45,20 +39,13 @@ def write_claims(
         )
         for claim, finding in zip(claims, findings, strict=True)
     ]
-    gains = list(judge_gains(file.paper, source.paper, tests["paper_gain"]))
+    gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"]))
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
-    head, summary, gains_summary = f"{scale} scale: {'; '.join(ran)}", summary_line(entries), gains_line(gains)
-    values = {
-        "head": head,
-        "summary": summary,
-        "gains_summary": gains_summary,
-        "tests": tests,
-        "claims": [_cells(entry) for entry in entries],
-        "gains": [_cells(entry) for entry in gains],
-    }
-    json, md, png, svg = (source.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
+    head, summary, gains_summary = f"{results.scale} scale: {'; '.join(ran)}", summary_line(entries), gains_line(gains)
+    rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
+    json, md, png, svg = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
     write_json(json, entries + gains)
-    write_text(md, fill("claims.md", **values))
+    write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
     write_figure(claims, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg]
@@ -66,8 +53,7 @@ def write_claims(
 
 def summary_line(entries: list[dict[str, Any]]) -> str:
     """'Of 40 claims, 26 hold, 4 do not hold, 10 are inconclusive'."""
-    hold, fail, open_ = _counts(entries)
-    return f"Of {len(entries)} claims, {hold} hold, {fail} do not hold, {open_} are inconclusive"
+    return "Of {} claims, {} hold, {} do not hold, {} are inconclusive".format(len(entries), *_counts(entries))
 
 
 def gains_line(gains: list[dict[str, Any]]) -> str:
@@ -83,10 +69,10 @@ def _counts(entries: list[dict[str, Any]]) -> list[int]:
     return [sum(entry["verdict"] == verdict for entry in entries) for verdict in VERDICTS]
 
 
-def _model(source: Results, name: str) -> Model | None:
-    """None if the model did not run."""
+def _model(results: Results, name: str) -> Model | None:
+    """The model; None if it did not run."""
     try:
-        return source.model(name)
+        return results.model(name)
     except UserError:
         return None
 
@@ -100,11 +86,10 @@ def _statement(claim: Claim, models: dict[str, Model | None]) -> str:
 
 def _cells(entry: dict[str, Any]) -> dict[str, str]:
     """An entry as the cells of a row."""
-    effect, detectable = "none", "none"
+    effect = "none"
     if entry["effect"] is not None:
         interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
         effect = f"{entry['effect']:.4g} {interval} {entry['unit']}"
-    if entry["detectable"] is not None:
-        detectable = f"{entry['detectable']:.2g}"
+    detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
     seeds = ", ".join(f"{method} {count}" for method, count in entry["seeds"].items()) or "none needed"
     return entry | {"effect": effect, "detectable": detectable, "seeds": seeds}

@@ -12,19 +12,21 @@ def write_comparison(first: Path, second: Path) -> str:
     """The table, under one line of counts. Raises UserError as `replicates`."""
     claims = replicates(first, second)
     compared = [claim for claim in claims if claim.agrees is not None]
-    agreeing, changed = (sum(map(bool, of)) for of in ([c.agrees for c in compared], [c.changed for c in claims]))
+    agreeing = sum(claim.agrees is True for claim in compared)
     share = f" ({agreeing / len(compared):.0%})" if compared else ""
-    reverse = sum(claim.reversed for claim in claims)
+    changed = [set(claim.verdicts) for claim in claims if len(set(claim.verdicts)) > 1]
+    reverse = changed.count({"holds", "does not hold"})
     summary = (
         f"{agreeing} of {len(compared)} effects{share} agree: zero is in the 95 % interval of their difference. Of "
-        f"{len(claims)} verdicts {changed} changed, {reverse} of them from holds to does not hold or back."
+        f"{len(claims)} verdicts {len(changed)} changed, {reverse} of them from holds to does not hold or back."
     )
     return fill("comparison.md", summary=summary, rows=[_row(claim) for claim in claims])
 
 
 def _row(claim: Replicate) -> list[str]:
     effects = [_number(effect) for effect in (*claim.effects, claim.difference)]
-    verdicts = [f"**{verdict}**" if claim.changed else verdict for verdict in claim.verdicts]
+    mark = "**" if len(set(claim.verdicts)) > 1 else ""
+    verdicts = [f"{mark}{verdict}{mark}" for verdict in claim.verdicts]
     return [claim.id, *verdicts, *effects, {None: "–", True: "yes", False: "**no**"}[claim.agrees]]
 
 

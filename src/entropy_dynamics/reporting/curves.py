@@ -20,18 +20,18 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     """The figure, panels two to a row, and the numbers in it."""
     panels = experiment.spec.panels
     lines = [panel_lines(experiment, results, panel) for panel in panels]
-    labels = [[_line_label(experiment, results, line, of_panel) for line in of_panel] for of_panel in lines]
+    labels = [[_line_label(experiment, results, line, drawn) for line in drawn] for drawn in lines]
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(WIDTH, 2.4 if len(panels) == 1 else 0.8 + 1.4 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat[len(panels) :]:
         ax.remove()
-    baseline = pretty(_label(experiment, results, experiment.spec.baseline))
+    baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
     legends = []
     for first in range(columns):  # panels above one another share their styles and legend
         below = range(first, len(panels), columns)
-        shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda one: one != baseline)
+        shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
         styles = line_styles(shown, baseline)
         handles = [Line2D([], [], label=label, **styles[label]) for label in shown]
         for i in below:
@@ -40,14 +40,11 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
             if panels[i].title:
                 ran = results.model(experiment.model_of(panels[i])).ran.replace(" for ", " for\n")
                 ax.set_title(pretty(panels[i].title.replace("{model}", ran)))
-            levels = {
-                name: column(name).factor * results.paper.levels[name].value
-                for name in panels[i].columns
-                if name in results.paper.levels
-            }
-            _set_axes(ax, panels[i], lines[i], list(levels.values()))
+            known = [name for name in panels[i].columns if name in results.paper.levels]
+            levels = [column(name).factor * results.paper.levels[name].value for name in known]
+            _set_axes(ax, panels[i], lines[i], levels)
             look = {"color": "0.3", "linewidth": 0.9, "linestyle": (0, (1, 1))}
-            handles += [ax.axhline(level, label=f"paper: about {level:g}", **look) for level in levels.values()]
+            handles += [ax.axhline(level, label=f"paper: about {level:g}", **look) for level in levels]
             if i == below[-1] or panels[i].x != panels[i + columns].x:
                 ax.set_xlabel(column(panels[i].x).axis)
         legends.append(list({handle.get_label(): handle for handle in handles}.values()))
@@ -62,16 +59,11 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     return figure, curves_frame(experiment, results, lines)
 
 
-def _label(experiment: Experiment[CurvesSpec], results: Results, method: str) -> str:
-    return experiment.spec.labels.get(method) or results.method_label(method)
-
-
-def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line, of_panel: list[Line]) -> str:
-    """Names what the lines of the panel differ in: method, column, or both."""
-    label, own = _label(experiment, results, line.method), column(line.column).legend or line.column
-    if len({one.column for one in of_panel}) > 1:
-        label = own if len({one.method for one in of_panel}) == 1 else f"{label}, {own}"
-    return pretty(label)
+def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line, lines: list[Line]) -> str:
+    """What the lines of the panel differ in: method, column, or both."""
+    method, name = results.label(experiment.spec, line.method), column(line.column).legend or line.column
+    methods, columns = {other.method for other in lines}, {other.column for other in lines}
+    return pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
 
 
 def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -> None:
@@ -116,12 +108,11 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
 
 
 def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
-    """Share the y axis of neighbours with the same quantity, if readers compare its levels."""
-    for row in range(len(panels) // 2 if axes.shape[1] == 2 else 0):
-        left, right = panels[2 * row : 2 * row + 2]
+    """Share the y axis of neighbors with the same quantity, if its levels are compared."""
+    for row, left, right in zip(axes, panels[::2], panels[1::2], strict=False):
         if left.columns == right.columns and column(left.columns[0]).same_axis:
-            ax = axes[row, 1]
-            ax.sharey(axes[row, 0])
+            ax = row[1]
+            ax.sharey(row[0])
             ax.autoscale_view()
             ax.set_ylabel("")
             ax.tick_params(labelleft=False)
@@ -148,13 +139,12 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
         notes.append("lines: training samples; points: validation problems")
     if any(panel.x != "step" for panel in experiment.spec.panels):
         notes.append("trajectories over training; markers: the first step")
-    for panel, line in (
-        (panel, line) for panel, own in zip(experiment.spec.panels, lines, strict=True) for line in own
-    ):
-        label = pretty(_label(experiment, results, line.method))
+    pairs = zip(experiment.spec.panels, lines, strict=True)
+    for panel, line in ((panel, line) for panel, drawn in pairs for line in drawn):
+        label = pretty(results.label(experiment.spec, line.method))
         if len(set(line.lengths)) > 1:
             ends = ", ".join(map(str, line.lengths))
-            notes.append(f"{label}: seeds end after {ends} steps; the mean is over those they share")
+            notes.append(f"{label}: seeds end after {ends} steps; the mean is over the steps that they share")
         missing = min(line.lengths) - len(line.curve)
         if missing and not SPARSE & {line.column, panel.x}:
             notes.append(f"{label}: {line.column} is not finite, or not shared by all seeds, at {missing} steps")

@@ -1,12 +1,12 @@
-"""Gains over the baseline per data set, ours with intervals beside those that the paper states."""
+"""Gains over the baseline: per data set, beside those that the paper states, and by the difficulty of the problems."""
 
 from itertools import product
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import METRICS, Experiment, GainsSpec
-from entropy_dynamics.analysis.gains import gains_frame
+from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment, GainsSpec
+from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, point_look, pretty, what_ran
 
@@ -20,13 +20,13 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     for (model, metric), ax in zip(product(experiment.models, spec.metrics), axes.flat, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):
-            own = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
-            y = [row + 0.3 * (place - (len(methods) - 1) / 2) for row in range(len(own))]
+            ours = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
+            y = [row + 0.3 * (place - (len(methods) - 1) / 2) for row in range(len(ours))]
             look = point_look(place)
             label = pretty(results.method_label(method))
-            ends = [own["gain"] - own["low"], own["high"] - own["gain"]]
-            ax.errorbar(own["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
-            ax.plot(own["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
+            ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
+            ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
+            ax.plot(ours["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
         ax.set_yticks(range(len(spec.evaluations)), [name.upper() for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")
@@ -35,8 +35,37 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     for ax in axes[-1]:
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda one: one[0]), strict=True)
+    labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0]), strict=True)
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods))  # a column per method
     whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
     add_footer(figure, [*what_ran(experiment, results), whiskers])
+    return figure, frame
+
+
+def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """A panel per metric, a point with whiskers per method and third of the problems."""
+    frame = difficulty_frame(experiment, results)
+    methods = list(frame["method"].unique())
+    figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
+    axes = figure.subplots(1, len(METRICS), sharey=True)
+    for ax, (metric, heading) in zip(axes, METRICS.items(), strict=True):
+        ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
+        for place, method in enumerate(methods):
+            gains = frame[(frame["metric"] == metric) & (frame["method"] == method)]
+            x = [third + 0.2 * (place - (len(methods) - 1) / 2) for third in range(len(THIRDS))]
+            ends = [gains["gain"] - gains["low"], gains["high"] - gains["gain"]]
+            label = pretty(results.method_label(method))
+            ax.errorbar(x, gains["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **point_look(place))
+        ax.set_xticks(range(len(THIRDS)), THIRDS)
+        ax.set_xlim(-0.5, len(THIRDS) - 0.5)
+        ax.set_title(f"{heading}@K")
+        ax.grid(axis="x", visible=False)
+    axes[0].set_ylabel(f"gain over {pretty(results.method_label(experiment.spec.baseline))} (points)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods))
+    notes = [
+        "thirds of each data set by the mean pass rate of the untrained models; gains are averaged with equal weight "
+        "over data sets and models",
+        f"whiskers: {intervals(experiment)}",
+    ]
+    add_footer(figure, [*what_ran(experiment, results), *notes])
     return figure, frame

@@ -17,10 +17,10 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
     ax = figure.subplots()
     for place, method in enumerate(methods):
-        own, width = frame[frame["method"] == method], 0.8 / len(methods)
-        x, height = own["correct"] + width * (place - (len(methods) - 1) / 2), own["share"]
+        bars, width = frame[frame["method"] == method], 0.8 / len(methods)
+        x, height = bars["correct"] + width * (place - (len(methods) - 1) / 2), bars["share"]
         ax.bar(x, height, width, label=pretty(results.method_label(method)), **BARS[place % len(BARS)])
-        ends = [height - own["low"], own["high"] - height]
+        ends = [height - bars["low"], bars["high"] - height]
         ax.errorbar(x, height, ends, fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
     ax.set_xticks(range(0, k + 1, max(1, k // 8)))
     ax.set_xlabel(f"correct samples of {k}")
@@ -35,7 +35,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
 
 
 def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """The training problems by the base model's pass rate, those that were dropped hatched."""
+    """The training problems by the base model's pass rate; dropped ones are hatched."""
     frame = filter_frame(results)
     correct, kept, dropped, samples = frame["correct"], frame["kept"], frame["dropped"], int(frame["samples"].max())
     figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
@@ -50,7 +50,6 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tu
     figure.legend(loc="outside upper center", ncols=2)
     rates = results.pass_rates()
     reasons = rates.loc[~rates["kept"], "reason"].value_counts().sort_index()
-    notes = [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training"]
-    notes.append("; ".join(f"dropped for {reason}: {count}" for reason, count in reasons.items()))
-    add_footer(figure, notes)
+    dropped_for = "; ".join(f"dropped for {reason}: {count}" for reason, count in reasons.items())
+    add_footer(figure, [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training", dropped_for])
     return figure, frame

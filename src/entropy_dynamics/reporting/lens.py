@@ -17,7 +17,7 @@ HEADINGS = (
     "$-$\n$S_*>0$\nraise",
     "$-$\n$S_*<0$\nlower",
 )  # in the order of PARTS
-# Dropped is blue, amplified orange, unchanged white. In grey both ends are dark; the numbers distinguish them.
+# Dropped is blue, amplified orange, unchanged white. In gray both ends are dark; the numbers distinguish them.
 COLORS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
 
 
@@ -27,9 +27,8 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
     shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
-    names = [
-        spec.labels.get(method) or pretty(label) for method, label in zip(frame["method"], frame["label"], strict=True)
-    ]
+    labels = zip(frame["method"], frame["label"], strict=True)
+    names = [spec.labels.get(method) or pretty(label) for method, label in labels]
     shares.set_yticks(range(len(frame)), names, fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
     add_footer(figure, _notes(experiment, results, frame))
@@ -74,12 +73,11 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
 
 
 def _notes(experiment: Experiment[LensSpec], results: Results, frame: pd.DataFrame) -> list[str]:
-    seeds = experiment.seeds
+    single = experiment.seeds == "one seed"
+    spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
     return [
         f"{results.scale} scale: {frame['model_that_ran'][0]}",
-        f"{seeds}: the spread between seeds is unknown"
-        if seeds == "one seed"
-        else f"{seeds}; whiskers: lowest to highest seed",
+        f"{experiment.seeds}{spread}",
         r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
         "there; 1: as GRPO, 0: dropped, bold: amplified; black line: entropy that GRPO ends with",
     ]

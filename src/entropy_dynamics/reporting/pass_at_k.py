@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.pass_at_k import pass_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.config import BASE
 from entropy_dynamics.reporting.style import (
-    GREY,
+    GRAY,
     LINE_LEGEND,
     WIDTH,
     Look,
@@ -28,7 +28,7 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())
     styles = line_styles([method for method in methods if method != BASE], experiment.spec.baseline)
-    styles = {method: styles.get(method, GREY) for method in methods}
+    styles = {method: styles.get(method, GRAY) for method in methods}
     figure = Figure(figsize=(WIDTH, 0.8 + 1.35 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):
@@ -49,10 +49,10 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
 
 
 def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, Look]) -> None:
-    for method, own in panel.groupby("method", sort=False):
+    for method, curve in panel.groupby("method", sort=False):
         style = styles[str(method)]
-        ax.plot(own["k"], own["value"], **style)
-        ax.fill_between(own["k"], own["low"], own["high"], color=style["color"], alpha=0.18, linewidth=0)
+        ax.plot(curve["k"], curve["value"], **style)
+        ax.fill_between(curve["k"], curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
     ax.set_xscale("log", base=2)
     ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
     ax.minorticks_off()

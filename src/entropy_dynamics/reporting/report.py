@@ -6,12 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, FIRST, Seeds, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import FIRST, known_experiments
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
-from entropy_dynamics.config import CONFIGS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
@@ -19,67 +18,57 @@ from entropy_dynamics.results.files import read_json, read_json_lines, write_tex
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
 
 
-def write_report(
-    results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
-) -> Path:
-    """Write report.html from the tables, figures and claims that are in `results`, which is results/<scale>.
+def write_report(results: Results) -> Path:
+    """Write report.html from the tables, figures and claims that are in results/<scale>.
 
-    Raises:
-        UserError: there are no claims yet, or a file of the results is missing or damaged.
+    Raises UserError if there are no claims yet, or if a file of the results is missing or damaged.
     """
-    source = Results(results, scale, configs, experiments)
-    layout = source.layout
+    layout = results.layout
     if not layout.claims("json").is_file():
-        raise UserError(f"no {layout.claims('json')}; make it with: snakemake claims --config scale={scale}")
+        raise UserError(f"no {layout.claims('json')}; make it with: snakemake claims --config scale={results.scale}")
     claims = list(verdicts_of(layout.claims("json")).values())
     sections = []
-    for name in known_experiments(experiments):
+    for name in known_experiments(results.experiments):
         table, figure = layout.table(name, "csv"), layout.figure(name, "png")
         if not (table.is_file() or figure.is_file()):
             continue
-        experiment = load_experiment(name, scale, seeds, experiments, configs)
+        experiment = results.experiment(name)
+        cells = table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None
         sections.append(
             {
-                "name": name,
-                "heading": experiment.heading,
-                "numbered": experiment.is_numbered,
-                "title": experiment.spec.title,
-                "shows": experiment.spec.shows,
+                "experiment": experiment,
                 "claims": [claim for claim in claims if name in shown_in(claim["place"])],
-                "table": table_values(experiment, source, scores_frame(experiment, source))
-                if table.is_file()
-                else None,
+                "table": cells,
                 "picture": _picture(figure),
-                "csv": f"{'tables' if table.is_file() else 'figures'}/{name}.csv",
+                "csv": f"{'tables' if cells else 'figures'}/{name}.csv",
             }
         )
-    there = {section["name"] for section in sections}
+    by_name = {section["experiment"].name: section for section in sections}
     for claim in claims:
-        claim["link"] = next((name for name in shown_in(claim["place"]) if name in there), None)
+        claim["link"] = next((name for name in shown_in(claim["place"]) if name in by_name), None)
         claim["shown"] = _effect(claim)
-    values = {
-        "scale": scale,
-        "counts": {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
-        "claims": claims,
-        "claims_figure": _picture(layout.claims("png")),
-        "first": sorted((s for s in sections if s["name"] in FIRST), key=lambda s: FIRST.index(s["name"])),
-        "numbered": [s for s in sections if s["name"] not in FIRST and s["numbered"]],
-        "further": [s for s in sections if not s["numbered"]],
-        "ran": _ran(layout),
-        "models": [
-            source.model(path.parent.name).ran_with_size for path in sorted(layout.root.glob(f"models/*/{FACTS}"))
-        ],
-    }
-    write_text(path := layout.report, fill("report.html", **values))
-    return path
+    models = [path.parent.name for path in sorted(layout.root.glob(f"models/*/{FACTS}"))]
+    page = fill(
+        "report.html",
+        scale=results.scale,
+        counts={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
+        claims=claims,
+        claims_figure=_picture(layout.claims("png")),
+        first=[by_name[name] for name in FIRST if name in by_name],
+        numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
+        further=[section for section in sections if not section["experiment"].is_numbered],
+        ran=_ran(layout),
+        models=[results.model(model).ran_with_size for model in models],
+    )
+    write_text(layout.report, page)
+    return layout.report
 
 
 def shown_in(place: str) -> list[str]:
-    """["figure2", "figure6"] of "Section 5.3, Figures 2(c) and 6(c)", and theory_check of a theorem."""
-    found = []
-    for kind, numbers in re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place):
-        found += [f"{kind.lower()}{number}" for number in re.findall(r"\d+", numbers)]
-    return found + ["theory_check"] * ("Theorem" in place)
+    """["figure2", "figure6"] for "Section 5.3, Figures 2(c) and 6(c)", and theory_check for a theorem."""
+    mentions = re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place)
+    names = [f"{kind.lower()}{number}" for kind, numbers in mentions for number in re.findall(r"\d+", numbers)]
+    return names + ["theory_check"] * ("Theorem" in place)
 
 
 def _picture(path: Path) -> str | None:
@@ -96,12 +85,11 @@ def _effect(claim: dict[str, Any]) -> str:
 
 
 def _ran(layout: Layout) -> list[str]:
-    """How many runs, on what, by which commit, for how long."""
-    records = [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]
-    machines, commits = dict.fromkeys(map(_machine, records)), dict.fromkeys(map(_commit, records))
-    lines = (
-        [f"{len(records)} training runs on {', '.join(machines)}", f"commit {', '.join(commits)}"] if records else []
-    )
+    """The number of runs, their machines, commits and time."""
+    lines = []
+    if records := [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]:
+        lines.append(f"{len(records)} training runs on {', '.join(dict.fromkeys(map(_machine, records)))}")
+        lines.append(f"commit {', '.join(dict.fromkeys(map(_commit, records)))}")
     if jobs := read_json_lines(layout.jobs):
         busy, until = 0.0, 0.0
         for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):

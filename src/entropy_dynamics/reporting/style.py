@@ -1,4 +1,4 @@
-"""The style of all figures: one column wide, readable in grey and by color-blind readers, reproducible bytes."""
+"""The style of all figures: one column wide, readable in gray and by color-blind readers, reproducible bytes."""
 
 import re
 import textwrap
@@ -45,8 +45,8 @@ LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing":
 FOOTER_CHARACTERS = 88
 
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
-GREY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
-# Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in grey.
+GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
+# Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in gray.
 CYCLE: list[Look] = [
     {"color": "#0072B2", "linestyle": (0, (5, 1.5)), "marker": "o"},
     {"color": "#D55E00", "linestyle": (0, (5, 1.5, 1, 1.5)), "marker": "s"},
@@ -82,7 +82,7 @@ def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
     if experiment.seeds == "one seed":
         drawn = "one seed: the spread between seeds is unknown"
     else:
-        bands = isinstance(experiment.spec, CurvesSpec) and any(one.x == "step" for one in experiment.spec.panels)
+        bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
         shading = ", shading: lowest to highest seed" if bands else ""
         drawn = f"mean of {experiment.seeds}{shading}"
     return [f"{results.scale} scale: {models}", drawn]

@@ -10,7 +10,7 @@ import pandas as pd
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
-from entropy_dynamics.analysis.statistics import LEVEL, PAIRED
+from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_text
 
@@ -96,7 +96,7 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
     """The content of the table, the models that ran, and what its intervals cover."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
-    covered = f"Student's t over {experiment.seeds}{', paired,' if PAIRED else ''} and over problems"
+    covered = f"Student's t over {experiment.seeds} and over problems"
     if experiment.seeds == "one seed":
         covered = "over problems for the untrained model, none for one seed of a trained one"
     sets = []

@@ -13,12 +13,10 @@ def fill(template: str, **values: Any) -> str:
 
 
 def _html(text: str) -> Markup:
-    """Plain text as HTML."""
     return Markup(re.sub(r"Clip_([BV])\b", r"Clip<sub>\1</sub>", str(escape(text))))
 
 
 def _latex(text: str) -> str:
-    """Plain text as LaTeX."""
     text = re.sub(r"([%&#])", r"\\\1", text)
     text = re.sub(r"Clip_([BV])\b", r"Clip$_{\\mathcal{\1}}$", text)
     text = re.sub(r"([<>])", r"$\1$", text)
@@ -26,7 +24,6 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Plain text as a cell of a Markdown table."""
     return re.sub(r"([*|_])", r"\\\1", text)
 
 

@@ -1,4 +1,4 @@
-"""The theory check: densities of predicted against realised entropy changes, and measured steps of GRPO."""
+"""The theory check: densities of predicted and realized entropy changes, and measured steps of GRPO."""
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
         ax.set_title(f"{step} = {density.step_size:g}", fontsize=6.5, pad=3)
         ax.tick_params(labelleft=column == 0)
         if column == 0:
-            ax.set_ylabel(f"Theorem {density.theorem}\nrealised (nats / {step})")
+            ax.set_ylabel(f"Theorem {density.theorem}\nrealized (nats / {step})")
         if column == sizes // 2:
             ax.set_xlabel(f"predicted (nats / {step})", labelpad=1)
     _draw_training(figure.add_subplot(grid[-1, :]), training)
@@ -44,7 +44,7 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
         f"theorems: {int(tokens[0].counts.sum()):,} sampled tokens of the untrained policy, darker where more "
-        "(logarithmic); dashed: predicted = realised; s: slope through the origin, r: correlation",
+        "(logarithmic); dashed: predicted = realized; s: slope through the origin, r: correlation",
         "Corollary 4 is about a plain gradient step on the logits; an optimizer step on the weights has another size, "
         "so only its sign and correlation are comparable",
     ]
@@ -74,12 +74,12 @@ def _digits(number: float) -> str:
 def _draw_training(ax: Axes, steps: pd.DataFrame) -> None:
     """Corollary 4: a mark per step of GRPO whose entropy change was measured."""
     looks = [BLACK | {"marker": "x"}, *CYCLE]
-    for i, (seed, own) in enumerate(steps.groupby("seed")):
-        correlation = own["correlation"].iloc[0]
-        numbers = f"$r$ {correlation:.2f}" if np.isfinite(correlation) else f"{len(own)} steps, too few"
+    for i, (seed, pairs) in enumerate(steps.groupby("seed")):
+        correlation = pairs["correlation"].iloc[0]
+        numbers = f"$r$ {correlation:.2f}" if np.isfinite(correlation) else f"{len(pairs)} steps, too few"
         look = looks[i % len(looks)]
         mark = {"marker": look["marker"], "color": look["color"], "linestyle": "", "markersize": 3}
-        ax.plot(1e6 * own["predicted"], 1e3 * own["realised"], label=f"seed {seed}: {numbers}", **mark)
+        ax.plot(1e6 * pairs["predicted"], 1e3 * pairs["realised"], label=f"seed {seed}: {numbers}", **mark)
     for line in (ax.axhline, ax.axvline):
         line(0, color="0.6", linewidth=0.6, zorder=1)
     ax.set_title("Corollary 4, steps of GRPO", fontsize=6.5, pad=3)

@@ -1,4 +1,4 @@
-"""Opening the configured engine: `open_engine` of the module of this folder that has the engine's name."""
+"""Opens the configured engine: `open_engine` of the module of this folder that has the engine's name."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,10 +44,7 @@ def open_sampler(
 
 
 class SharedSampler(Sampler):
-    """The engines of all ranks: each samples its share of the prompts, and every rank gets all rollouts.
-
-    Random numbers belong to (stream, problem, sample), so which rank samples a prompt changes nothing.
-    """
+    """The engines of all ranks: each samples its share of the prompts, and every rank gets all rollouts."""
 
     def __init__(self, engine: Sampler, ranks: "Ranks"):
         self.engine, self.ranks = engine, ranks

@@ -2,8 +2,8 @@
 
 Three silent errors of vLLM 0.32 are prevented here: a push without the output head leaves the old head, a push without
 a reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
-default are not those of the distribution that it samples from. Any other mismatch is found when the trainer scores the
-rollouts (`engine_agreement` in training/engine_check.py).
+default belong to another distribution than it samples from. Any other mismatch is found when the trainer scores the
+rollouts (`engine_agreement` in training/trainer.py).
 """
 
 import logging
@@ -15,21 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
+from entropy_dynamics.config.schema import StageConfig
+from entropy_dynamics.engines.vllm import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from entropy_dynamics.config.schema import StageConfig
-    from entropy_dynamics.engines.vllm import VLLM
 
 TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
 COMPARED_ROWS = 64  # leading rows of a weight that are compared after a push
@@ -59,7 +55,7 @@ FAULTS = (  # substrings of messages of vLLM, torch or the driver, in lower case
 
 
 def open_engine(
-    config: "StageConfig", directory: Path, tokenizer: "PreTrainedTokenizerBase", *, with_training: bool, **_: object
+    config: StageConfig, directory: Path, tokenizer: PreTrainedTokenizerBase, *, with_training: bool, **_: object
 ) -> "VLLMSampler":
     """See `open_sampler`. vLLM finds its rank in the environment, and reads the weights from `directory`."""
     return VLLMSampler(
@@ -79,14 +75,7 @@ class VLLMSampler(Sampler):
     """
 
     def __init__(
-        self,
-        directory: Path | str,
-        *,
-        config: "VLLM",
-        end_token: int,
-        max_tokens: int,
-        batch_size: int,
-        sleeps: bool = False,
+        self, directory: Path, *, config: VLLM, end_token: int, max_tokens: int, batch_size: int, sleeps: bool = False
     ):
         """Start an engine.
 
@@ -236,7 +225,6 @@ class VLLMSampler(Sampler):
             self._asleep = {"weights", "kv_cache"}
 
     def _wake(self, *parts: str) -> None:
-        """Take the memory back."""
         if due := self._asleep.intersection(parts):
             with _faults_as_user_errors():
                 self._llm.wake_up(sorted(due))

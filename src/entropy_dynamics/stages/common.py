@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from entropy_dynamics.config import Config, StageConfig, read_yaml, settings_of
-from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import CONFIG, Layout, record_of
@@ -98,7 +97,7 @@ def graded_samples(
 
     def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
         rollouts = sampler.sample(shard, max_new_tokens=config.sampling.max_new_tokens, **settings)
-        return sample_rows(rollouts, grade_all(grade, rollouts, shards.ranks))
+        return sample_rows(rollouts, shards.ranks.grade(grade, rollouts))
 
     return shards.rows(prompts, rows)
 

@@ -157,10 +157,10 @@ class GeneratedSet(SetSource):
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        own_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
+        set_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
         entry = self.model_dump(mode="json")
         entry["rows"] = entry.pop("size")
-        return LoadedSet(self.generate(name, own_seed, exclude), entry)
+        return LoadedSet(self.generate(name, set_seed, exclude), entry)
 
 
 class Solutions(Section, ABC):
@@ -195,7 +195,7 @@ def tasks() -> dict[str, Task]:
 
 
 def find_task(name: str) -> Task:
-    """The task of that name. Raises UserError for an unknown one."""
+    """The task of that name; UserError if there is none."""
     if name not in tasks():
         raise UserError(f"unknown task {name!r}{nearest(name, tasks())}")
     return tasks()[name]
@@ -209,5 +209,5 @@ def set_sources() -> dict[str, type[SetSource]]:
 
 
 def solution_types() -> dict[str, type[Solutions]]:
-    """The tasks that can write solutions."""
+    """The writers of solutions by task."""
     return {name: task.solutions for name, task in tasks().items() if task.solutions is not None}

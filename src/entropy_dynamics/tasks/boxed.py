@@ -1,7 +1,4 @@
-r"""The content of the last `\boxed{...}` of a response, read in one pass; nothing a model wrote is ever evaluated.
-
-If the last box is left open, or holds more than 64 characters, there is no box: an earlier one does not count.
-"""
+r"""Reading the last `\boxed{...}` of a response in one pass; nothing a model wrote is ever evaluated."""
 
 import re
 from collections import deque
@@ -14,7 +11,8 @@ _BOX = re.compile(r"\\boxed\s*+\{")
 def extract_boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{...}`; None without one, or if it is left open or longer than 64 characters.
 
-    Braces inside are balanced, escaped ones (`\{`, `\}`) do not count. Of nested boxes it is the one that opens last.
+    Braces inside are balanced, escaped ones (`\{`, `\}`) do not count. The last box is the one that opens last, even
+    inside another; if it cannot be read, an earlier one does not count.
     """
     box = last_match(_BOX, text)
     if box is None:

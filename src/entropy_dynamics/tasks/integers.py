@@ -68,7 +68,7 @@ def parse_integer(text: str) -> str | None:
 
     Accepted: a sign (also the Unicode minus), leading zeros (016), thousands separators (1,234 1{,}234 1,\!234
     1\,234), a decimal point followed by zeros only (25.0), dollar signs around or before it, one \text{} or \mathbf{}
-    around it, and one unit after it: degrees (^\circ, °), per cent (\%, %; 50\% is 50) or words in \text{}, unless they
+    around it, and one unit after it: degrees (^\circ, °), percent (\%, %; 50\% is 50) or words in \text{}, unless they
     multiply ("million"). Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, words,
     digits other than 0-9.
     """

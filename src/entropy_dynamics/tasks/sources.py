@@ -32,7 +32,7 @@ class RowsSource(SetSource):
 
     task: str = "math"
     id_column: str | None = "id"
-    """Without such a column, and with null, ids are made from the problems' texts."""
+    """If null, or without such a column, ids are derived from the problems' texts."""
     problem_column: str = "problem"
     answer_column: str = "answer"
 
@@ -68,14 +68,14 @@ class RowsSource(SetSource):
     def raw_problems(self, rows: Iterable[dict[str, Any]], where: str) -> list[RawProblem]:
         problems = []
         for number, row in enumerate(rows, start=1):
-            own_id, text = row.get(self.id_column) if self.id_column else None, row.get(self.problem_column)
-            if isinstance(own_id, bool) or not isinstance(own_id, str | int | None) or own_id == "":
+            name, text = row.get(self.id_column) if self.id_column else None, row.get(self.problem_column)
+            if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
                 raise UserError(
-                    f"{where}: row {number}: {self.id_column!r} should be a string or an integer, not {own_id!r}"
+                    f"{where}: row {number}: {self.id_column!r} should be a string or an integer, not {name!r}"
                 )
             if isinstance(text, str):
                 text = sys.intern(text)  # the original DAPO repeats each text a hundred times
-            problems.append(RawProblem(None if own_id is None else str(own_id), text, row.get(self.answer_column)))
+            problems.append(RawProblem(None if name is None else str(name), text, row.get(self.answer_column)))
         if not problems:
             raise UserError(f"{where}: it holds no problems")
         return problems

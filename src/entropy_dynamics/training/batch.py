@@ -66,8 +66,12 @@ class RolloutBatch:
         groups = self.groups.unique().tensor_split(count)
         return [torch.isin(self.groups, chosen).nonzero().squeeze(-1) for chosen in groups]
 
-    def micro_batches(self, tokens: int, rows: Rows | None = None, ranks: int = 1) -> list[Int[Tensor, " part"]]:
+    def micro_batches(
+        self, tokens: int, rows: Rows | None = None, ranks: int = 1, *, prompts: bool = True
+    ) -> list[Int[Tensor, " part"]]:
         """Cut `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
+
+        Without `prompts` these are tokens of responses only: for a model that runs a prompt once for all its responses.
 
         Rows are sorted by length, so a micro-batch holds little padding; a row longer than `tokens` is a micro-batch
         by itself. The number of micro-batches is a multiple of `ranks`, and any `ranks` consecutive ones cost about
@@ -79,7 +83,7 @@ class RolloutBatch:
         rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         if len(rows) % ranks:
             raise ValueError(f"{len(rows)} rows cannot be divided evenly among {ranks} ranks")
-        lengths = self.lengths[rows].cpu()
+        lengths = (self.lengths if prompts else self.response_lengths)[rows].cpu()
         order = lengths.argsort(descending=True, stable=True)
         cuts, start = [], 0
         while start < len(rows):

@@ -38,8 +38,7 @@ class Checkpoints:
         """
         Args:
             made_from: config and hashes of the inputs. Checkpoints of anything else are never resumed or deleted.
-            made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`: a
-                run of days need not start over for a new version, but its provenance records it.
+            made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`.
             kept: how many of the latest to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
@@ -84,7 +83,6 @@ class Checkpoints:
         self.latest, self.damaged = len(rows), []
 
     def _rename(self, temporary: Path, final: Path) -> None:
-        """Turn a completely written folder into a checkpoint, and delete older ones."""
         if final.exists():  # only a damaged one can be there
             shutil.rmtree(final)
         temporary.rename(final)
@@ -105,7 +103,7 @@ class Checkpoints:
             if damage is None:
                 self._load(path, trained)
                 self.latest = record["steps_done"]
-                self.earlier = [one for one in record["made_by"] if _differ(one, self.made_by)]
+                self.earlier = [by for by in record["made_by"] if _code(by) != _code(self.made_by)]
                 return record["rows"], record["method"]
             self.damaged.append(path)
             self.ranks.note(f"checkpoint {path} is damaged ({damage}) and is skipped")
@@ -116,30 +114,29 @@ class Checkpoints:
         damage, record = self.ranks.on_main(lambda: _read_record(path))
         if damage is not None:
             return damage, record
-        files, found = record["files"], self._hashes(path)
-        for name in sorted(files.keys() | found.keys()):
-            if name not in found:
+        recorded, actual = record["files"], self._hashes(path)
+        for name in sorted(recorded.keys() | actual.keys()):
+            if name not in actual:
                 return f"{name} is missing", record
-            if name not in files:  # the reader would load it too
+            if name not in recorded:  # the reader would load it too
                 return f"{name} does not belong to it", record
-            if files[name] != found[name]:
+            if recorded[name] != actual[name]:
                 return f"{name} was modified", record
         return None, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
-        """Name to sha256 of a checkpoint's files, except its record; the ranks divide the work.
+        """Name to sha256 of a checkpoint's files, except its record; with `to_disk` each is flushed too."""
+        names = self.ranks.on_main(lambda: sorted({file.name for file in path.iterdir() if file.is_file()} - {RECORD}))
 
-        to_disk: also flush each file to the disk.
-        """
-        own = {}
-        for name in self.ranks.share(self.ranks.on_main(lambda: _file_names(path))):
+        def digest(name: str) -> str:
             if to_disk:
                 flush(path / name)
-            own[name] = sha256(path / name)
-        return {name: digest for hashes in self.ranks.gather(own) for name, digest in hashes.items()}
+            return sha256(path / name)
+
+        return dict(zip(names, self.ranks.map(digest, names), strict=True))
 
     def others(self) -> list[Path]:
-        """Folders with checkpoints of the same run's name that are made from something else."""
+        """Folders of this run's checkpoints that were made with another config or other inputs."""
         return [path for path in self.root.glob("*") if path != self.folder]
 
     def _load(self, path: Path, trained: Trained) -> None:
@@ -148,13 +145,8 @@ class Checkpoints:
         with _one_line_faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
         for name, (module, optimizer) in trained.items():
-            set_state_dict(
-                module,
-                optimizer,
-                model_state_dict=state[f"{name}/model"],
-                optim_state_dict=state[f"{name}/optimizer"],
-                options=_FLAT,
-            )
+            model, optim = state[f"{name}/model"], state[f"{name}/optimizer"]
+            set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=optim, options=_FLAT)
 
     def delete(self) -> None:
         """Delete the run's checkpoints, once it is written. One rank calls it."""
@@ -163,8 +155,8 @@ class Checkpoints:
             self.root.rmdir()  # unless there are others
 
     def _steps(self) -> list[Path]:
-        found = [path for path in self.folder.glob("step*") if re.fullmatch(r"step\d+", path.name)]
-        return sorted(found, key=lambda path: int(path.name.removeprefix("step")))
+        steps = [path for path in self.folder.glob("step*") if re.fullmatch(r"step\d+", path.name)]
+        return sorted(steps, key=lambda path: int(path.name.removeprefix("step")))
 
 
 def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
@@ -179,10 +171,6 @@ def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{RECORD} cannot be read", {}
     return None, record
-
-
-def _file_names(path: Path) -> list[str]:
-    return sorted(file.name for file in path.iterdir() if file.name != RECORD and file.is_file())
 
 
 @contextmanager
@@ -204,9 +192,8 @@ def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
     return {name: 1 + (end - 1) // CHECKPOINT_FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
 
 
-def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """True if code or packages differ; the commit may differ without that."""
-    return any(one.get(key) != other.get(key) for key in ("code_sha256", "packages"))
+def _code(made_by: dict[str, Any]) -> list[Any]:
+    return [made_by.get(key) for key in ("code_sha256", "packages")]  # the commit may differ without them
 
 
 def _state(trained: Trained) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,7 @@ def load_trained_policy(
     if ranks.mesh is None:
         policy = Policy(load_model(directory).to(ranks.device) if model is None else model, head)
     else:
-        policy = Policy(empty_model(directory), head)
+        policy = Policy(empty_model(directory), head, share_prompts=False)
         prepare_blocks(policy.model.model.layers, config)
         shard(policy, policy.model.model.layers, config.precision, ranks)
         fill(policy, directory, lambda name: name.removeprefix("model."), ranks)
@@ -60,14 +60,10 @@ def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: 
         critic = Critic(model.model, model.config.hidden_size)
         prepare_blocks(critic.backbone.layers, config)
         shard(critic, critic.backbone.layers, config.precision, ranks)
-        fill(critic, directory, _critic_name_in_file, ranks)
+        names = {f"backbone.{name}": f"model.{name}" for name, _ in critic.backbone.named_parameters()}
+        fill(critic, directory, names.get, ranks)
         critic.eval()
     return CriticGAE(config, critic, ranks)
-
-
-def _critic_name_in_file(name: str) -> str | None:
-    section, _, rest = name.partition(".")
-    return f"model.{rest}" if section == "backbone" else None
 
 
 def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:

@@ -20,7 +20,7 @@ Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 def backward(
     module: nn.Module, losses: Iterable[Tensor], count: int, ranks: Ranks, *, reduce_every_micro_batch: bool
 ) -> Float[Tensor, ""]:
-    """Accumulate the gradients of the losses of all micro-batches and ranks, in place of those of the last update.
+    """Accumulate the gradients of the losses of all micro-batches and ranks; those of the last update are dropped.
 
     Args:
         losses: of this rank's `count` micro-batches, computed one at a time, each just before its backward pass.

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from entropy_dynamics.core.shapes import Rows
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
@@ -18,29 +18,34 @@ class Policy(nn.Module):
     It is a separate module because FSDP gathers parameters around a module's forward (distributed/sharding.py).
     """
 
-    def __init__(self, model: PreTrainedModel, head_dtype: torch.dtype | None = None):
-        """head_dtype: of the output projection; None: that of the hidden states."""
+    def __init__(self, model: PreTrainedModel, head_dtype: torch.dtype | None = None, *, share_prompts: bool = True):
+        """
+        Args:
+            head_dtype: of the output projection; None: that of the hidden states.
+            share_prompts: run a prompt once for all its responses in a micro-batch. Not with FSDP or recomputed
+                activations, where a block may run only once in a forward pass.
+        """
         super().__init__()
-        self.model, self.head_dtype = model, head_dtype
+        self.model, self.head_dtype, self.share_prompts = model, head_dtype, share_prompts
 
     def forward(
-        self,
-        ids: Int[Tensor, "rows length"],
-        row: Int[Tensor, " tokens"],
-        position: Int[Tensor, " tokens"],
-        temperature: float,
-        entropy_gradient: bool,
+        self, batch: RolloutBatch, rows: Rows, temperature: float, entropy_gradient: bool
     ) -> tuple[Float[Tensor, " tokens"], ...]:
-        """The fields of TokenStats for the tokens at (row, position) in `ids`.
+        """The fields of TokenStats for the response tokens of `rows`, row after row.
 
-        Padding is on the right, where causal attention never looks, so no attention mask is needed; only hidden states
-        of response tokens go through the output projection.
+        Only hidden states of response tokens go through the output projection.
         """
-        hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state
+        row, place = batch.mask[rows].nonzero(as_tuple=True)
+        position = batch.prompt_lengths[rows][row] + place  # of the response token in its sequence
+        if self.share_prompts:
+            hidden = self._hidden_of_responses(batch, rows)[row, place]
+        else:  # padding is on the right, where causal attention never looks, so no attention mask is needed
+            ids = batch.sequences[rows, : int(batch.lengths[rows].max())]
+            hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[row, position - 1]
         dtype = self.head_dtype or hidden.dtype
         stats = token_stats(
-            hidden[row, position - 1].to(dtype),
-            ids[row, position],
+            hidden.to(dtype),
+            batch.sequences[rows[row], position],
             weight=self.model.lm_head.weight.to(dtype),
             temperature=temperature,
             entropy_gradient=entropy_gradient,
@@ -48,18 +53,40 @@ class Policy(nn.Module):
         # Copies, because FSDP attaches its hooks to what a module returns, and a view would lose them.
         return tuple(column.clone() for column in (stats.logp, stats.entropy, stats.s_star, stats.s_expected))
 
+    def _hidden_of_responses(self, batch: RolloutBatch, rows: Rows) -> Float[Tensor, "rows token width"]:
+        """The hidden state that predicts each response token: prompts once, then responses after the prompts' cache."""
+        groups, group = batch.groups[rows].unique(return_inverse=True)
+        first = rows.new_empty(len(groups)).scatter_(0, group, rows)  # a row with the prompt of each group
+        lengths, cache = batch.prompt_lengths[first], DynamicCache()
+        width = int(lengths.max())
+        hidden = self.model.model(batch.sequences[first, :width], past_key_values=cache).last_hidden_state
+        last = hidden[torch.arange(len(first), device=rows.device), lengths - 1][group, None]
+        count = int(batch.response_lengths[rows].max()) - 1  # the last token predicts none
+        if count == 0:
+            return last
+        for layer in cache.layers:  # by indices, whose backward pass is deterministic on a GPU too
+            layer.keys, layer.values = layer.keys[group], layer.values[group]
+        lengths = lengths[group, None]
+        positions = lengths + torch.arange(count, device=rows.device)
+        columns = positions.clamp_max(batch.sequences.shape[1] - 1)  # past the end of a short row: padding
+        seen = torch.arange(width, device=rows.device) < lengths
+        hidden = self.model.model(
+            batch.sequences[rows[:, None], columns],
+            attention_mask=torch.nn.functional.pad(seen, (0, count), value=True),
+            position_ids=positions,
+            past_key_values=cache,
+        ).last_hidden_state
+        return torch.cat([last, hidden], 1)
+
     def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, entropy_gradient: bool = False) -> TokenStats:
         """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding.
 
         `logp` carries the gradient into the model, and `entropy` with `entropy_gradient`.
         """
-        ids = batch.sequences[rows, : int(batch.lengths[rows].max())]
         mask = batch.mask[rows]
-        row, place = mask.nonzero(as_tuple=True)
-        position = batch.prompt_lengths[rows][row] + place  # of the response token in its sequence
-        columns = self(ids, row, position, temperature, entropy_gradient)
+        columns = self(batch, rows, temperature, entropy_gradient)
         zeros = torch.zeros(mask.shape, device=mask.device)
-        return TokenStats(*(zeros.index_put((row, place), column) for column in columns))
+        return TokenStats(*(zeros.masked_scatter(mask, column) for column in columns))
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The language model's weights by their names in its files, each gathered from the ranks in turn.

@@ -13,8 +13,6 @@ from entropy_dynamics.config import RunConfig, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 
-PROJECT = "entropy-dynamics"  # in Weights & Biases
-
 
 class Trackers(ExitStack):
     """The trackers that `config.trackers` names, for one run; a context manager that flushes and closes them.
@@ -67,7 +65,7 @@ class _WandB:
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
-                project=PROJECT,
+                project="entropy-dynamics",
                 id=hashlib.sha256(f"{name} {settings_of('train', config)}".encode()).hexdigest()[:16],
                 resume="allow",  # a run resumed from a checkpoint continues the same wandb run
                 name=name,

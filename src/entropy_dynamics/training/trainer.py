@@ -1,8 +1,4 @@
-"""The training loop: sample -> grade -> score -> advantages -> update.
-
-The same loop serves every method and every scale. Each rank grades its share of the rollouts and runs the model on its
-own micro-batches only; rewards, advantages, masks and metrics are those of the whole batch on every rank.
-"""
+"""The training loop of every method and scale: sample -> grade -> score -> advantages -> update."""
 
 import math
 import time
@@ -11,23 +7,22 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.core.groups import constant_groups
+from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.distributed.grading import grade_all
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
+from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.critic import CriticGAE
-from entropy_dynamics.training.engine_check import engine_agreement
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
@@ -113,7 +108,7 @@ class Trainer:
         All randomness belongs to the seed and the number of the step, so a run may stop and resume at any step.
 
         Returns:
-            The metrics of the step (of step 0: those of the untrained policy's batch).
+            The metrics of the step (at step 0, of the untrained policy's batch).
 
         Raises:
             NotFiniteError: the loss or the gradient is not finite. The model is then as it was before that update, and
@@ -128,7 +123,7 @@ class Trainer:
         with clock("sample"):
             prompts, rollouts = self.sample(step)
         with clock("grade"):
-            grades = grade_all(self.grade, rollouts, self.ranks)
+            grades = self.ranks.grade(self.grade, rollouts)
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = step, batch, rewards
@@ -189,8 +184,7 @@ class Trainer:
             NotFiniteError: see `step`. The checkpoint is of the step before, if no update of this one was taken.
         """
         every, steps, limit = self.config.checkpoint_every, self.config.steps, TimeLimit(self.ranks)
-        rows = self._resume(checkpoints)
-        warned = False
+        rows, warned = self._resume(checkpoints), False
         with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
             for step in range(len(rows), steps):
                 try:
@@ -244,8 +238,8 @@ class Trainer:
         """Change of the mean entropy of a batch's positions by its updates, nats; NaN if none is due."""
         if not _due(step, self.config.entropy_change_every):
             return math.nan
-        stats = (before, self.update.statistics(batch))
-        old, new = (one.entropy[batch.mask].double().mean().item() for one in stats)
+        after = self.update.statistics(batch)
+        old, new = (stats.entropy[batch.mask].double().mean().item() for stats in (before, after))
         return new - old
 
     def push(self) -> None:
@@ -278,9 +272,8 @@ class Trainer:
 
     def generator(self, step: int) -> torch.Generator:
         """For methods that choose at random."""
-        generator = torch.Generator(self.ranks.device)
-        generator.manual_seed(sample_seed(f"method/seed{self.seed}", "", step) % 2**63)
-        return generator
+        seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
+        return torch.Generator(self.ranks.device).manual_seed(seed)
 
     def check(self, batch: RolloutBatch, stats: TokenStats, step: int) -> dict[str, float]:
         """Compare the engine's log-probabilities with the trainer's; no metrics if the engine returns none.
@@ -300,14 +293,40 @@ class Trainer:
         return engine_agreement(batch.engine_logp[batch.mask], logp, self.engine_tolerance)
 
 
+def engine_agreement(
+    engine_logp: Float[Tensor, " tokens"], trainer_logp: Float[Tensor, " tokens"], tolerance: float
+) -> dict[str, float]:
+    """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
+
+    The rollouts were generated with the weights pushed last, so this verifies that push, over every token and before
+    the policy is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine | trainer).
+
+    Raises:
+        EngineMismatchError: the mean absolute difference is above `tolerance` (`engine.tolerance`).
+    """
+    difference = (engine_logp - trainer_logp).double()
+    mean, largest = difference.abs().mean().item(), difference.abs().max().item()
+    if not mean <= tolerance:  # NaN counts as disagreement
+        raise EngineMismatchError(
+            f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
+            f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
+            "unless engine.dtype or training.precision explain it"
+        )
+    return {
+        "engine_logp_difference": mean,
+        "engine_logp_difference_max": largest,
+        "engine_kl": difference.mean().item(),
+    }
+
+
 def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor) -> Row:
-    """Means over a batch's rollouts and, of `zero_variance_groups`, over its groups."""
+    """Means over a batch's rollouts; `zero_variance_groups` is the mean over its groups."""
     return {
         "reward_mean": rewards.mean().item(),
         "accuracy": float(np.mean([grade.correct for grade in grades])),
         "response_length": batch.response_lengths.double().mean().item(),
         "truncated": float(np.mean([grade.truncated for grade in grades])),
-        "zero_variance_groups": constant_groups(rewards, batch.groups).double().mean().item(),
+        "zero_variance_groups": Grouping.by(batch.groups).constant(rewards).double().mean().item(),
     }
 
 

@@ -30,7 +30,7 @@ class Scored:
     """A batch under the policy that sampled it."""
 
     stats: TokenStats
-    """Of all rows, on every rank; detached."""
+    """Statistics of all rows, on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
 
@@ -113,7 +113,7 @@ class PolicyUpdate:
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
             mask = _only(batch.mask, rows) if self.method.per_update else batch.mask
-            weights = self.method.token_weights(stats, advantages, mask, generator)
+            weights = self.method.token_weights(stats, advantages, mask, generator=generator)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
         divisors = torch.ones(len(batch), 1, device=weights.device)
         divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
@@ -231,7 +231,8 @@ class PolicyUpdate:
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         """This rank's micro-batches of `rows` (default: all)."""
-        return self.ranks.share(batch.micro_batches(self.config.tokens_per_micro_batch, rows, self.ranks.size))
+        tokens, prompts = self.config.tokens_per_micro_batch, not self.policy.share_prompts
+        return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size, prompts=prompts))
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
         return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.uses_entropy())

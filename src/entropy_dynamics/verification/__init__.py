@@ -17,15 +17,14 @@ from entropy_dynamics.verification.findings import Verification
 def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verification:
     """Check what is in results/<scale> against its records, its samples and the configs; results may be incomplete.
 
-    Raises:
-        UserError: an unknown scale, a folder that does not exist or holds no results.
+    Raises UserError for an unknown scale, and for a folder that does not exist or contains no results.
     """
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
-    found = Verification(layout.root)
-    Chain(layout, config, overrides, found).check()
-    Drawings(layout, config, found).check()
-    if not found.checked:
-        raise UserError(f"{layout.root} holds no results; make them with: snakemake --config scale={scale}")
-    return found
+    findings = Verification(layout.root)
+    Chain(layout, config, overrides, findings).check()
+    Drawings(layout, config, findings).check()
+    if not findings.checked:
+        raise UserError(f"{layout.root} contains no results; make them with: snakemake --config scale={scale}")
+    return findings

@@ -1,7 +1,6 @@
 """Problems to samples: records against files, against each other, and against the configs."""
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,7 +10,7 @@ import pandas as pd
 from entropy_dynamics.config import TRAIN, Config, load_config, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.archive import METADATA, archived_hashes, of_policy
-from entropy_dynamics.results.files import read_parquet, sha256
+from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.tasks import Problem, SetSource, find_task
@@ -26,8 +25,8 @@ Record = dict[str, Any]
 class Chain:
     """Problems, models, pass rates, runs, evaluations and logit steps."""
 
-    def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], found: Verification):
-        self.layout, self.config, self.overrides, self.found = layout, config, overrides, found
+    def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
+        self.layout, self.config, self.overrides, self.findings = layout, config, overrides, findings
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.archived: dict[str, str] | None = None
         """Files of an unpacked archive, and their hashes."""
@@ -36,39 +35,37 @@ class Chain:
         self.settings = cache(
             lambda stage, *run: settings_of(stage, load_config(config.scale, *run, overrides=overrides))
         )
-        self.problems = cache(lambda name: {one.id: one for one in load_problems(layout.problems(name))})
+        self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
     def check(self) -> None:
         if (metadata := self.layout.root / METADATA).is_file():
-            self.found.guarded(self._archive, metadata)
+            self.findings.guarded(self._archive, metadata)
         if self.layout.data.is_dir():
-            self.found.guarded(self._problem_sets, self.layout.problems_report)
+            self.findings.guarded(self._problem_sets, self.layout.problems_report)
         for folder in self._folders("models/*"):
-            self.found.guarded(self._model, folder / FACTS)
-        for file in self._recorded(self.layout.pass_rates.parent, self.layout.pass_rates.name):
-            self.found.guarded(self._pass_rates, file)
+            self.findings.guarded(self._model, folder / FACTS)
+        for file in self._recorded(self.layout.pass_rates):
+            self.findings.guarded(self._pass_rates, file)
         for folder in self._folders("runs/*/*/seed*"):
-            self.found.guarded(self._run, folder)
+            self.findings.guarded(self._run, folder)
         for folder in self._folders("evaluations/*/*/seed*"):
-            for file in self._recorded(folder, "*.parquet"):
-                self.found.guarded(self._evaluation, file)
-        for file in self._recorded(self.layout.logit_steps.parent, self.layout.logit_steps.name):
-            self.found.guarded(self._logit_steps, file)
+            for file in self._recorded(folder / "*.parquet"):
+                self.findings.guarded(self._evaluation, file)
+        for file in self._recorded(self.layout.logit_steps):
+            self.findings.guarded(self._logit_steps, file)
         self._commits()
         if self.left_out:
-            self.found.note("not checked", self.left_out, "left out of the archive")
+            self.findings.note("not checked", self.left_out, "left out of the archive")
 
     def _folders(self, pattern: str) -> list[Path]:
         return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
 
-    def _recorded(self, folder: Path, name: str) -> Iterator[Path]:
+    def _recorded(self, pattern: Path) -> list[Path]:
         """Parquet files that exist or have a record."""
-        records = [
-            path.with_name(path.name.removesuffix(f".{PROVENANCE}") + ".parquet")
-            for path in folder.glob(f"*.{PROVENANCE}")
-        ]
-        files = {path for path in (*folder.glob("*.parquet"), *records) if path.name[0] != "."}
-        yield from sorted(path for path in files if path.match(name))
+        files = {*pattern.parent.glob(pattern.name)}
+        for record in pattern.parent.glob(record_of(pattern).name):
+            files.add(record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet"))
+        return sorted(path for path in files if path.name[0] != ".")
 
     # One check per kind of result
 
@@ -79,52 +76,51 @@ class Chain:
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
             return
-        sets, data = report["sets"], self.config.data
-        self.found.checked["problem sets"] += len(sets)
+        sets, data, rates = report["sets"], self.config.data, self.layout.pass_rates
+        self.findings.checked["problem sets"] += len(sets)
         files = [f"{name}.parquet" for name in sets]
         self._outputs(path, report, files)
-        rates = self.layout.pass_rates
         self._unrecorded(path.parent, {*files, path.name, rates.name, record_of(rates).name})
-        now = {"seed": data.seed, "sets": list(data.sets)}
-        self.found.add("different config", path, *differences({"seed": report["seed"], "sets": list(sets)}, now))
+        was, now = {"seed": report["seed"], "sets": list(sets)}, {"seed": data.seed, "sets": list(data.sets)}
+        self.findings.add("different config", path, *differences(was, now))
         for name in sets.keys() & data.sets.keys():
             self._source(self.layout.problems(name), sets[name], data.sets[name])
         for name, entry in sets.items():
-            self.found.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
+            self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 
     def _problems(self, file: Path, entry: Record) -> None:
         """A set's number and ids in problems.json against its file."""
         if file.is_file():
             ids = self.problems(file.stem)
-            own = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}
-            facts = [f"{key} is {own[key]}, problems.json has {entry[key]}" for key in own if own[key] != entry[key]]
-            self.found.add("modified", file, *facts)
+            facts = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}.items()
+            wrong = [f"{key} is {value}, problems.json has {entry[key]}" for key, value in facts if value != entry[key]]
+            self.findings.add("modified", file, *wrong)
 
     def _source(self, file: Path, entry: Record, source: SetSource) -> None:
         """A set's source in problems.json against that in the config."""
         if entry["source"] == "file":
-            self.found.checked["hashes"] += 1
+            self.findings.checked["hashes"] += 1
             if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
-                self.found.add("stale", file, f"{entry['path']} has changed")
+                self.findings.add("stale", file, f"{entry['path']} has changed")
         if entry["source"] == "file" != source.source:  # data.folder is the machine's, so no config says it
-            self.found.add("not checked", file, f"read from a file instead of its source, {source.source}")
+            self.findings.add("not checked", file, f"read from a file instead of its source, {source.source}")
             return
         described = source.model_dump(mode="json")
         now = described | {"rows": described.get("size"), "split": described.get("hub_split")}
         shared = [key for key in entry if now.get(key) is not None and key != "path"]
         facts = differences({key: entry[key] for key in shared}, {key: now[key] for key in shared})
-        self.found.add("different config", file, *facts)
+        self.findings.add("different config", file, *facts)
 
     def _model(self, path: Path) -> None:
-        name, facts = path.parent.name, self._json(path)
-        if not facts:
+        if not (facts := self._json(path)):
             return
-        self.found.checked["models"] += 1
-        self._hashes(path, facts["weights_sha256"])
-        self._hashes(path, facts["outputs"])
-        self._unrecorded(path.parent, {*facts["weights_sha256"], *facts["outputs"], FACTS})
-        here = {"model.path": facts["config"].get("model.path")}  # the same model may be elsewhere on this machine
-        self.found.add("different config", path, *differences(facts["config"], self.settings("model", name) | here))
+        self.findings.checked["models"] += 1
+        recorded, was = facts["weights_sha256"] | facts["outputs"], facts["config"]
+        self._hashes(path, recorded)
+        self._unrecorded(path.parent, {*recorded, FACTS})
+        # The same model may be elsewhere on this machine.
+        now = self.settings("model", path.parent.name) | {"model.path": was.get("model.path")}
+        self.findings.add("different config", path, *differences(was, now))
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
@@ -132,25 +128,25 @@ class Chain:
         if not record or not file.is_file():
             return
         frame = read_parquet(file)
-        self.found.checked["pass rates"] += len(frame)
+        self.findings.checked["pass rates"] += len(frame)
         low, high = (record["config"][f"pass_rates.{end}"] for end in ("low", "high"))
         rate = (frame["correct"] / frame["samples"]).where(frame["samples"] > 0)
         kept = rate.between(-1 if low is None else low, 2 if high is None else high, inclusive="neither")
         off = (frame["rate"].fillna(-1) != rate.fillna(-1)) | (frame["kept"] != kept)
         for row in frame[off].head(1).itertuples():
             fact = f"{row.correct} of {row.samples} correct, rate {row.rate:g}, kept {row.kept}"
-            self.found.add("modified", file, f"problem {row.problem_id}: {fact}; {off.sum()} such rows")
+            self.findings.add("modified", file, f"problem {row.problem_id}: {fact}; {off.sum()} such rows")
         if sorted(frame["problem_id"]) != sorted(self.problems(TRAIN)):
-            self.found.add("modified", file, f"its problems are not those of {TRAIN}.parquet")
+            self.findings.add("modified", file, f"its problems are not those of {TRAIN}.parquet")
 
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
-        self.found.checked["runs"] += 1
+        self.findings.checked["runs"] += 1
         needed = [self.layout.facts(model), self.layout.pass_rates, self.layout.problems(TRAIN)]
         record = self._record(folder, needed)
         if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
-            self.found.add("modified", folder / PROVENANCE, f"it is of {stated}")
+            self.findings.add("modified", folder / PROVENANCE, f"it is of {stated}")
         facts, path, metrics = folder / "policy" / FACTS, folder / CONFIG, folder / METRICS
         weights = self._json(facts).get("weights_sha256", {})
         self._hashes(facts, weights)
@@ -162,75 +158,64 @@ class Chain:
             self._same_config(path, config, "train", model, method)
             if rows["step"].tolist() != list(range(config["training.steps"])):
                 fact = f"its {len(rows)} rows are not the {config['training.steps']} steps of config.yaml"
-                self.found.add("modified", metrics, fact)
+                self.findings.add("modified", metrics, fact)
 
     def _logit_steps(self, file: Path) -> None:
         record = self._record(file, [self.layout.problems(TRAIN)])
-        if record and not any(one.name == FACTS for one in self._inputs(record)):
-            self.found.add("modified", record_of(file), f"no {FACTS} is among its inputs")
+        if record and not any(path.name == FACTS for path in self._inputs(record)):
+            self.findings.add("modified", record_of(file), f"no {FACTS} is among its inputs")
 
     def _evaluation(self, file: Path) -> None:
         model, method, seed = file.parent.parts[-3:]
-        self.found.checked["evaluations"] += 1
-        problems = self.layout.problems(file.stem)
-        policy = self.layout.facts(model, method, seed.removeprefix("seed"))
+        self.findings.checked["evaluations"] += 1
+        problems, policy = self.layout.problems(file.stem), self.layout.facts(model, method, seed.removeprefix("seed"))
         record = self._record(file, [policy, problems], "evaluate", model, method)
         if not record or not file.is_file():
             return
         if f"seed{record['seed']}" != seed:
-            self.found.add("modified", file, f"its record is of seed {record['seed']}")
+            self.findings.add("modified", file, f"its record is of seed {record['seed']}")
         if self._inputs(record).get(problems) == self.sha256(problems):  # else it is stale
             self._samples(file, read_parquet(file), self.problems(file.stem), record["evaluation"]["samples"])
 
     def _samples(self, file: Path, frame: pd.DataFrame, problems: Mapping[str, Problem], k: int) -> None:
         """K samples of every problem, graded again by their task."""
-        self.found.checked["samples"] += len(frame)
+        self.findings.checked["samples"] += len(frame)
         pairs = set(zip(frame["problem_id"], frame["sample"], strict=True))
         if len(frame) != len(pairs) or pairs != {(name, sample) for name in problems for sample in range(k)}:
-            self.found.add("modified", file, f"it does not have {k} samples of every problem")
+            self.findings.add("modified", file, f"it does not have {k} samples of every problem")
             return
         answers = [None if pd.isna(answer) else answer for answer in frame["answer"]]
-        graded = {
-            "correct": [
-                find_task(problems[name].task).is_correct(answer, problems[name])
-                for name, answer in zip(frame["problem_id"], answers, strict=True)
-            ],
-            "formatted": frame["answer"].notna() & (frame["finish_reason"] == "stop"),
-        }
-        for column, expected in graded.items():
+        sampled = zip((problems[name] for name in frame["problem_id"]), answers, strict=True)
+        correct = [find_task(problem.task).is_correct(answer, problem) for problem, answer in sampled]
+        formatted = frame["answer"].notna() & (frame["finish_reason"] == "stop")
+        for column, expected in (("correct", correct), ("formatted", formatted)):
             off = frame[column] != expected
             for row in frame[off].head(1).itertuples():
                 fact = f"{column} is {getattr(row, column)} for answer {row.answer}, finish reason {row.finish_reason}"
                 where = f"problem {row.problem_id}, sample {row.sample}"
-                self.found.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
+                self.findings.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
 
     # Records
 
     def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str) -> Record:
-        """The record of a parquet file or a run, after comparing its hashes.
-
-        Args:
-            stage_of_run: the stage, the model and the method, to compare the config too.
-        """
+        """The record of a parquet file or a run, after comparing its hashes and, for a `stage_of_run`, its config."""
         is_run = made.suffix != ".parquet"
         path = made / PROVENANCE if is_run else record_of(made)
-        record = self._json(path)
-        if not record:
+        if not (record := self._json(path)):
             return {}
-        inputs = self._inputs(record)
-        self.found.checked["hashes"] += len(inputs)
-        facts = [f"{self.found.short(one)} is not among its inputs" for one in needed if one not in inputs]
-        self.found.add("modified", path, *facts)
-        for one, digest in sorted(inputs.items()):
-            if self.sha256(one) is None:
-                self.found.add("missing", one, f"{self.found.short(made)} was made from it")
-            elif self.sha256(one) != digest:
-                self.found.add("stale", made, f"{self.found.short(one)} has changed since it was made")
+        inputs, short = self._inputs(record), self.findings.short
+        self.findings.checked["hashes"] += len(inputs)
+        unlisted = (f"{short(file)} is not among its inputs" for file in needed if file not in inputs)
+        self.findings.add("modified", path, *unlisted)
+        for file, digest in sorted(inputs.items()):
+            if self.sha256(file) is None:
+                self.findings.add("missing", file, f"{short(made)} was made from it")
+            elif self.sha256(file) != digest:
+                self.findings.add("stale", made, f"{short(file)} has changed since it was made")
         self._outputs(path, record, OF_A_RUN if is_run else [made.name])
         if stage_of_run:
             self._same_config(path, record["config"], *stage_of_run)
-        git = record["git"]
-        self.made_by.setdefault((git["commit"], bool(git["changed"])), []).append(path)
+        self.made_by.setdefault((record["git"]["commit"], bool(record["git"]["changed"])), []).append(path)
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
@@ -245,57 +230,49 @@ class Chain:
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
         """Outputs against their hashes; the record has one for every file that the stage writes."""
         recorded = record.get("outputs", {})
-        self.found.add("modified", path, *(f"it has no hash of {one}" for one in makes if one not in recorded))
+        self.findings.add("modified", path, *(f"it has no hash of {name}" for name in makes if name not in recorded))
         self._hashes(path, recorded)
 
     def _hashes(self, path: Path, recorded: Mapping[str, str]) -> None:
         """Files against their hashes in the record `path`, which is beside or above them."""
-        self.found.checked["hashes"] += len(recorded)
+        self.findings.checked["hashes"] += len(recorded)
         for name, digest in recorded.items():
             file = path.parent / name
-            own = self.sha256(file)
-            if own is None and self._is_left_out(file):
-                self.left_out.append(file)
-            elif own is None:
-                self.found.add("missing", file, f"{path.name} has its hash")
-            elif own != digest:
-                self.found.add("modified", file, f"its sha256 is {own[:12]}..., {path.name} has {digest[:12]}...")
-
-    def _is_left_out(self, file: Path) -> bool:
-        """Whether the archive was written without this policy file."""
-        name = file.relative_to(self.layout.root)
-        return self.archived is not None and name.as_posix() not in self.archived and of_policy(name)
+            below, actual = file.relative_to(self.layout.root), self.sha256(file)
+            if actual is None and self.archived and below.as_posix() not in self.archived and of_policy(below):
+                self.left_out.append(file)  # the archive was written without policies
+            elif actual is None:
+                self.findings.add("missing", file, f"{path.name} has its hash")
+            elif actual != digest:
+                self.findings.add("modified", file, f"its sha256 is {actual[:12]}..., {path.name} has {digest[:12]}...")
 
     def _unrecorded(self, folder: Path, recorded: Collection[str]) -> None:
-        """Files below `folder` that no record has, without hidden ones."""
+        """Files below `folder` that no record has; hidden files are ignored."""
         for file in sorted(folder.rglob("[!.]*")):
             if file.is_file() and file.relative_to(folder).as_posix() not in recorded:
-                self.found.add("modified", file, "no record has its hash")
+                self.findings.add("modified", file, "no record has its hash")
 
     def _same_config(self, path: Path, was: Mapping[str, Any], stage: str, *run: str) -> None:
         try:
-            self.found.add("different config", path, *differences(was, self.settings(stage, *run)))
+            self.findings.add("different config", path, *differences(was, self.settings(stage, *run)))
         except UserError as error:
-            self.found.add("different config", path, str(error))
+            self.findings.add("different config", path, str(error))
 
     def _commits(self) -> None:
         """Notes on results that another commit or uncommitted code made."""
         now = commit_of_code()["commit"]
         for (commit, changed), records in self.made_by.items():
-            fact = f"made by commit {str(commit)[:12]}"
-            if changed:
-                self.found.note("different commit", records, f"{fact} with changes that were not committed")
-            elif commit != now:
-                self.found.note("different commit", records, f"{fact}, the code here is of {str(now)[:12]}")
+            if changed or commit != now:
+                more = " with changes that were not committed" if changed else f", the code here is of {str(now)[:12]}"
+                self.findings.note("different commit", records, f"made by commit {str(commit)[:12]}{more}")
 
     def _json(self, path: Path) -> Record:
         """A record; empty, with a finding, if it is missing."""
-        if not path.is_file():
-            self.found.add("missing", path, "there are results that it should describe")
-            return {}
-        self.found.checked["records"] += 1
-        record: Record = json.loads(path.read_text(encoding="utf-8"))
-        return record
+        if path.is_file():
+            self.findings.checked["records"] += 1
+            return dict(read_json(path))
+        self.findings.add("missing", path, "there are results that it should describe")
+        return {}
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -2,16 +2,17 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.claims import input_files
-from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec, load_experiment
+from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
@@ -25,94 +26,90 @@ INPUTS = ("data", "models", "runs", "evaluations", "theory")  # folders that eve
 PICTURES = (".png", ".svg")  # their bytes depend on fonts and on the version of matplotlib
 DIGITS = 1e-4  # resolution of a score in a table's csv
 
-T = TypeVar("T")
-
 
 class Drawings:
     """Redraws tables, figures and claims into a temporary folder."""
 
-    def __init__(self, layout: Layout, config: Config, found: Verification):
-        self.layout, self.root, self.found = layout, layout.root, found
-        self.scale, self.seeds = config.scale, dict(config.seeds)
+    def __init__(self, layout: Layout, config: Config, findings: Verification):
+        self.layout, self.root, self.findings = layout, layout.root, findings
+        self.results = Results(self.root, config.scale, dict(config.seeds))
         self.same: set[str] = set()  # suffixes of which some picture has the bytes of the redrawn one
         self.other: list[Path] = []  # pictures with the same numbers as redrawn, and other bytes
 
     def check(self) -> None:
         with TemporaryDirectory() as folder:
-            self.copy = Path(folder) / self.scale
+            self.copy = Path(folder) / self.results.scale
+            self.redrawn = replace(self.results, root=self.copy)
             self.copy.mkdir()
             for name in INPUTS:
                 (self.copy / name).symlink_to((self.root / name).resolve())
             for kind in ("tables", "figures"):
                 for file in sorted((self.root / kind).glob("[!.]*.csv")):
-                    self.found.checked[kind] += 1
-                    self.found.guarded(self._experiment, file)
+                    self.findings.checked[kind] += 1
+                    self.findings.guarded(self._experiment, file)
             if self.layout.claims("json").is_file():
-                self.found.checked["claims"] += 1
-                self.found.guarded(self._claims, self.layout.claims("json"))
+                self.findings.checked["claims"] += 1
+                self.findings.guarded(self._claims, self.layout.claims("json"))
         unsure = [path for path in self.other if path.suffix not in self.same]
         for path in set(self.other) - set(unsure):
-            self.found.add("modified", path, "other pictures are as redrawn here, this one is not")
+            self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
         if unsure:
             fact = "its numbers are as redrawn, its bytes are not: edited, or drawn by another matplotlib"
-            self.found.note("not checked", unsure, fact)
+            self.findings.note("not checked", unsure, fact)
 
     def _experiment(self, file: Path) -> None:
         """A table or figure, by its csv."""
-        experiment = self._loaded(file, lambda: load_experiment(file.stem, self.scale, self.seeds))
-        if experiment is None:
+        try:
+            experiment = self.results.experiment(file.stem)
+        except UserError as error:
+            self.findings.add("different config", file, str(error))
             return
         inputs = experiment.input_files(self.root)
         missing = [path for path in inputs if not path.is_file()]
         for path in missing:
-            self.found.add("missing", path, f"{self.found.short(file)} was made from it")
+            self.findings.add("missing", path, f"{self.findings.short(file)} was made from it")
         if not missing:
-            self._compare(file, lambda: render(file.stem, self.copy, self.scale, self.seeds), inputs)
-            if isinstance(experiment.spec, ScoresSpec) and file not in self.found.suspect:
+            self._compare(file, lambda: render(file.stem, self.redrawn), inputs)
+            if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
                 self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:
-        inputs = self._loaded(file, lambda: input_files(self.root, self.scale, self.seeds))
-        if inputs is not None:
-            self._compare(file, lambda: write_claims(self.copy, self.scale, self.seeds), inputs)
-
-    def _loaded(self, file: Path, load: Callable[[], T]) -> T | None:
-        """`load()`; None, with a finding about `file`, if a YAML file is invalid."""
         try:
-            return load()
+            inputs = input_files(self.root, self.results.scale, self.results.seeds)
         except UserError as error:
-            self.found.add("different config", file, str(error))
-            return None
+            self.findings.add("different config", file, str(error))
+            return
+        self._compare(file, lambda: write_claims(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
         """Compare the files of one table, figure or the claims with those that `draw` writes into the copy."""
         try:
             pairs = {self.root / path.relative_to(self.copy): path for path in draw()}
         except UserError as error:
-            self.found.add("stale", file, str(error).replace(str(self.copy), str(self.root)))
+            self.findings.add("stale", file, str(error).replace(str(self.copy), str(self.root)))
             return
         differing: dict[Path, str] = {}
         for old, new in pairs.items():
             if not old.is_file():
-                self.found.add("missing", old, "its other files are there")
+                self.findings.add("missing", old, "its other files are there")
                 continue
-            own, now = old.read_bytes(), new.read_bytes().replace(str(self.copy).encode(), str(self.root).encode())
-            if old.suffix in PICTURES and own == now:
+            was, now = old.read_bytes(), new.read_bytes().replace(str(self.copy).encode(), str(self.root).encode())
+            if old.suffix in PICTURES and was == now:
                 self.same.add(old.suffix)
-            elif own != now:
-                differing[old] = "" if old.suffix in PICTURES else _first_difference(old, own, now)
+            elif was != now:
+                differing[old] = "" if old.suffix in PICTURES else _first_difference(old, was, now)
         # Other inputs or other code change all files, an edit one or two.
         most = 2 * len(differing) > len(pairs)
         if most and file.suffix == ".csv":
-            was, now = (_most_seeds(path) for path in (file, self.copy / file.relative_to(self.root)))
-            if was != now:
-                fact = f"seeds is {was}, redrawn {now}: give --set seeds.tables=... or seeds.extras=..."
-                self.found.add("different config", file, fact)
+            seeds, redrawn = (_most_seeds(path) for path in (file, self.copy / file.relative_to(self.root)))
+            if seeds != redrawn:
+                fact = f"seeds is {seeds}, redrawn {redrawn}: give --set seeds.tables=... or seeds.extras=..."
+                self.findings.add("different config", file, fact)
                 return
-        stale = any({path, path.parent} & self.found.suspect for path in inputs) or most
+        stale = any({path, path.parent} & self.findings.suspect for path in inputs) or most
         for path, fact in differing.items():
             if path.suffix not in PICTURES:
-                self.found.add("stale" if stale else "modified", path, fact)
+                self.findings.add("stale" if stale else "modified", path, fact)
             elif not stale:
                 self.other.append(path)
 
@@ -122,19 +119,19 @@ class Drawings:
             runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
                 frames = [read_parquet(run.evaluation_file(self.root, dataset)) for run in runs]
-                correct = [
-                    one.pivot(index="problem_id", columns="sample", values="correct").to_numpy() for one in frames
+                seeds = [
+                    frame.pivot(index="problem_id", columns="sample", values="correct").to_numpy() for frame in frames
                 ]
                 scores = {
-                    "avg": [avg_at_k(one) for one in correct],
-                    "pass": [pass_at_k(one, one.shape[1]) for one in correct],
+                    "avg": [avg_at_k(seed) for seed in seeds],
+                    "pass": [pass_at_k(seed, seed.shape[1]) for seed in seeds],
                 }
                 for metric in experiment.spec.metrics:
-                    self.found.checked["scores"] += 1
+                    self.findings.checked["scores"] += 1
                     name, expected = f"{dataset}_{metric}", 100 * np.mean(scores[metric])
                     if not abs(row[name] - expected) <= DIGITS:
                         fact = f"{name} of {row['model']} {row['method']} is {row[name]:g}"
-                        self.found.add("stale", file, f"{fact}, its samples give {expected:.4f}")
+                        self.findings.add("stale", file, f"{fact}, its samples give {expected:.4f}")
 
 
 def _most_seeds(path: Path) -> int | None:
@@ -143,9 +140,9 @@ def _most_seeds(path: Path) -> int | None:
     return int(frame["seeds"].max()) if "seeds" in frame else None
 
 
-def _first_difference(path: Path, own: bytes, now: bytes) -> str:
-    """The first cell of a csv that differs; of other files, the first line."""
-    texts = [one.decode("utf-8", "replace").splitlines() for one in (own, now)]
+def _first_difference(path: Path, was: bytes, now: bytes) -> str:
+    """The first cell of a csv that differs; for other files, the first line."""
+    texts = [content.decode("utf-8", "replace").splitlines() for content in (was, now)]
     for number, (a, b) in enumerate(zip_longest(*texts, fillvalue=""), 1):
         if a != b:
             cells = [next(csv.reader([line]), []) for line in (a, b)]

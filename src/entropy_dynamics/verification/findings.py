@@ -18,7 +18,7 @@ class Verification:
         self.root = root
         self.facts: dict[tuple[str, str], dict[str, None]] = {}
         self.suspect: set[Path] = set()
-        """Files and folders with errors: what is drawn from these may be stale."""
+        """Files and folders with errors: what is drawn from them may be stale."""
         self.checked: Counter[str] = Counter()
 
     def add(self, kind: str, path: Path, *facts: str) -> None:
@@ -33,7 +33,7 @@ class Verification:
         self.add(kind, min(paths), f"{fact}{more}")
 
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run one check; any exception is a finding, since a modified file can hold anything."""
+        """Run one check; any exception is a finding, since a modified file can contain anything."""
         try:
             check(path)
         except Exception as error:

@@ -15,7 +15,6 @@ from entropy_dynamics.tasks import GeneratedSet, Problem, ordered
 DIGITS = 9  # the numbers are 1 to 9: adding a zero changes nothing
 _SUM = re.compile(r"\d+(\+\d+)+")
 
-
 Terms = Annotated[int, Field(ge=2, le=1000)]
 TermRange = Annotated[tuple[Terms, Terms], Field(strict=False), AfterValidator(ordered)]
 

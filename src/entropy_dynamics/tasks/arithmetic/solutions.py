@@ -18,15 +18,15 @@ GUESSING_ERROR = 4.0  # standard deviation of a guess around the true sum: about
 
 class Habits(Section):
     shuffled: Probability
-    """Careful solutions: the numbers are added in a shuffled order."""
+    """Probability that a careful solution adds the numbers in a shuffled order."""
     shortcut: Probability
-    """A bare guess instead of a careful solution."""
+    """Probability of a bare guess instead of a careful solution."""
     sloppy: Probability
-    """Each running sum: it is off."""
+    """Probability that a running sum is off, for each."""
     unboxed: Probability
-    """The answer is left without its box."""
+    """Probability that the answer has no box."""
     rambling: Probability
-    """A solution that never ends."""
+    """Probability of a solution that never ends."""
 
 
 class ArithmeticSolutions(Solutions):

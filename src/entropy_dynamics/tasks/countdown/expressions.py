@@ -5,6 +5,7 @@ import re
 from collections import Counter, deque
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from entropy_dynamics.tasks.boxed import MAX_LENGTH
 
@@ -23,6 +24,7 @@ class Expression:
     """Its numbers with their counts."""
 
 
+@lru_cache(maxsize=4096)  # the samples of a problem repeat few expressions, and each is read twice
 def parse_expression(text: str) -> Expression | None:
     r"""Numbers, + - * / and parentheses; None for anything else, such as signs, powers, equations or division by zero.
 

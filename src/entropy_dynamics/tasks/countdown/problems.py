@@ -78,8 +78,7 @@ def canonical(text: str) -> str:
 def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[str]) -> Iterator[str]:
     """Random problems without end, none with a canonical text in `excluded`, which may change meanwhile.
 
-    Raises:
-        UserError: hardly any are left.
+    Raises UserError once hardly any are left.
     """
     misses = 0
     while misses < PATIENCE:

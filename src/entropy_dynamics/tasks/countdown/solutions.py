@@ -29,21 +29,21 @@ MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy result is off
 
 class Habits(Section):
     solved: Probability
-    """An attempt: all its moves keep the target within reach. Otherwise they are blind."""
+    """Probability that all moves of an attempt keep the target within reach; otherwise they are blind."""
     attempts: PositiveInt
-    """The most in a solution; the last one is boxed, whatever its result."""
+    """Maximum number of attempts; the last one is boxed, whatever its result."""
     gives_up: Probability
-    """A failed attempt: no other follows, and it is boxed."""
+    """Probability that no other attempt follows a failed one, which is then boxed."""
     sloppy: Probability
-    """Each result: it is off by 1 or 2."""
+    """Probability that a result is off by 1 or 2, for each."""
     shortcut: Probability
-    """A box without the attempts that led to it."""
+    """Probability of a box without the attempts that led to it."""
     unboxed: Probability
-    """Attempts without a box."""
+    """Probability of attempts without a box."""
     rambling: Probability
-    """Blind attempts that never end."""
+    """Probability of blind attempts that never end."""
     weights: dict[Operation, PositiveFloat] = Field(default_factory=dict)
-    """Preference for moves with an operation, relative to 1 for those not named."""
+    """Preference for moves with an operation; 1 for operations that are not named."""
 
 
 class CountdownSolutions(Rules, Solutions):

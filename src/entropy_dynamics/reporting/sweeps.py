@@ -1,17 +1,62 @@
-"""Figures of methods at matched entropy: scores over entropy, and the difference to one method at its entropy."""
+"""Figures of what each strength of a method buys: over its parameter, and at matched entropy."""
+
+import textwrap
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec
-from entropy_dynamics.analysis.matched import matched_frame
+from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec, StrengthSpec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame
 from entropy_dynamics.reporting.style import CYCLE, LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
 
+PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
 _SMALL: Look = LINE_LEGEND | {"fontsize": 5}
+
+
+def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """One row of panels per sweep, a line per model; ringed: the chosen value, horizontal: the baseline."""
+    frame = strength_frame(experiment, results)
+    swept = [rows for _, rows in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
+    references = frame[frame["run"] == experiment.spec.baseline]
+    figure = Figure(figsize=(WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
+    axes = figure.subplots(len(swept), len(PANELS), squeeze=False)
+    looks = dict(zip(experiment.models, CYCLE, strict=False))
+    for row, sweep in zip(axes, swept, strict=True):
+        for ax, (column, title) in zip(row, PANELS.items(), strict=True):
+            for model, look in looks.items():
+                of_model = sweep[sweep["model"] == model].sort_values("value")
+                _draw_line(ax, of_model, references[references["model"] == model], column, look)
+            shown = pd.concat([sweep[column], references[column]])
+            margin = 0.5 * (shown.max() - shown.min()) or 0.5
+            ax.set_ylim(shown.min() - margin, shown.max() + margin)  # intervals of two seeds would flatten the curves
+            if ax in axes[0]:
+                ax.set_title(title)
+        row[0].set_ylabel(textwrap.fill(pretty(results.method_label(sweep["method"].iloc[0])), 16))
+        row[1].set_xlabel(pretty(sweep["parameter"].iloc[0].replace("_", " ")))
+    models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in looks.items()]
+    figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
+    baseline = pretty(results.method_label(experiment.spec.baseline))
+    chosen = f"ring: highest Pass@k averaged over log k; dashed line: {baseline}"
+    whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
+    sets = f"scores on {', '.join(experiment.evaluations)}{whiskers}"
+    add_footer(figure, [*what_ran(experiment, results), sets, chosen])
+    return figure, frame
+
+
+def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look) -> None:
+    if sweep.empty:
+        return
+    ends = [sweep[column] - sweep[f"{column}_low"], sweep[f"{column}_high"] - sweep[column]]
+    ax.errorbar(sweep["value"], sweep[column], ends, elinewidth=0.6, **look)
+    best = sweep[sweep["chosen"]]
+    ax.plot(best["value"], best[column], "o", markersize=7, markerfacecolor="none", color=look["color"])
+    for value in baseline[column]:
+        ax.axhline(value, color=look["color"], linewidth=0.7, linestyle="--", zorder=0.5)
 
 
 def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -25,8 +70,8 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(methods)])
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
         for method, look in looks.items():
-            own = frame[frame["method"] == method]
-            above.plot(own["entropy"], own[metric], label=pretty(results.method_label(method)), **look)
+            rows = frame[frame["method"] == method]
+            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look)
         front = frame[frame[f"{metric}_front"]]
         above.plot(front["entropy"], front[metric], "o", markersize=7, markerfacecolor="none", color="black", zorder=3)
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
@@ -38,7 +83,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     axes[1, 0].set_yticks(range(len(methods)), [pretty(results.method_label(method)) for method in methods], fontsize=5)
     axes[1, 1].set_yticks([])
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
-    add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, frame, reference)])
+    add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, frame, reference["entropy"])])
     return figure, frame
 
 
@@ -60,9 +105,7 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
     ax.set_xlim(-widest, widest)
 
 
-def _notes(
-    experiment: Experiment[MatchedSpec], results: Results, frame: pd.DataFrame, reference: pd.Series
-) -> list[str]:
+def _notes(experiment: Experiment[MatchedSpec], results: Results, frame: pd.DataFrame, entropy: float) -> list[str]:
     best = []
     for metric in METRICS:
         known = frame.dropna(subset=f"{metric}_matched")
@@ -72,13 +115,12 @@ def _notes(
             ends = "" if np.isnan(low) else f" [{low:+.1f}, {high:+.1f}]"
             best.append(f"{METRICS[metric]}@K {pretty(results.method_label(row['method']))} {value:+.1f}{ends}")
     label = pretty(results.method_label(experiment.spec.reference))
+    highest = f"highest there (best of all, not corrected for that): {'; '.join(best)}"
     sets = ", ".join(experiment.evaluations)
     return [
-        f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {reference['entropy']:.3f} nats; "
+        f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {entropy:.3f} nats; "
         f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, for entropies taken as "
         "known, which makes them too narrow, and cut off at the frame; a method without a point does not reach that "
         "entropy",
-        f"highest there (best of all, not corrected for that): {'; '.join(best)}"
-        if best
-        else "no other method reaches that entropy",
+        highest if best else "no other method reaches that entropy",
     ]
