@@ -11,12 +11,11 @@ from entropy_dynamics.config import (
     flatten,
     known_names,
     load_config,
-    scale_files,
     settings_of,
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.loading import USED
+from entropy_dynamics.config.loading import USED, scale_files
 from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types

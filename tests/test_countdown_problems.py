@@ -14,7 +14,7 @@ from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.toy import build_toy_model
-from entropy_dynamics.models.warm_start import warm_start
+from entropy_dynamics.models.warm_start import solution_batches, warm_start
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown import TASK
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
@@ -258,5 +258,6 @@ def test_a_toy_model_learns_the_format(tokenizer):
     lessons = {"steps": 40, "batch_size": 16, "learning_rate": 4e-3, "solutions": solutions().model_dump()}
     spec = toy_model_config(hidden_size=64, heads=2, kv_heads=2, intermediate_size=128, warm_start=lessons)
     model = build_toy_model(spec, tokenizer)
-    losses = warm_start(model, tokenizer, spec.warm_start, seed=1, exclude=(), max_new_tokens=96)
+    batches = solution_batches(tokenizer, spec.warm_start, seed=1, exclude=(), max_new_tokens=96)
+    losses = warm_start(model, spec.warm_start, batches, float)
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])

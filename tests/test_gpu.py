@@ -12,7 +12,7 @@ from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.distributed.launch import start_ranks
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.models.toy import build_toy_model
-from entropy_dynamics.models.warm_start import warm_start
+from entropy_dynamics.models.warm_start import solution_batches, warm_start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 CASES = ("scoring_pass", "updates", "ppo", "recomputed", "bfloat16", "checkpoint-save", "checkpoint-resume")
@@ -107,5 +107,6 @@ def test_a_warm_start_matches_that_of_a_cpu(tokenizer):
         spec = toy_model_config(layers=2)
         settings = spec.warm_start.model_copy(update={"steps": 5, "batch_size": 4})
         model = build_toy_model(spec, tokenizer).to(device)
-        losses.append(warm_start(model, tokenizer, settings, seed=0, exclude=(), max_new_tokens=48))
+        batches = solution_batches(tokenizer, settings, seed=0, exclude=(), max_new_tokens=48)
+        losses.append(warm_start(model, settings, batches, float))
     np.testing.assert_allclose(*losses, rtol=1e-4)

@@ -109,11 +109,11 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    one = build_toy_model(toy_model(), tokenizer)
+    model = build_toy_model(toy_model(), tokenizer)
     assert torch.equal(torch.rand(3), expected)
     same, other = (build_toy_model(toy_model(seed=seed), tokenizer) for seed in (11, 12))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
-    assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(model.model.embed_tokens.weight, other.model.embed_tokens.weight)
 
 
 @pytest.mark.parametrize(
@@ -181,29 +181,22 @@ def test_excluded_problems_are_never_taught_in_any_order(tokenizer):
 
 def train(tokenizer, seed=2, **changes):
     config = toy_model(**changes)
-    model, steps = build_toy_model(config, tokenizer), []
-    losses = warm_start(
-        model,
-        tokenizer,
-        config.warm_start,
-        seed=seed,
-        exclude=set(),
-        max_new_tokens=24,
-        progress=lambda step, loss: steps.append((step, loss)),
-    )
-    return model, losses, steps
+    model, reported = build_toy_model(config, tokenizer), []
+    batches = solution_batches(tokenizer, config.warm_start, seed=seed, exclude=set(), max_new_tokens=24)
+    losses = warm_start(model, config.warm_start, batches, reported.append)
+    return model, losses, reported
 
 
 def test_warm_start_depends_on_the_seed_only(tokenizer):
-    one, losses, steps = train(tokenizer)
+    model, losses, reported = train(tokenizer)
     same, again, _ = train(tokenizer)
     _, other, _ = train(tokenizer, seed=3)
-    assert steps == list(enumerate(losses))
+    assert reported == losses
     assert len(losses) == 8
     assert losses == again
     assert losses != other
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
-    assert not one.training
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), same.parameters(), strict=True))
+    assert not model.training
 
 
 def test_warm_start_learns(tokenizer):
@@ -214,11 +207,11 @@ def test_warm_start_learns(tokenizer):
 
 
 def test_a_loss_that_is_not_finite_is_reported_with_its_step(tokenizer):
-    model = build_toy_model(toy_model(), tokenizer)
+    model, config = build_toy_model(toy_model(), tokenizer), toy_model().warm_start
     with torch.no_grad():
         model.model.norm.weight[0] = float("nan")
     with pytest.raises(UserError, match="nan at step 0"):
-        warm_start(model, tokenizer, toy_model().warm_start, seed=0, exclude=set(), max_new_tokens=24)
+        warm_start(model, config, solution_batches(tokenizer, config, seed=0, exclude=set(), max_new_tokens=24), float)
 
 
 # Byte tokenizer
@@ -268,7 +261,8 @@ def test_the_warm_start_uses_the_prompt_that_is_sampled_from(kind, tmp_path):
         assert row[:start].tolist() == prompt_tokens(tokenizer, Problem("p", text, "", "arithmetic"), "chat")
 
     model = build_toy_model(config, tokenizer)
-    losses = warm_start(model, tokenizer, config.warm_start, seed=2, exclude=set(), max_new_tokens=32)
+    batches = solution_batches(tokenizer, config.warm_start, seed=2, exclude=set(), max_new_tokens=32)
+    losses = warm_start(model, config.warm_start, batches, float)
     assert sum(losses[-POOL:]) < 0.9 * sum(losses[:POOL])  # a pool: its batches differ in length
     save_policy(model, tokenizer, tmp_path)
     loaded, loaded_tokenizer = load_policy(tmp_path)

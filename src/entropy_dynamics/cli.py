@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     stage("train", _train, "Train one model with one method and one seed.", "model", "method")
     evaluate = stage("evaluate", _evaluate, "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
-    stage("theory", _theory, "Theorems 1 and 2 on the base model: predicted and realised entropy change.", "model")
+    stage("theory", _theory, "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model")
     draw = stage("draw", _draw, "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", _claims, "Judge the paper's claims by the results so far.")
@@ -139,15 +139,13 @@ def _parser() -> argparse.ArgumentParser:
 
     passes = diagnostic("pass-at-k", _pass_at_k, "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
-    passes.add_argument(
-        "--correct", metavar="COLUMN", help="the grade of a sample; above 0 is correct, none: left out, and counted"
-    )
+    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample; above 0: correct, none: left out")
     lens = diagnostic("lens", _lens, "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
-    lens.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
     watch = diagnostic("entropy-watch", _entropy_watch, "When and why the entropy of a run fell.", "RUN")
-    watch.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
+    for sub in (lens, watch):
+        sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", _prompt, "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
@@ -186,10 +184,6 @@ def _results(options: argparse.Namespace) -> "Results":
     return Results(_layout(options).root, options.scale, seeds)
 
 
-def _run_config(options: argparse.Namespace) -> RunConfig:
-    return load_config(options.scale, options.model, options.method, options.set)
-
-
 def _quieten(threads: int) -> None:
     """Before transformers is imported: the number of threads, and none of its messages."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -213,7 +207,7 @@ def _load_torch(config: Config) -> None:
 
 
 def _device(config: StageConfig) -> AbstractContextManager[object]:
-    """The claim of one device for this process; what launched a rank holds that of the rank."""
+    """The claim of one device for this process; a rank's is held by the process that launched it."""
     return nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu)
 
 
@@ -276,7 +270,7 @@ def _pass_rates(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    config = _run_config(options)
+    config = load_config(options.scale, options.model, options.method, options.set)
     with _ranks(config, options) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.train import train
@@ -285,13 +279,12 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    config = _run_config(options)
-    datasets = options.datasets or list(config.data.evaluation)
+    config = load_config(options.scale, options.model, options.method, options.set)
     with _ranks(config, options) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
-            evaluate(config, _layout(options), options.method, options.seed, datasets, ranks)
+            evaluate(config, _layout(options), options.method, options.seed, options.datasets, ranks)
 
 
 def _theory(options: argparse.Namespace) -> None:
@@ -370,7 +363,7 @@ def _entropy_watch(options: argparse.Namespace) -> None:
 
 
 def _prompt(options: argparse.Namespace) -> None:
-    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets the prompt alone."""
+    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets only the prompt."""
     from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
 
     config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)

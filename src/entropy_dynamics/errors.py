@@ -9,24 +9,15 @@ class UserError(Exception):
 
 
 class NotFiniteError(UserError):
-    """A loss, a gradient or a log-probability is not finite; no optimizer step was taken with it.
-
-    All ranks raise it together.
-    """
+    """A loss, a gradient or a log p is not finite, on all ranks together; no optimizer step was taken with it."""
 
 
 class EngineMismatchError(UserError):
-    """The engine's log-probabilities are not the trainer's, so it does not hold the trainer's weights.
-
-    All ranks raise it together.
-    """
+    """The engine's log p are not the trainer's, on all ranks together: it does not hold the trainer's weights."""
 
 
 class Unfinished(Exception):
-    """A run ended at a checkpoint before its last step, as it was asked to: the same command resumes it.
-
-    All ranks raise it together.
-    """
+    """A run ended at a checkpoint before its last step, on all ranks together: the same command resumes it."""
 
     EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again
 

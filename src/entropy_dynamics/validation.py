@@ -1,7 +1,4 @@
-"""Pydantic with one-line errors: the base of every config section, method, experiment and claim.
-
-Types, bounds, choices and documentation stand beside each field; nothing else in the project validates input files.
-"""
+"""Pydantic with one-line errors: the base of every config section, method, experiment and claim."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -102,7 +99,7 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
             text = f"unknown key {name!r}{details['ctx']['hint']}"
         case "unknown_kind":
             text = f"{name}: {message}" if name else message
-        case "value_error" | "assertion_error":
+        case "value_error":
             text = message.partition(", ")[2]
             text = f"{name}: {text}" if name else text
         case _:

@@ -1,4 +1,4 @@
-"""A short log of Snakemake: one line per finished job, with the time left, and one for every table that is ready.
+"""A short log of Snakemake: one line per finished job, with the time left and the table or figure that is ready.
 
 Chosen by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs appear as Snakemake formats
 them; a dry run shows everything. Once the Snakefile has called `expect`, the time of each job is recorded too.
@@ -38,13 +38,13 @@ expected = Expectation()
 
 
 def expect(record: Path, results: Collection[str], seconds: Mapping[str, float], threads: int | None) -> None:
-    """Set by the Snakefile, which runs in the process of the logger.
+    """Called by the Snakefile, which runs in the process of the logger.
 
     Args:
-        record: JSON lines, one per finished job. Earlier lines give the durations that this call expects.
-        results: the rules that write a table or figure.
-        seconds: of a job of each rule without an earlier line.
-        threads: of a job; None where something other than cores limits how many jobs run at a time.
+        record: JSON lines, one per finished job; those of earlier calls give the expected durations.
+        results: rules that write a table or figure.
+        seconds: expected duration of a job, by rule, where `record` has none.
+        threads: threads of a job; None where something other than cores limits how many jobs run at a time.
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
@@ -121,15 +121,15 @@ class LogHandler(LogHandlerBase):
         _print(text + self._time_left())
 
     def _record(self, job: Job, seconds: float) -> None:
-        """Append a line. The processor time is that of all jobs, and of Snakemake, since the line before."""
+        """Append a line, with the processor time of all jobs and of Snakemake since the line before."""
         if expected.record is None or job.log is None:
             return
         used = os.times()
         cpu = (used.children_user + used.children_system, used.user + used.system)
-        jobs, own = (now - before for now, before in zip(cpu, self.cpu, strict=True))
+        jobs, snakemake = (now - before for now, before in zip(cpu, self.cpu, strict=True))
         self.cpu = cpu
         line = {"rule": job.rule, "log": job.log, "start": round(job.start, 3), "seconds": round(seconds, 3)}
-        line |= {"jobs_cpu_seconds": round(jobs, 2), "snakemake_cpu_seconds": round(own, 2)}
+        line |= {"jobs_cpu_seconds": round(jobs, 2), "snakemake_cpu_seconds": round(snakemake, 2)}
         expected.record.parent.mkdir(parents=True, exist_ok=True)
         with expected.record.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -138,7 +138,7 @@ class LogHandler(LogHandlerBase):
         return sum(self.left[rule] for rule in expected.results)
 
     def _time_left(self) -> str:
-        """At the mean of each rule so far; without one, at what is expected, scaled by how the others turned out."""
+        """At the mean duration of each rule so far, else at the expected one, scaled as the others turned out."""
         known = [rule for rule in self.seconds if rule in expected.seconds]
         took = sum(sum(self.seconds[rule]) for rule in known)
         planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)

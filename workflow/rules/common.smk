@@ -125,7 +125,7 @@ def urgency(wildcards):
 
 
 def problem_files(wildcards):
-    """The files that problems are read from: those that the sets name, and those in `data.folder`."""
+    """The files from which problems are read: what the sets name, and what `data.folder` has."""
     data = SCALE_CONFIG.data
     files = [source.path for source in data.sets.values() if source.source == "file"]
     if data.folder is not None:
@@ -152,7 +152,7 @@ def needs(stage, *run):
 
 
 def needs_of_ranks(stage, *run):
-    """The same for a stage on ranks, with what its jobs on several nodes need besides."""
+    """The same for a stage on ranks, with the further resources of jobs on several nodes."""
     names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
     return needs(stage, *run) | {name: of_job(name, stage, *run) for name in names}
 
@@ -164,14 +164,14 @@ def inputs_of(name):
 
 
 def labels_in(name):
-    """The labels of its methods, which their configs set."""
+    """The labels of its methods, from their configs."""
     methods = {split_method(run.method)[0] for run in EXPERIMENTS[name].runs}
     files = [Path("configs/method", f"{method}.yaml") for method in methods]
     return sorted(read_yaml(file)["method"]["label"] for file in files)
 
 
 def files_of(names):
-    """One file of each of these tables and figures; a rule makes all of its files."""
+    """One file of each table and figure in `names`; a rule makes all of its files."""
     return [
         LAYOUT.table(name, "csv") if name in TABLES else LAYOUT.figure(name, "png")
         for name in names
@@ -194,7 +194,7 @@ def in_report(experiment):
 
 @one_line()
 def claim_inputs(wildcards):
-    """The results that claims are judged by: all that they name, or those of the scale's own list of experiments."""
+    """The results that decide the claims: all that they name, or only what the scale's list of experiments makes."""
     files = claims.input_files(LAYOUT.root, SCALE, SEEDS)
     if SCALE_CONFIG.experiments is None:
         return files

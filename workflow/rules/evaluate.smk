@@ -1,4 +1,4 @@
-# Of the untrained models; a training run evaluates its own policy.
+# Evaluations of the untrained models; a training run evaluates its own policy.
 
 
 rule evaluate:

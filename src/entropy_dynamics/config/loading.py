@@ -62,7 +62,7 @@ def load_config(
     name, params = split_method(method) if method is not None else (None, [])
     scales, named = scale_files(scale, configs), {"model": model, "method": name}
     files = [configs / "base.yaml", *scales]
-    files += [_named(configs, kind, one) for kind, one in named.items() if one is not None]
+    files += [_named(configs, kind, given) for kind, given in named.items() if given is not None]
     chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
@@ -72,11 +72,11 @@ def load_config(
         layer = _layer(machine, chosen | {"scale": [scale]})
         _check_machine(machine, layer)
         _merge(merged, layer, str(machine), origins)
-    given = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
-    for entry in [*given, *overrides]:
+    params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
+    for entry in [*params, *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
-    for section, one in named.items():
-        if one is None:  # base.yaml and a scale set keys for all models and methods
+    for section, given in named.items():
+        if given is None:  # base.yaml and a scale set keys for all models and methods
             merged.pop(section, None)
     try:
         if "${" in str(merged):  # OmegaConf takes 30 ms, and Snakemake loads dozens of configs
@@ -105,8 +105,7 @@ def _origin(key: Key, origins: dict[Key, str]) -> str:
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a stage uses, dotted key to value: with its input files, all that its results depend on.
 
-    Snakemake's reruns, checkpoints, shards, the refusal to replace results, and `verify` go by these. Settings that
-    only concern the machine are not among them.
+    Snakemake's reruns, checkpoints, shards, the refusal to replace results, and `verify` compare these.
     """
     sections = config if isinstance(config, Mapping) else config.model_dump()
     used = USED[stage]
@@ -137,12 +136,12 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def to_yaml(config: BaseModel) -> str:
-    """The resolved config."""
+    """The resolved config as YAML."""
     return str(yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True))
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
-    """The file of a scale, after that of the scale that it extends, if any."""
+    """The file of a scale, preceded by that of the scale that it extends, if any."""
     path = _named(configs, "scale", scale)
     parent = _read(path).get("extends")
     if parent is None:
@@ -170,7 +169,7 @@ class Selection(Section):
 
 
 def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection:
-    """The selection in Snakemake's `config`. A --configfile may only be a scale's own file, as every stage reads that.
+    """The selection in Snakemake's `config`. A --configfile may only be a scale's own file, which every stage reads.
 
     Raises:
         UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
@@ -213,7 +212,7 @@ def _named(configs: Path, kind: str, name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """The contents of a YAML file as plain containers; interpolations are not resolved.
+    """The content of a YAML file as plain containers; interpolations are not resolved.
 
     Raises:
         UserError: no such file, or not valid YAML.
@@ -239,7 +238,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
-    """One file with those of its `overrides` merged in whose `for` matches `chosen` in each of its keys."""
+    """Read a file and merge each of its `overrides` whose `for` matches `chosen` in all of its keys."""
     layer = _read(path)
     layer.pop("extends", None)
     entries = layer.pop("overrides", None) or []
@@ -248,19 +247,18 @@ def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
         if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
         names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
-        if all(any(one in names[key] for one in chosen[key]) for key in names):
+        if all(set(names[key]) & set(chosen[key]) for key in names):
             _merge(layer, entry, str(path), {})
     return layer
 
 
 def _check_machine(path: Path, layer: dict[str, Any]) -> None:
     allowed = _marked(PER_MACHINE, LOCATION)
-    for key, _ in flatten(layer):
-        if not _is_within(key, allowed):
-            raise UserError(
-                f"{path}: {key} changes results, so it belongs in the file of its scale, model or method; here only "
-                f"{', '.join(allowed)} may be set"
-            )
+    if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
+        raise UserError(
+            f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "
+            f"{', '.join(allowed)} may be set"
+        )
 
 
 def _container(layer: DictConfig, resolve: bool = False) -> dict[str, Any]:
@@ -281,9 +279,9 @@ def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dic
     """Merge `layer` into `below`, and note in `origins` that `file` set its keys."""
     for key, value in layer.items():
         origins[*at, key] = file
-        own = below.get(key)
-        if isinstance(value, dict) and isinstance(own, dict) and not _replaces(value, own):
-            _merge(own, value, file, origins, (*at, key))
+        lower = below.get(key)
+        if isinstance(value, dict) and isinstance(lower, dict) and not _replaces(value, lower):
+            _merge(lower, value, file, origins, (*at, key))
         else:
             below[key] = value
 

@@ -1,6 +1,6 @@
 """Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml.
 
-The sections that belong to a task or a method are defined beside its code; this module only looks them up.
+The sections of tasks, methods and engines are defined beside their code; this module only looks them up.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -27,7 +28,6 @@ from entropy_dynamics.validation import LOCATION, PER_MACHINE, OneOf, Precision,
 
 TRAIN = "train"
 BASE = "base"  # the method of the untrained model: evaluated, never trained
-
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -65,7 +65,7 @@ class WarmStartConfig(Section):
 
 
 class Shape(Section):
-    """The architecture and the size of a model."""
+    """Architecture and size of a model."""
 
     architecture: Literal["llama", "qwen2", "qwen3"]
     """transformers' `model_type` of the family."""
@@ -173,14 +173,11 @@ class PassRateConfig(Section):
         return self
 
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
 class OptimizerConfig(Section):
     """AdamW with a constant learning rate."""
 
     learning_rate: PositiveFloat
-    betas: Annotated[list[Beta], Field(min_length=2, max_length=2)]
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     eps: Annotated[float, Field(ge=1e-38)]
     weight_decay: NonNegativeFloat
     max_grad_norm: Threshold
@@ -257,9 +254,10 @@ class EvaluationConfig(Section):
 
 
 class MethodConfig(Section):
+    model_config = ConfigDict(use_attribute_docstrings=False)  # their search is slow in models made by create_model
+
     name: str
-    label: str
-    """Its name in tables and figures."""
+    label: Annotated[str, Field(description="Its name in tables and figures.")]
     params: Method
 
     def build(self) -> Method:
@@ -267,18 +265,12 @@ class MethodConfig(Section):
         return self.params.model_copy(deep=True)
 
 
-class Untrained(MethodConfig):
-    """The base model as it is."""
-
-    name: Literal["base"]
-    params: Method = Method()
-
-
 @cache
 def method_sections() -> dict[str, type[Section]]:
     """The `method` section of every registered method; imports them, and so torch."""
-    sections: dict[str, type[Section]] = {BASE: Untrained}
-    for name, kind in method_types().items():
+    sections: dict[str, type[Section]] = {}
+    kinds: dict[str, type[Method]] = {BASE: Method, **method_types()}
+    for name, kind in kinds.items():
         sections[name] = create_model(
             f"{kind.__name__}Config",
             __base__=MethodConfig,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-OWN_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # in config.json, unknown to a Llama
+INTERNLM3_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # in config.json, unknown to a Llama
 BPE = 2  # in sentencepiece's trainer_spec.model_type
 NORMAL = 1  # type of the pieces that merges produce: no control, byte, unknown or user-defined symbol
 USER_DEFINED = 4
@@ -48,7 +48,7 @@ def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
     for key in ("qkv_bias", "bias"):
         if published.get(key):
             raise UserError(f"{where}: {key} is true; only an InternLM3 without biases runs as a Llama")
-    kept = {key: value for key, value in published.items() if key not in OWN_KEYS}
+    kept = {key: value for key, value in published.items() if key not in INTERNLM3_KEYS}
     rope = published.get("rope_scaling") or {"rope_type": "default"}
     return kept | {
         "model_type": "llama",
@@ -123,8 +123,7 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
     processor = _sentencepiece().SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
     settings = read_json(source / "tokenizer_config.json")
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
-    longest_first = sorted(added, key=len, reverse=True)
-    cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+    cut = re.compile("(" + "|".join(map(re.escape, sorted(added, key=len, reverse=True))) + ")")
     texts = [*PROBES, *texts]
     chats = [[{"role": "user", "content": text}] for text in texts]
     texts += tokenizer.apply_chat_template(chats, tokenize=False, add_generation_prompt=True)
@@ -141,17 +140,16 @@ def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
 
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL and piece.piece in vocabulary}
     merges = [
-        (score, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
+        (piece[:cut], piece[cut:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
-    merges.sort(key=lambda merge: -merge[0])
     spec = proto.normalizer_spec
     tokenizer = Tokenizer(
         models.BPE(
             vocab=vocabulary,
-            merges=[(left, right) for _, left, right in merges],
+            merges=merges,
             unk_token=proto.trainer_spec.unk_piece,
             fuse_unk=True,
             byte_fallback=proto.trainer_spec.byte_fallback,

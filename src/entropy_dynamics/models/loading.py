@@ -3,10 +3,13 @@
 import copy
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from entropy_dynamics.config import StageConfig, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import FACTS
+from entropy_dynamics.results.provenance import other_hashes, weight_hashes
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +69,26 @@ def check_model_directory(directory: Path | str) -> Path:
         if not any(directory.glob(files)):
             raise UserError(f"no {part} in {directory}: it has no {files}")
     return directory
+
+
+def write_facts(directory: Path, config: StageConfig, model: "PreTrainedModel", **more: Any) -> None:
+    """Write the description of the base model in `directory`, with the hashes of its files, to its model.json."""
+    spec, toy = config.model, config.model.name in config.toy_models
+    facts = {
+        "name": spec.name,
+        "label": spec.label,
+        "toy": toy,
+        "substitute": toy or spec.substitute,
+        "pretrained": None if toy else spec.pretrained,
+        "revision": None if toy or spec.path is not None else spec.revision,  # a directory's is unknown
+        "architecture": model.config.model_type,
+        "parameters": model.num_parameters(),
+        **more,
+        "config": settings_of("model", config),
+        "weights_sha256": weight_hashes(directory),
+        "outputs": other_hashes(directory),
+    }
+    write_json(directory / FACTS, facts)
 
 
 def save_policy(

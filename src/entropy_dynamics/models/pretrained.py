@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import StageConfig, settings_of
+from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
-from entropy_dynamics.models.loading import load_tokenizer
+from entropy_dynamics.models.loading import load_tokenizer, write_facts
 from entropy_dynamics.models.toy import SIZES
-from entropy_dynamics.results.files import written_whole
-from entropy_dynamics.results.provenance import write_facts
+from entropy_dynamics.results.files import read_json, written_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -90,8 +89,7 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = config.model
-    configuration, internlm3 = _transformers_config(source, model.shape)
+    configuration, internlm3 = _transformers_config(source, config.model.shape)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
         raise UserError(f"no tokenizer in {source}")
@@ -102,24 +100,15 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
         directory.mkdir()
         for file in weights:
             _link(file, directory / file.name)
-        _copy(source, directory, [*CONFIGURATION, INDEX, *([] if internlm3 else TOKENIZER)])
+        for name in (*CONFIGURATION, INDEX, *(() if internlm3 else TOKENIZER)):
+            if (source / name).is_file():
+                shutil.copyfile(source / name, directory / name)
         if internlm3:
             configuration.save_pretrained(directory)
             tokenizer = convert_tokenizer(source)
             check_tokenizer(tokenizer, source, texts)
             tokenizer.save_pretrained(directory)
-        facts = {
-            "name": model.name,
-            "label": model.label,
-            "toy": False,
-            "substitute": model.substitute,
-            "pretrained": model.pretrained,
-            "revision": model.revision if model.path is None else None,  # a directory's is unknown
-            "architecture": configuration.model_type,
-            "parameters": skeleton.num_parameters(),
-            "config": settings_of("model", config),
-        }
-        write_facts(directory, facts)
+        write_facts(directory, config, skeleton)
         _check_tokenizer_loads(directory, source)
 
 
@@ -153,10 +142,10 @@ def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedC
 
 
 def _weight_files(source: Path) -> list[Path]:
-    """The model's safetensors files: those that its index names, or the only one."""
-    index, names = source / INDEX, {"model.safetensors"}
-    if index.is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    """The model's safetensors files: all that its index names, or the only one."""
+    names = {"model.safetensors"}
+    if (index := source / INDEX).is_file():
+        names = set(read_json(index)["weight_map"].values())
     elif not (source / "model.safetensors").is_file():
         raise UserError(f"no model.safetensors in {source}: a model is loaded from safetensors only")
     files = [source / name for name in sorted(names)]
@@ -182,8 +171,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    optional = {"lm_head.weight"} if tied else set()
-    missing = expected.keys() - shapes.keys() - optional
+    missing = expected.keys() - shapes.keys() - ({"lm_head.weight"} if tied else set())
     unknown = {name for name in shapes.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
     reshaped = {name for name in shapes.keys() & expected.keys() if shapes[name] != expected[name]}
     for names, fault in (
@@ -202,12 +190,6 @@ def _check_tokenizer_loads(directory: Path, source: Path) -> None:
         raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
-
-
-def _copy(source: Path, out: Path, names: Iterable[str]) -> None:
-    for name in names:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, out / name)
 
 
 def _link(file: Path, target: Path) -> None:

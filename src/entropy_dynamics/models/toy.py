@@ -43,7 +43,7 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
 
 
 def transformers_config(shape: Shape, **more: Any) -> "PreTrainedConfig":
-    """The config that transformers builds a model of this shape from; `more` are other entries of it."""
+    """The config from which transformers builds a model of this shape; `more` are its other entries."""
     from transformers import AutoConfig
 
     sizes = {key: getattr(shape, name) for name, key in SIZES.items() if name in type(shape).model_fields}

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
@@ -29,10 +28,23 @@ def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
     "characters" has a token per character of the toy tasks, and unk_token_id for any other; "bytes" has one per byte,
     so it can decode any text that it encodes.
     """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    # ByteLevel has a printable character for each of the 256 bytes.
+    alphabet = CHARACTERS if kind == "characters" else sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *alphabet])}
+    if kind == "characters":
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
+        tokenizer.decoder = decoders.Fuse()  # no spaces between tokens
+    else:
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_tokens([AddedToken(BOX, normalized=False)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=_characters() if kind == "characters" else _bytes(),
+        tokenizer_object=tokenizer,
         pad_token="<pad>",
         unk_token="<unk>",
         bos_token="<user>",
@@ -43,25 +55,3 @@ def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
         model_max_length=MAX_LENGTH[kind],
         clean_up_tokenization_spaces=False,
     )
-
-
-def _characters() -> "Tokenizer":
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *CHARACTERS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\\boxed\{|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()  # no spaces between tokens
-    return tokenizer
-
-
-def _bytes() -> "Tokenizer":
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # a printable character for each of the 256 bytes
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken(BOX, normalized=False)])
-    return tokenizer

@@ -27,21 +27,17 @@ BETAS = (0.9, 0.98)
 
 def warm_start(
     model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerFast",
     config: WarmStartConfig,
-    *,
-    seed: int,
-    exclude: Collection[str],
-    max_new_tokens: int,
-    progress: Callable[[int, float], None] | None = None,
+    batches: Iterator[tuple["Tokens", "Tokens", float]],
+    progress: Callable[[float], None],
 ) -> list[float]:
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
-    AdamW, linear warm-up, cosine decay. The same seed gives the same weights on the same machine and number of threads.
+    AdamW, linear warm-up, cosine decay. Equal batches give equal weights on the same machine and number of threads.
 
     Args:
-        exclude: texts of problems that must not be used.
-        progress: called after every step with its number and loss.
+        batches: of `solution_batches`.
+        progress: called after every step with its loss.
 
     Returns:
         The loss of every step, nats per token.
@@ -58,7 +54,6 @@ def warm_start(
 
     optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    batches = solution_batches(tokenizer, config, seed=seed, exclude=exclude, max_new_tokens=max_new_tokens)
     losses = []
     model.train()
     for step in range(config.steps):
@@ -77,8 +72,7 @@ def warm_start(
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-        if progress is not None:
-            progress(step, losses[-1])
+        progress(losses[-1])
     model.eval()
     return losses
 
@@ -94,6 +88,9 @@ def solution_batches(
     """Endless batches (tokens, labels, response tokens of an average batch), padded on the right.
 
     Labels are IGNORED outside the response.
+
+    Args:
+        exclude: texts of problems that must not be used.
     """
     import torch
 

@@ -21,8 +21,8 @@ from entropy_dynamics.planning.footprint import (
 def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float:
     """Seconds of one call to the engines of all ranks.
 
-    A decoding step takes as long as reading the weights and the KV cache of all running sequences, or as computing,
-    whichever is longer. When most responses have ended the longest continue alone, up to the limit of new tokens.
+    A decoding step takes the longer of two times: to read the weights and the KV cache of all running sequences, and to
+    compute. When most responses have ended, the longest continue alone, up to the limit of new tokens.
     """
     plan, gpu, shape, engine = config.plan, config.plan.hardware, shape_of(config), config.engine
     prompt, mean = prompt_tokens(config), response_tokens(config)
@@ -49,7 +49,8 @@ def training_seconds(config: RunConfig) -> float:
     plan, shape, training = config.plan, shape_of(config), config.training
     method, tokens = config.method.params, tokens_per_step(config)
     update = 4 if training.activation_checkpointing == "full" else 3  # in forward passes; the 4th is recomputation
-    passes = update + _needs_scoring_pass(config)
+    fused = training.updates_per_batch == 1 and tokens <= training.single_forward_tokens
+    passes = update + (method.needs_scores(training.updates_per_batch) and not fused)
     if method.per_update:  # the tokens of all updates but the first are scored again
         passes += 1 - 1 / training.updates_per_batch
     if training.entropy_change_every:
@@ -65,12 +66,6 @@ def training_seconds(config: RunConfig) -> float:
 def flops_per_token(shape: ShapeConfig, length: float) -> float:
     """FLOPs of a forward pass per token of a sequence of `length` tokens: matrix products and causal attention."""
     return 2 * multiplied(shape) + 2 * shape.layers * shape.heads * shape.head_size * length
-
-
-def _needs_scoring_pass(config: RunConfig) -> bool:
-    updates = config.training.updates_per_batch
-    fits = updates == 1 and tokens_per_step(config) <= config.training.single_forward_tokens
-    return config.method.params.needs_scores(updates) and not fits
 
 
 def response_tokens(config: Config) -> float:

@@ -2,8 +2,7 @@
 
 The two phases of training share a GPU: while the engine samples, the trainer's idle shards are beside its weights and
 KV cache; while the trainer computes, vLLM sleeps and holds nothing (its sleep level 2), and the native engine keeps the
-weights of its replica.
-Sizes are in bytes. No torch here, since the workflow imports this when Snakemake parses it.
+weights of its replica. Sizes are in bytes. No torch here, since Snakemake imports this.
 """
 
 import math
@@ -49,7 +48,7 @@ def multiplied(shape: ShapeConfig) -> int:
 
 
 def critic_parameters(shape: ShapeConfig) -> int:
-    """The policy's backbone with a scalar head."""
+    """Parameters of a critic: the policy's backbone with a scalar head."""
     return multiplied(shape) + shape.hidden_size + 1
 
 
@@ -98,14 +97,12 @@ def engine_weights(config: StageConfig) -> int:
 def shard_bytes(config: StageConfig, per_parameter: int) -> float:
     """Bytes per GPU of the trainer's shards, a critic's included, at `per_parameter` bytes each."""
     shape = shape_of(config)
-    count = parameters(shape)
-    if config.training.advantage == "gae":
-        count += critic_parameters(shape)
-    return per_parameter * count / shards_of(config)
+    critic = critic_parameters(shape) if config.training.advantage == "gae" else 0
+    return per_parameter * (parameters(shape) + critic) / shards_of(config)
 
 
 def checkpoint_bytes(config: StageConfig) -> float:
-    """Bytes of a checkpoint."""
+    """Bytes of a checkpoint, over all ranks."""
     return shard_bytes(config, STATES) * shards_of(config)
 
 
@@ -121,9 +118,8 @@ def checkpoint_buffers(config: StageConfig) -> int:
 
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
     """Bytes per GPU of each part, in each phase of a stage."""
-    if stage == "train":
-        return {"sampling": sampling_memory(config, trains=True), "training": training_memory(config)}
-    return {"sampling": sampling_memory(config, trains=False)}
+    training = {"training": training_memory(config)} if stage == "train" else {}
+    return {"sampling": sampling_memory(config, trains=stage == "train")} | training
 
 
 def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
@@ -180,8 +176,7 @@ def misfit(config: StageConfig, stage: str) -> str | None:
     available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
     phases = memory(config, stage)
     for phase, parts in phases.items():
-        needed = sum(parts.values()) / GIB
-        if needed > available:
+        if (needed := sum(parts.values()) / GIB) > available:
             return f"needs {math.ceil(needed)} GiB of {available:g} while {phase}"
     cache = phases["sampling"]["KV cache"]
     sequence = longest(config) * kv_bytes(shape_of(config), config.engine.dtype)

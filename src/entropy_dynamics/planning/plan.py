@@ -41,10 +41,10 @@ CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]: a laptop 
 
 @dataclass(frozen=True)
 class Job:
-    """Similar jobs of one stage on one model; its numbers are those of one job."""
+    """Similar jobs of one stage on one model; its numbers are per job."""
 
     stage: str  # pass_rates | train (with the evaluation of the policy) | evaluate (untrained models)
-    configs: tuple[StageConfig, ...]  # one of each job; they differ in what their methods compute
+    configs: tuple[StageConfig, ...]  # one per job; they differ in what their methods compute
 
     @property
     def config(self) -> StageConfig:
@@ -81,14 +81,14 @@ class Job:
 
     @property
     def host(self) -> float:
-        """Bytes of the host for all ranks together."""
+        """Bytes of host memory, over all ranks."""
         config = self.config
         responses = max(responses for _, responses in self.calls)
         if self.stage == "pass_rates":
             responses = min(responses, PROMPTS_HELD * config.pass_rates.samples)
         rollouts = responses * config.sampling.max_new_tokens * ROLLOUT_TOKEN_BYTES / 2  # half of the limit, on average
-        every_rank = self.gpus * (HOST_PER_RANK + rollouts)  # each has all rollouts
-        return every_rank + (checkpoint_buffers(config) if self.trains else 0)
+        ranks = self.gpus * (HOST_PER_RANK + rollouts)  # each has all rollouts
+        return ranks + (checkpoint_buffers(config) if self.trains else 0)
 
     @property
     def tokens_sampled(self) -> float:
@@ -169,15 +169,12 @@ def make_plan(
         config = load_config(scale, model, overrides=overrides, configs=configs)
         if trained and model == bare.pass_rates.model:
             jobs.append(Job("pass_rates", (config,)))
-        methods = dict.fromkeys(run.method for run in (*trained, *evaluated) if run.model == model)
-        configs_of = {method: load_config(scale, model, method, overrides, configs) for method in methods}
+        methods = [run.method for run in (*trained, *evaluated) if run.model == model]
+        loaded = {method: load_config(scale, model, method, overrides, configs) for method in dict.fromkeys(methods)}
         groups: dict[tuple[str, str, int], list[RunConfig]] = {}
-        for stage, runs in (("train", trained), ("evaluate", evaluated)):
-            for run in runs:
-                if run.model == model:
-                    of_run = configs_of[run.method]
-                    kind = _family(of_run) if stage == "train" else ""
-                    groups.setdefault((stage, kind, ranks_of(of_run)), []).append(of_run)
+        for method in methods:
+            kind = ("evaluate", "") if method == BASE else ("train", _family(loaded[method]))
+            groups.setdefault((*kind, ranks_of(loaded[method])), []).append(loaded[method])
         jobs += [Job(stage, tuple(runs)) for (stage, _, _), runs in groups.items()]
     return Plan(bare, len(trained), len(evaluated), tuple(jobs), _disk(jobs))
 
@@ -185,8 +182,7 @@ def make_plan(
 def check_fits(plan: Plan) -> None:
     """Raise UserError for the first job that needs more memory than a GPU has, with the settings that would help."""
     for job in plan.jobs:
-        problem = misfit(job.config, job.stage)
-        if problem is None:
+        if (problem := misfit(job.config, job.stage)) is None:
             continue
         advice = []
         for verb, key, values in _remedies(job.config):
@@ -200,7 +196,7 @@ def check_fits(plan: Plan) -> None:
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     """The resources that a rule requests, by Snakemake's names.
 
-    Those of all nodes together: `gpu`; of each node: `threads` and `mem_mb`; the time limit in minutes: `runtime`.
+    `gpu` counts all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
     Only a job on several nodes has the others: they give each node one task, and `mpi` leaves srun to the job's command
     (distributed/launch.py).
 
@@ -231,14 +227,13 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
-    Those of `target`; without one, of the scale's `experiments`, or of all that no target builds.
+    They are of `target` or, without one, of the scale's `experiments`, or of all experiments that no target builds.
     """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
         needed = [experiment for experiment in needed if experiment.spec.target == target]
-    unknown = [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]
-    if unknown:
+    if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
             "list in `experiments` only those that do not"

@@ -27,7 +27,7 @@ TYPES = {".parquet": "application/vnd.apache.parquet", ".yaml": "application/yam
 
 
 def of_policy(name: PurePath) -> bool:
-    """Weights or tokenizer of a model or a policy, which an archive may leave out; not their description."""
+    """Whether a file is of the weights or the tokenizer of a model or a policy, which an archive may leave out."""
     return name.name != FACTS and (name.parts[0] == "models" or "policy" in name.parts)
 
 
@@ -61,7 +61,6 @@ def archived_hashes(metadata: Path) -> dict[str, str]:
 
 
 def _metadata(root: Path, names: list[Path]) -> dict[str, Any]:
-    files = [_file(root, name) for name in names]
     records = [read_json(root / name) for name in names if name.name.endswith(PROVENANCE)]
     commits = sorted({str(record["git"]["commit"]) for record in records})
     software = [
@@ -74,7 +73,6 @@ def _metadata(root: Path, names: list[Path]) -> dict[str, Any]:
         for commit in commits
     ]
     end = max(os.stat(root / name).st_mtime for name in names)
-    configs = [{"@id": name.as_posix()} for name in names if name.name == CONFIG]
     graph = [
         {"@id": METADATA, "@type": "CreativeWork", "conformsTo": {"@id": CRATE}, "about": {"@id": "./"}},
         {
@@ -87,16 +85,16 @@ def _metadata(root: Path, names: list[Path]) -> dict[str, Any]:
             "license": {"@id": LICENSE},
             "conformsTo": {"@id": PROCESS_RUN},
             "isBasedOn": {"@id": PAPER},
-            "hasPart": [{"@id": file["@id"]} for file in files],
+            "hasPart": [{"@id": name.as_posix()} for name in names],
             "mentions": [{"@id": "#run"}],
         },
         {
             "@id": "#run",
             "@type": "CreateAction",
             "name": f"snakemake --config scale={root.name}",
-            "instrument": [{"@id": one["@id"]} for one in software],
-            "object": configs,
-            "result": [{"@id": file["@id"]} for file in files if file["@id"] not in {one["@id"] for one in configs}],
+            "instrument": [{"@id": code["@id"]} for code in software],
+            "object": [{"@id": name.as_posix()} for name in names if name.name == CONFIG],
+            "result": [{"@id": name.as_posix()} for name in names if name.name != CONFIG],
             "endTime": datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds"),
         },
         {
@@ -107,13 +105,12 @@ def _metadata(root: Path, names: list[Path]) -> dict[str, Any]:
         {"@id": LICENSE, "@type": "CreativeWork", "name": "Apache License 2.0"},
         {"@id": PROCESS_RUN, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"},
         *software,
-        *files,
+        *(_file(root, name) for name in names),
     ]
     return {"@context": [f"{CRATE}/context", TERMS], "@graph": graph}
 
 
 def _file(root: Path, name: Path) -> dict[str, str]:
     media = TYPES.get(name.suffix) or mimetypes.guess_type(name.name)[0] or "application/octet-stream"
-    size = str((root / name).stat().st_size)
     entity = {"@id": name.as_posix(), "@type": "File", "name": name.name, "encodingFormat": media}
-    return entity | {"contentSize": size, "sha256": sha256(root / name)}
+    return entity | {"contentSize": str((root / name).stat().st_size), "sha256": sha256(root / name)}

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def written_whole(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path for a file or directory that replaces `path` on success.
 
-    On any exception, Ctrl-C included, the temporary is removed and `path` stays as it was. Temporaries that a killed
-    process left behind are removed too.
+    On any exception, Ctrl-C included, the temporary is removed and `path` stays as it was. Temporaries that killed
+    processes left are removed too.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    _remove(temporary)  # of an earlier process with the same id, as in a restarted container
+    _remove(temporary)  # an earlier process with the same id left it, as in a restarted container
     try:
         yield temporary
         for file in (temporary, *temporary.rglob("*")):

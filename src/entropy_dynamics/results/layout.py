@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Names in a directory that is written as a whole.
-FACTS = "model.json"  # of a model or a policy: its description and the hashes of its files
+FACTS = "model.json"  # description of a model or a policy, with the hashes of its files
 METRICS = "metrics.parquet"
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
@@ -105,7 +105,7 @@ class Layout:
         return self.root / "report.html"
 
     def log(self, name: str, *run: str) -> Path:
-        """Output of a job: its stage, or folder and run."""
+        """Output of a job: `name` is its stage, or its folder with `run`."""
         path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name
         return path.with_name(f"{path.name}.log")
 

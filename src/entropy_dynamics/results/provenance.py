@@ -6,13 +6,13 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.results.files import sha256, write_json
-from entropy_dynamics.results.layout import FACTS
+from entropy_dynamics.results.files import sha256
 
 PACKAGES = (
     "entropy-dynamics",
@@ -34,23 +34,16 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
     It names no user and no machine. `git` does not cover uncommitted changes, `code_sha256` does.
 
     Args:
-        inputs: files, and directories for all files in them.
+        inputs: files; those that are missing are left out.
     """
-    files = [file for path in map(Path, inputs) for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     return {
         "git": commit_of_code(),
         "code_sha256": _code_hash(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
         "python": platform.python_version(),
         "hardware": hardware(),
-        "inputs": {file.as_posix(): sha256(file) for file in files if file.is_file()},
+        "inputs": {path.as_posix(): sha256(path) for path in map(Path, inputs) if path.is_file()},
     }
-
-
-def write_facts(directory: Path, facts: dict[str, Any]) -> None:
-    """Write `facts` and the hashes of all files in `directory` to its model.json, the last file to be written."""
-    hashes = {"weights_sha256": weight_hashes(directory), "outputs": other_hashes(directory)}
-    write_json(directory / FACTS, facts | hashes)
 
 
 def weight_hashes(directory: Path) -> dict[str, str]:
@@ -104,15 +97,13 @@ def _code_hash() -> str:
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _cpu_name() -> str:
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown"
+    return platform.processor() or "unknown"

@@ -29,8 +29,10 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
     for path, command in inputs.items():
         if not path.exists():
             elsewhere = "" if results == Path("results") else f" --results {results}"
-            every = "" if elsewhere else f"; all that is missing: snakemake --config scale={scale} -- {target}"
-            raise UserError(f"no {path}; make it with: entropy-dynamics {command} --scale {scale}{elsewhere}{every}")
+            all_missing = "" if elsewhere else f"; all that is missing: snakemake --config scale={scale} -- {target}"
+            raise UserError(
+                f"no {path}; make it with: entropy-dynamics {command} --scale {scale}{elsewhere}{all_missing}"
+            )
 
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
@@ -59,7 +61,7 @@ def make_prompts(
         UserError: a prompt is over the limit; with `drop_long`, all are.
     """
     limit = config.sampling.max_prompt_tokens
-    prompts = [Prompt(one.id, prompt_tokens(tokenizer, one, config.model.prompt_format)) for one in problems]
+    prompts = [Prompt(each.id, prompt_tokens(tokenizer, each, config.model.prompt_format)) for each in problems]
     fitting = [prompt for prompt in prompts if len(prompt.token_ids) <= limit]
     if len(fitting) == len(prompts) or (drop_long and fitting):
         return fitting
@@ -82,12 +84,19 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
 
 
 def graded_samples(
-    shards: Shards, sampler: Sampler, prompts: Sequence[Prompt], grade: Callable[[Rollout], Grade], **settings: Any
+    config: StageConfig,
+    tokenizer: "PreTrainedTokenizerBase",
+    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
+    sampler: Sampler,
+    shards: Shards,
+    **settings: Any,
 ) -> pd.DataFrame:
     """The `sample_rows` of all prompts, from finished shards where there are any; `settings` as in `Sampler.sample`."""
+    grade = make_grader(tokenizer, problems)
 
     def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
-        rollouts = sampler.sample(shard, **settings)
+        rollouts = sampler.sample(shard, max_new_tokens=config.sampling.max_new_tokens, **settings)
         return sample_rows(rollouts, shards.ranks.grade(grade, rollouts))
 
     return shards.rows(prompts, rows)

@@ -15,14 +15,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Sampler
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.stages.common import (
-    check_inputs,
-    check_replaceable,
-    graded_samples,
-    make_grader,
-    make_prompts,
-    write_table,
-)
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -32,7 +25,7 @@ def evaluate(
     layout: Layout,
     method: str,
     seed: int,
-    datasets: Sequence[str],
+    datasets: Sequence[str] | None = None,
     ranks: Ranks | None = None,
     sampler: Sampler | None = None,
 ) -> list[Path]:
@@ -41,15 +34,15 @@ def evaluate(
     Each has its provenance beside it. An interrupted call resumes with the shards that it had written.
 
     Args:
+        datasets: by default all of the config.
         sampler: an engine that holds the policy already, such as that of the training run; by default one is opened.
 
     Raises:
         UserError: a data set without a number of samples in the config, or a missing file.
     """
-    ranks, datasets = ranks or Ranks(), list(dict.fromkeys(datasets))
-    for dataset in datasets:
-        if dataset not in config.evaluation.samples:
-            raise UserError(f"evaluation.samples has no {dataset!r}{nearest(dataset, config.evaluation.samples)}")
+    ranks, datasets = ranks or Ranks(), list(dict.fromkeys(datasets or config.data.evaluation))
+    if unknown := [dataset for dataset in datasets if dataset not in config.evaluation.samples]:
+        raise UserError(f"evaluation.samples has no {unknown[0]!r}{nearest(unknown[0], config.evaluation.samples)}")
     model = config.model.name
     run = f"--model {model}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
     files = [layout.samples(model, method, seed, dataset) for dataset in datasets]
@@ -68,22 +61,17 @@ def evaluate(
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
         root = layout.shards("evaluation", model, method, f"seed{seed}", dataset)
         shards = Shards(root, ranks, record | {"dataset": dataset})
+        stream = f"evaluation/{dataset}/seed{seed}"
         frame = graded_samples(
-            shards,
-            sampler,
-            prompts[dataset],
-            make_grader(tokenizer, problems[dataset]),
-            **settings,
-            max_new_tokens=config.sampling.max_new_tokens,
-            stream=f"evaluation/{dataset}/seed{seed}",
+            config, tokenizer, problems[dataset], prompts[dataset], sampler, shards, stream=stream, **settings
         )
         return frame, {"evaluation": settings, **record}, shards
 
     with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:
         tables = [sampled(dataset, engine) for dataset in datasets]
-    if ranks.is_main:
-        for file, (frame, record, _) in zip(files, tables, strict=True):
+    for file, (frame, record, _) in zip(files, tables, strict=True):
+        if ranks.is_main:
             write_table(file, frame, record)
-        for _, _, shards in tables:  # last: one job writes all sets, and starts over if it is interrupted
-            shards.delete()
+    for _, _, shards in tables:  # last: one job writes all sets, and starts over if it is interrupted
+        shards.delete()
     return files

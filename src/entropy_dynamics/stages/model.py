@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from entropy_dynamics.config import StageConfig, settings_of
+from entropy_dynamics.config import StageConfig
 from entropy_dynamics.distributed.ranks import device_of
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.loading import save_policy, write_facts
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
-from entropy_dynamics.models.warm_start import warm_start
+from entropy_dynamics.models.warm_start import solution_batches, warm_start
 from entropy_dynamics.results.files import written_whole
 from entropy_dynamics.results.layout import FACTS, Layout
-from entropy_dynamics.results.provenance import write_facts
 from entropy_dynamics.stages.common import check_inputs, check_replaceable
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.progress import Progress
@@ -26,36 +25,18 @@ def prepare_model(config: StageConfig, layout: Layout) -> Path:
     out = layout.model(name)
     check_inputs(layout, layout.facts(name), {layout.problems(dataset): "problems" for dataset in config.data.sets})
     check_replaceable(out / FACTS, "model", config)
-    problems = {one.text for dataset in config.data.sets for one in load_problems(layout.problems(dataset))}
+    texts = {problem.text for dataset in config.data.sets for problem in load_problems(layout.problems(dataset))}
     if name not in config.toy_models:
-        prepare_pretrained(config, out, sorted(problems))
+        prepare_pretrained(config, out, sorted(texts))
         return out
     spec = config.toy_models[name]
     tokenizer = build_tokenizer(spec.tokenizer)
     model = build_toy_model(spec, tokenizer).to(device_of(config.hardware))
     with Progress(f"warm start {name}", spec.warm_start.steps) as progress:
-        losses = warm_start(
-            model,
-            tokenizer,
-            spec.warm_start,
-            seed=spec.seed,
-            exclude=problems,
-            max_new_tokens=config.sampling.max_new_tokens,
-            progress=lambda _, loss: progress.step(loss=loss),
-        )
+        limit = config.sampling.max_new_tokens
+        batches = solution_batches(tokenizer, spec.warm_start, seed=spec.seed, exclude=texts, max_new_tokens=limit)
+        losses = warm_start(model, spec.warm_start, batches, lambda loss: progress.step(loss=loss))
     with written_whole(out) as directory:
         save_policy(model, tokenizer, directory)
-        facts = {
-            "name": name,
-            "label": config.model.label,
-            "toy": True,
-            "substitute": True,
-            "pretrained": None,
-            "revision": None,
-            "architecture": spec.architecture,
-            "parameters": model.num_parameters(),
-            "warm_start_loss": losses[-1],
-            "config": settings_of("model", config),
-        }
-        write_facts(directory, facts)
+        write_facts(directory, config, model, warm_start_loss=losses[-1])
     return out

@@ -9,14 +9,7 @@ from entropy_dynamics.models.loading import check_model_directory, load_tokenize
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.stages.common import (
-    check_inputs,
-    check_replaceable,
-    graded_samples,
-    make_grader,
-    make_prompts,
-    write_table,
-)
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -43,16 +36,8 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
     record |= provenance([layout.facts(model), layout.problems(TRAIN)])
     shards = Shards(layout.shards("pass_rates"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
-        graded = graded_samples(
-            shards,
-            sampler,
-            prompts,
-            make_grader(tokenizer, problems),
-            samples=count,
-            temperature=config.sampling.temperature,
-            max_new_tokens=config.sampling.max_new_tokens,
-            stream="pass rates",
-        )
+        settings = {"samples": count, "temperature": config.sampling.temperature, "stream": "pass rates"}
+        graded = graded_samples(config, tokenizer, problems, prompts, sampler, shards, **settings)
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     low, high = config.pass_rates.low, config.pass_rates.high
     unsampled = f"prompt over {config.sampling.max_prompt_tokens} tokens"
@@ -86,11 +71,6 @@ def filter_by_rate(
     if high is not None:
         reason[rate >= high] = f"rate >= {high:g}"
     reason[rate.isna()] = unsampled
-    columns = {
-        "correct": correct.fillna(0).astype(int),
-        "samples": rate.notna() * samples,
-        "rate": rate,
-        "kept": reason == "",
-        "reason": reason,
-    }
-    return pd.DataFrame(columns).rename_axis("problem_id").reset_index()
+    counts = {"correct": correct.fillna(0).astype(int), "samples": rate.notna() * samples}
+    frame = pd.DataFrame({**counts, "rate": rate, "kept": reason == "", "reason": reason})
+    return frame.rename_axis("problem_id").reset_index()

@@ -32,21 +32,18 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     config = {"data": data.model_dump()}
     check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
     sources = data.sets | _files_in_folder(data)
-    for name, one in sources.items():
-        if isinstance(one, FileSet) and Path(one.path).resolve().parent == out_dir.resolve():
-            raise UserError(
-                f"{_key(name)}: {one.path} is in {out_dir}, where the sets are written; choose another folder"
-            )
-    splits = {name: one for name, one in sources.items() if isinstance(one, SplitSet) and name != TRAIN}
+    for name, source in sources.items():
+        if isinstance(source, FileSet) and Path(source.path).resolve().parent == out_dir.resolve():
+            where = f"{_key(name)}: {source.path} is in {out_dir}"
+            raise UserError(f"{where}, where the sets are written; choose another folder")
+    splits = {name: source for name, source in sources.items() if isinstance(source, SplitSet) and name != TRAIN}
     sets: dict[str, LoadedSet] = {}
     for name in [name for name in (*data.evaluation, TRAIN) if name not in splits]:
         sets[name] = _load(name, sources[name], data.seed, sets)
     train = sets[TRAIN]
     for name, split in splits.items():
-        if split.size >= len(train.problems):
-            raise UserError(
-                f"{_key(name)}.size: {split.size} leaves nothing of the {len(train.problems)} problems to train on"
-            )
+        if split.size >= (size := len(train.problems)):
+            raise UserError(f"{_key(name)}.size: {split.size} leaves nothing of the {size} problems to train on")
         taken, train.problems = split_problems(train.problems, split.size, data.seed)
         train.dropped[f"taken for {name}"] = split.size
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
@@ -57,7 +54,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
         for name in sources:
             problems = sets[name].problems
             counts = {"dropped": dict(sets[name].dropped), "kept": len(problems)}
-            hashed = {"ids_sha256": ids_sha256(one.id for one in problems)}
+            hashed = {"ids_sha256": ids_sha256(problem.id for problem in problems)}
             report["sets"][name] = sets[name].entry | counts | hashed
             file = stack.enter_context(written_whole(out_dir / f"{name}.parquet"))
             write_problems(file, problems)
@@ -84,18 +81,17 @@ def sources_from_files(
                 sets[name] = {"source": "split", "size": int(value)}
             else:
                 raise UserError(f"--split {entry}: {value!r} is not a number of problems")
-    own = {"source": "file", "path": train, "task": task}
-    return parse(DataConfig, {"seed": seed, "folder": None, "train": own, "evaluation": sets}, "command line")
+    training = {"source": "file", "path": train, "task": task}
+    return parse(DataConfig, {"seed": seed, "folder": None, "train": training, "evaluation": sets}, "command line")
 
 
 def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[Problem], list[Problem]]:
     """Take `size` problems out: returns (taken, rest), each in the order given.
 
-    Problems are chosen in the order of a hash of seed and id, a random permutation that depends neither on the order of
-    the rows nor on a random number generator's version.
+    A hash of seed and id decides, which depends neither on the order of the rows nor on a generator's version.
     """
-    chance = {p.id: hashlib.sha256(f"{seed}/{p.id}".encode()).digest() for p in problems}
-    taken = set(sorted(chance, key=chance.__getitem__)[:size])
+    hashes = {problem.id: hashlib.sha256(f"{seed}/{problem.id}".encode()).digest() for problem in problems}
+    taken = set(sorted(hashes, key=hashes.__getitem__)[:size])
     return [p for p in problems if p.id in taken], [p for p in problems if p.id not in taken]
 
 
@@ -106,8 +102,8 @@ def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet])
         loaded = source.load(name, seed, exclude)
     except UserError as error:
         raise UserError(f"{_key(name)}: {error}") from error
-    for other in others:
-        keys = {find_task(problem.task).key(problem.text) for problem in others[other].problems}
+    for other, earlier in others.items():
+        keys = {find_task(problem.task).key(problem.text) for problem in earlier.problems}
         kept = [problem for problem in loaded.problems if find_task(problem.task).key(problem.text) not in keys]
         if shared := len(loaded.problems) - len(kept):
             loaded.problems, loaded.dropped[f"also in {other}"] = kept, shared
@@ -123,24 +119,24 @@ def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
         return {}
     if not Path(data.folder).is_dir():
         raise UserError(f"data.folder: no folder {data.folder} (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)")
-    found: dict[str, SetSource] = {}
+    sources: dict[str, SetSource] = {}
     for name, source in data.sets.items():
         paths = [Path(data.folder, f"{name}.{suffix}") for suffix in ("jsonl", "parquet")]
         match [path for path in paths if path.is_file()]:
             case [path]:
-                found[name] = _file_instead(path, data.train if isinstance(source, SplitSet) else source)
-            case [one, other]:
-                raise UserError(f"data.folder: both {one} and {other.name} exist; one file is one set")
-    return found
+                sources[name] = _file_instead(path, data.train if isinstance(source, SplitSet) else source)
+            case [jsonl, parquet]:
+                raise UserError(f"data.folder: both {jsonl} and {parquet.name} exist; one file is one set")
+    return sources
 
 
 def _file_instead(path: Path, source: SetSource) -> FileSet:
     """The file as a source for the same task: with the columns of `source`, if it has them, or the default ones."""
     if not isinstance(source, RowsSource):  # the task of that name generates its problems
         return FileSet(source="file", path=str(path), task=source.source)
-    own = FileSet(source="file", path=str(path), task=source.task)
     columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}
-    return own.model_copy(update=columns) if has_columns(path, set(columns.values())) else own
+    kept = columns if has_columns(path, set(columns.values())) else {}
+    return FileSet(source="file", path=str(path), task=source.task, **kept)
 
 
 def _key(name: str) -> str:

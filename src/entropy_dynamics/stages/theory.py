@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 on a real policy: predicted and realised entropy change of exact updates of the logits.
+"""Theorems 1 and 2 on a real policy: predicted and realized entropy change of exact updates of the logits.
 
 Positions come from the base model's own rollouts, so the distributions are those of training. At each of them the
 logits are updated for the sampled token k, by epsilon e_k (Theorem 1) and by alpha (e_k - p) (Theorem 2), and the
@@ -30,7 +30,7 @@ Tokens = Int[Tensor, " position"]
 PROMPTS = 64
 SAMPLES = 8
 AT_A_TIME = 64  # sequences
-LONGEST = 256  # tokens of a response: the theorems need no complete solutions
+LONGEST = 256  # maximum tokens of a response: the theorems need no complete solutions
 ELEMENTS = 1 << 26  # positions x vocabulary: half a GiB in float64
 STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are first-order, and the largest shows their limit
 
@@ -46,9 +46,8 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     check_replaceable(layout.logit_steps, "theory", config)
     model, tokenizer = load_policy(layout.model(name))
     model = model.to(device)
-    sampler = NativeSampler(
-        model, end_token=tokenizer.eos_token_id, pad_token=pad_token(tokenizer), batch_size=AT_A_TIME
-    )
+    pad = pad_token(tokenizer)
+    sampler = NativeSampler(model, end_token=tokenizer.eos_token_id, pad_token=pad, batch_size=AT_A_TIME)
     problems = load_problems(layout.problems(TRAIN))[:PROMPTS]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     rollouts = sampler.sample(
@@ -58,7 +57,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
         max_new_tokens=min(config.sampling.max_new_tokens, LONGEST),
         stream="theory",
     )
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token(tokenizer)).to(device)
+    batch = RolloutBatch.collate(prompts, rollouts, pad).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
     record = provenance([layout.facts(name), layout.problems(TRAIN)])

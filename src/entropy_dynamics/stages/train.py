@@ -10,12 +10,7 @@ from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.models.loading import (
-    check_model_directory,
-    load_model,
-    load_tokenizer,
-    save_policy,
-)
+from entropy_dynamics.models.loading import check_model_directory, load_model, load_tokenizer, save_policy
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
@@ -33,9 +28,8 @@ from entropy_dynamics.training.trainer import VALIDATION, Trainer
 def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks: Ranks | None = None) -> Path:
     """Train one model with one method and one seed, and evaluate the policy with the engine that is open already.
 
-    The run's directory is written whole or not at all.
-
-    An interrupted run resumes from its last checkpoint, if there is one with the same config and inputs.
+    The run's directory is written whole or not at all. An interrupted run resumes from its last checkpoint, if there is
+    one with the same config and inputs.
 
     Raises:
         Unfinished: the time limit is near, or SIGURG was received; the run's checkpoint is of its latest step.
@@ -48,8 +42,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     out = layout.run(model_name, method_name, seed)
     check_replaceable(out / CONFIG, "train", config)
     method = config.method.build()
-    of_model = f"--model {model_name}"
-    needed = {layout.problems(TRAIN): "problems", layout.model(model_name): f"model {of_model}"}
+    needed = {layout.problems(TRAIN): "problems", layout.model(model_name): f"model --model {model_name}"}
     check_inputs(layout, out / METRICS, needed | {layout.pass_rates: "pass_rates"})
     base = check_model_directory(layout.model(model_name))
     tokenizer = load_tokenizer(base)
@@ -138,16 +131,14 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
                 write_text(directory / CONFIG, to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
-                outputs = {"outputs": other_hashes(directory)}
-                if checkpoints.earlier:
-                    outputs["earlier_steps_by"] = checkpoints.earlier
-                write_json(directory / PROVENANCE, run | record | outputs)
+                earlier = {"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {}
+                write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | earlier)
         else:
             for _ in weights:  # gathering a weight takes all ranks
                 pass
         ranks.barrier()
         trainer.push()
-        evaluate(config, layout, method_name, seed, list(config.data.evaluation), ranks, sampler)
+        evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
         checkpoints.delete()
     return out
