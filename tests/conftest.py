@@ -17,6 +17,7 @@ if find_spec("beartype"):
     jaxtyping.install_import_hook(["entropy_dynamics.core", "entropy_dynamics.methods"], "beartype.beartype")
 
 from entropy_dynamics.cli import main
+from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.config.schema import ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
@@ -65,6 +66,7 @@ def pytest_configure(config):
         programs = preloaded()
         os.environ["PRELOADED"] = str(programs.__enter__())
         config.add_cleanup(lambda: programs.__exit__(None, None, None))
+        os.environ[SERVER] = "none"  # a Snakemake in a fork starts no further server
 
 
 def pytest_collection_modifyitems(items):

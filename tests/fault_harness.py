@@ -17,6 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from entropy_dynamics.cli import main
+from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import settings_of
 from preloaded import program
 from project_copy import snakemake
@@ -60,6 +61,7 @@ class Workflow:
     def __init__(self, project: Path, *targets: str, checkpoints: bool = False, preloaded: bool = False):
         """checkpoints: runs write one after every step, so that they can resume in the middle."""
         self.snakemake = program("snakemake") if preloaded else Path(sys.executable).with_name("snakemake")
+        self.environment = {key: value for key, value in os.environ.items() if preloaded or key != SERVER}
         self.project, self.targets = project, targets
         self.results = project / "results" / "smoke"
         self.output = project / "snakemake.txt"  # of the latest start
@@ -77,7 +79,7 @@ class Workflow:
             return subprocess.Popen(
                 [self.snakemake, *self.targets, "--config", "scale=smoke"],
                 cwd=self.project,
-                env=os.environ | ({} if pause is None else paused(self.results / pause)),
+                env=self.environment | ({} if pause is None else paused(self.results / pause)),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

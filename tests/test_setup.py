@@ -70,7 +70,7 @@ def imported(room: str) -> set[str]:
 
 
 def test_the_command_is_installed_under_its_name():
-    assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.cli:program"}
+    assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.client:program"}
 
 
 # ---------------------------------------------------------------- the lock file

@@ -31,7 +31,10 @@ def program() -> None:
     """
     codes: list[int] = []
     atexit.register(_leave, codes)  # registered first, so it runs last
-    codes.append(main())
+    try:
+        codes.append(main())
+    except SystemExit as end:  # argparse's, with a code
+        codes.append(int(end.code or 0))
     sys.exit(codes[0])
 
 
@@ -192,17 +195,27 @@ def _quieten(threads: int) -> None:
 
 
 def _load_torch(config: Config) -> None:
-    """Import torch, and the part of transformers that takes long."""
+    """Import torch and transformers, set up for this config."""
     _quieten(config.threads)
     if config.hardware.device == "cuda" and "PYTORCH_ALLOC_CONF" not in os.environ:  # torch's newer name for it
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # less fragmentation
+    import_torch()
+    import torch
+
+    torch.set_num_threads(config.threads)
+
+
+def import_torch() -> None:
+    """Import torch, and the part of transformers that takes long."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    enabled = gc.isenabled()
     gc.disable()  # garbage collection is a quarter of the import time
     try:
-        import torch
+        import torch  # noqa: F401
         from transformers.modeling_utils import logging  # from the module that takes long
     finally:
-        gc.enable()
-    torch.set_num_threads(config.threads)
+        if enabled:
+            gc.enable()
     logging.disable_progress_bar()
 
 

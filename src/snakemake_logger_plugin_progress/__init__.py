@@ -18,6 +18,7 @@ from statistics import fmean
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_json_lines
 
 COUNTED = "train"  # the rule whose jobs are the training runs
@@ -125,7 +126,8 @@ class LogHandler(LogHandlerBase):
         if expected.record is None or job.log is None:
             return
         used = os.times()
-        cpu = (used.children_user + used.children_system, used.user + used.system)
+        children = used.children_user + used.children_system + processor_seconds()
+        cpu = (children, used.user + used.system)
         jobs, snakemake = (now - before for now, before in zip(cpu, self.cpu, strict=True))
         self.cpu = cpu
         line = {"rule": job.rule, "log": job.log, "start": round(job.start, 3), "seconds": round(seconds, 3)}

@@ -1,0 +1,192 @@
+"""A process that imports torch and transformers once and runs each `entropy-dynamics` command in a fork of itself.
+
+Imports take longer than most jobs of a CPU scale. The workflow starts this process when it begins to execute jobs, and
+it ends with the workflow; its client is client.py. It listens on a Unix socket in a folder of mode 0700 and on nothing
+else. Modules are imported when the first command needs them, and it stays single-threaded, so that it can fork.
+"""
+
+import gc
+import json
+import os
+import pkgutil
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from entropy_dynamics.client import MESSAGE_BYTES, SERVER, python
+from entropy_dynamics.distributed.launch import end_with_parent
+
+PACKAGE = Path(__file__).parent
+DRAWING = ("draw", "claims", "report")
+STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
+ARCHITECTURES = ("Llama", "Qwen2", "Qwen3")
+
+_started: list[subprocess.Popen[bytes]] = []  # their standard input ends with this process, and they with it
+
+
+def start() -> None:
+    """Start the server, for the commands of this process and its children from now on.
+
+    Does nothing where there is one already, or it cannot be had (Linux only).
+    """
+    if sys.platform != "linux" or SERVER in os.environ:
+        return
+    folder = tempfile.mkdtemp(prefix="entropy-dynamics-")
+    address = str(Path(folder, "socket"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(1024)  # clients wait here until the server is up
+        process = subprocess.Popen(
+            [sys.executable, "-m", "entropy_dynamics.preload", folder, str(listener.fileno())],
+            stdin=subprocess.PIPE,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # no thread pools
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C reaches the clients, which pass it on
+        )
+    _started.append(process)
+    os.environ[SERVER] = address
+
+
+def processor_seconds() -> float:
+    """Processor time of the started servers and of the commands that they have run, seconds."""
+    total = 0
+    for process in _started:
+        with suppress(OSError):
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """Runs each client's command in a fork."""
+
+    def __init__(self, listener: socket.socket, folder: str):
+        self.listener, self.folder, self.sources = listener, folder, _sources()
+        self.events = selectors.DefaultSelector()
+        self.clients: dict[int, socket.socket] = {}  # by process id of the command
+        self.events.register(listener, selectors.EVENT_READ, self.accept)
+        self.events.register(sys.stdin, selectors.EVENT_READ, self.finish)
+
+    def run(self) -> tuple[dict[str, Any], list[int]]:
+        """Returns in the forks only: the request, and the client's standard files."""
+        while True:
+            for key, _ in self.events.select():
+                registered = self.events.get_map().get(key.fileobj) is key  # not so after an event before
+                if registered and (command := key.data()) is not None:
+                    return command
+
+    def finish(self) -> NoReturn:
+        """The process that started this one has ended: so do all commands, and their clients."""
+        for pid, client in self.clients.items():
+            os.kill(pid, signal.SIGKILL)
+            _send(client, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(0)
+
+    def accept(self) -> tuple[dict[str, Any], list[int]] | None:
+        client, _ = self.listener.accept()
+        message, files = b"", []
+        with suppress(OSError):
+            message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
+        request = json.loads(message or "{}")
+        if request.get("python") != python() or _sources() != self.sources:  # other modules, or edited ones
+            client.close()
+        else:
+            _import_for(request["arguments"][0] if request["arguments"] else "")
+            if (pid := os.fork()) == 0:
+                for other in (self.events, self.listener, client, *self.clients.values()):
+                    other.close()
+                return request, files
+            self.watch(pid, client)
+        for file in files:
+            os.close(file)
+        return None
+
+    def watch(self, pid: int, client: socket.socket) -> None:
+        pidfd = os.pidfd_open(pid)
+        self.clients[pid] = client
+        self.events.register(pidfd, selectors.EVENT_READ, partial(self.ended, pid, pidfd))
+        self.events.register(client, selectors.EVENT_READ, partial(self.left, pid))
+        _send(client, pid)
+
+    def ended(self, pid: int, pidfd: int) -> None:
+        """A command has ended."""
+        self.events.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        if client := self.clients.pop(pid, None):
+            self.events.unregister(client)
+            _send(client, status)
+            client.close()
+
+    def left(self, pid: int) -> None:
+        """A client was killed: it sends nothing more, so its socket is readable only then."""
+        client = self.clients.pop(pid)
+        self.events.unregister(client)
+        client.close()
+        os.kill(pid, signal.SIGKILL)
+
+
+def _send(client: socket.socket, number: int) -> None:
+    with suppress(OSError):  # it is gone, which is the next event
+        client.send(str(number).encode())
+
+
+def _sources() -> list[tuple[str, int]]:
+    """Names and times of modification of the code that commands run."""
+    return sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
+
+
+@cache
+def _import_for(command: str) -> None:
+    """Import what a command needs; what is not installed is the command's to report."""
+    gc.disable()
+    with suppress(ImportError):
+        import_module("entropy_dynamics.cli")
+        if command in DRAWING:
+            package = import_module("entropy_dynamics.reporting")
+            for module in pkgutil.iter_modules(package.__path__):
+                import_module(f"{package.__name__}.{module.name}")
+        elif command in STAGES:
+            from entropy_dynamics.cli import import_torch
+
+            import_torch()
+            import transformers
+
+            for architecture in ARCHITECTURES:
+                getattr(transformers, f"{architecture}ForCausalLM")
+            import_module(f"entropy_dynamics.stages.{command}")
+    gc.enable()
+    gc.freeze()  # what is not visited is not copied in the forks
+
+
+def main() -> None:
+    folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
+    server = os.getpid()
+    request, files = Server(listener, folder).run()
+    end_with_parent()
+    if os.getppid() != server:
+        sys.exit(1)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = ["entropy-dynamics", *request["arguments"]]
+    from entropy_dynamics.cli import program
+
+    program()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Commands in forks of a preloaded process: as if each had run by itself, whoever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics import preload
+from entropy_dynamics.client import SERVER
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pidfd and prctl are Linux's")
+pytestmark = LINUX
+WAIT = 120  # seconds after which a test gives up
+COMMAND = [sys.executable, "-c", "from entropy_dynamics.client import program; program()"]
+STARTER = f"""
+import os, sys
+from entropy_dynamics import preload
+preload.start()
+print(preload._started[0].pid, os.environ[{SERVER!r}], sep="\\n", flush=True)
+sys.stdin.read()
+"""
+
+
+class Preloaded:
+    """A process that has started a server, as Snakemake does."""
+
+    def __init__(self, folder: Path):
+        environment = {key: value for key, value in os.environ.items() if key != SERVER} | {"TMPDIR": str(folder)}
+        self.starter = subprocess.Popen(
+            [sys.executable, "-c", STARTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+        )
+        self.server = psutil.Process(int(self.starter.stdout.readline()))
+        self.address = Path(self.starter.stdout.readline().strip())
+
+    def run(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+        process = self.start(*arguments, **environment)
+        output = process.communicate(timeout=WAIT)
+        return subprocess.CompletedProcess(arguments, process.returncode, *output)
+
+    def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {SERVER: str(self.address)} | environment,
+            cwd=ROOT,
+        )
+
+    def commands(self) -> list[psutil.Process]:
+        return self.server.children()
+
+    def end(self) -> None:
+        self.starter.kill()
+        self.starter.communicate()
+
+
+@pytest.fixture
+def preloaded(tmp_path):
+    running = Preloaded(tmp_path)
+    yield running
+    running.end()
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def endless(preloaded, small_results) -> subprocess.Popen:
+    """A training run of many steps that has begun."""
+    run = preloaded.start(*small_results.train("grpo"), "--set", "training.steps=100000")
+    wait_for(lambda: "1/100000" in run.stderr.readline())
+    return run
+
+
+# ---------------------------------------------------------------- as if it had run by itself
+
+
+def test_a_run_is_the_same_to_the_byte(preloaded, small_results, tmp_path):
+    """metrics.parquet has seconds in it; all other files are compared."""
+    files = []
+    for method, server in (("clip_b", preloaded.address), ("clip_b@mu=2.5", "none")):
+        run = preloaded.run(*small_results.train(method), **{SERVER: str(server)})
+        assert run.returncode == 0, run.stderr
+        folder = small_results.run(method)
+        files.append((folder / "policy" / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_output_and_exit_codes(preloaded, small_results, tmp_path):
+    for arguments in (
+        ["--help"],
+        ["no-such-command"],
+        ["config", "--model", "qwen3-4b-base"],
+        ["plan", "--scale", "x"],
+    ):
+        by_itself = preloaded.run(*arguments, **{SERVER: "none"})
+        handed_over = preloaded.run(*arguments)
+        assert handed_over.stdout == by_itself.stdout
+        assert handed_over.stderr == by_itself.stderr
+        assert handed_over.returncode == by_itself.returncode
+
+
+def test_it_runs_in_a_fork_with_the_clients_folder_and_environment(preloaded, tmp_path):
+    """The folder decides where configs are read: from another one there are none."""
+    process = subprocess.run(
+        [*COMMAND, "config"], cwd=tmp_path, env=os.environ | {SERVER: str(preloaded.address)}, capture_output=True
+    )
+    assert process.returncode == 2
+    assert b"configs" in process.stderr
+    assert preloaded.server.children() == []
+    assert preloaded.server.num_threads() == 1
+
+
+def test_the_client_imports_next_to_nothing(preloaded):
+    program = "import os, sys; from entropy_dynamics.client import SERVER, hand_over;"
+    program += "code = hand_over(os.environ[SERVER], ['config']); print('MODULES', *sys.modules); sys.exit(code)"
+    environment = os.environ | {SERVER: str(preloaded.address)}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert run.returncode == 0
+    modules = run.stdout.rpartition("MODULES")[2].split()
+    assert "socket" in modules
+    assert not {"numpy", "pydantic", "torch", "omegaconf", "argparse", "pathlib", "typing"} & set(modules)
+
+
+def test_only_its_owner_reaches_it(preloaded):
+    folder = preloaded.address.parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    kinds = {(connection.family.name, connection.laddr) for connection in preloaded.server.net_connections("all")}
+    assert kinds == {("AF_UNIX", str(preloaded.address))}
+
+
+# ---------------------------------------------------------------- where no server can serve
+
+
+@pytest.mark.parametrize("reason", ["no server", "other code", "another Python"])
+def test_a_command_runs_by_itself(preloaded, reason, tmp_path, monkeypatch):
+    environment = {}
+    if reason == "no server":
+        environment = {SERVER: str(tmp_path / "nowhere")}
+    elif reason == "another Python":
+        environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    else:
+        source = Path(preload.__file__)
+        status = source.stat()
+        assert preloaded.run("config").returncode == 0  # the server has noted its sources
+        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    before = preloaded.server.cpu_times().children_user
+    try:
+        run = preloaded.run("config", **environment)
+    finally:
+        if reason == "other code":
+            os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "training:" in run.stdout
+    assert preloaded.server.cpu_times().children_user == before
+
+
+# ---------------------------------------------------------------- signals and kills
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_is_passed_on(preloaded, endless, number, code):
+    (command,) = preloaded.commands()
+    endless.send_signal(number)
+    assert endless.wait(WAIT) == code
+    wait_for(lambda: has_ended(command))
+    assert preloaded.run("config").returncode == 0
+
+
+def test_a_run_that_is_asked_to_end_does_so_at_a_checkpoint(preloaded, endless, small_results):
+    endless.send_signal(signal.SIGURG)
+    assert endless.wait(WAIT) == 75
+    assert list(small_results.folder.rglob("checkpoint.json"))
+
+
+def test_a_killed_client_takes_its_command_along(preloaded, endless):
+    (command,) = preloaded.commands()
+    endless.kill()
+    endless.wait(WAIT)
+    wait_for(lambda: has_ended(command))
+    assert preloaded.run("config").returncode == 0
+
+
+def test_a_killed_command_ends_its_client_likewise(preloaded, endless):
+    (command,) = preloaded.commands()
+    command.kill()
+    assert endless.wait(WAIT) == -signal.SIGKILL
+    assert preloaded.run("config").returncode == 0
+
+
+def test_after_the_server_was_killed_commands_run_by_themselves(preloaded, small_results):
+    run = preloaded.start(*small_results.train("grpo"), "--set", "training.steps=6")
+    wait_for(lambda: preloaded.commands())
+    (command,) = preloaded.commands()
+    preloaded.server.kill()
+    wait_for(lambda: has_ended(command))
+    _, errors = run.communicate(timeout=WAIT)
+    assert run.returncode == 0, errors
+    assert (small_results.run("grpo") / "metrics.parquet").is_file()
+    assert preloaded.run("config").returncode == 0
+
+
+def test_nothing_is_left_of_a_killed_starter(preloaded, endless):
+    (command,) = preloaded.commands()
+    preloaded.starter.kill()
+    wait_for(lambda: has_ended(preloaded.server) and has_ended(command))
+    wait_for(lambda: not preloaded.address.parent.exists())
+    assert endless.wait(WAIT) == -signal.SIGKILL
+
+
+def test_processor_time_is_that_of_server_and_commands(monkeypatch, tmp_path):
+    """Else the log of jobs would show none."""
+    monkeypatch.delenv(SERVER, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(preload, "_started", [])
+    monkeypatch.setattr("tempfile.tempdir", None)
+    preload.start()
+    try:
+        for _ in range(2):
+            before = preload.processor_seconds()
+            subprocess.run([*COMMAND, "config"], cwd=ROOT, capture_output=True, check=True)
+            assert preload.processor_seconds() > before
+    finally:
+        for process in preload._started:
+            process.stdin.close()
+            process.wait(WAIT)
