@@ -222,8 +222,8 @@ class TrainingConfig(Section):
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
     """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
     single_forward_tokens: NonNegativeInt
-    """Tokens of a batch whose autograd graphs the scoring pass keeps for the update, besides the last micro-batch's.
-    With ranks: all of a batch that is one micro-batch per rank, or none."""
+    """Tokens whose autograd graphs the scoring pass keeps for the update, besides those of the last micro-batch. With
+    ranks: all of a batch that is one micro-batch per rank, or none."""
     entropy_change_every: NonNegativeInt
     """Steps between measurements of the entropy change; 0: never."""
     validation_every: NonNegativeInt

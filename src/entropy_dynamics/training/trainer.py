@@ -14,6 +14,7 @@ from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
+from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError
@@ -22,7 +23,7 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints
-from entropy_dynamics.training.critic import CriticGAE
+from entropy_dynamics.training.critic import CriticGAE, Estimate
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
@@ -128,16 +129,14 @@ class Trainer:
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = step, batch, rewards
         with clock("score"):
-            scored = None if self.update.fused(batch) else self.update.score(batch)
-            shaped = rewards
-            if scored is not None:
+            scored, shaped = None, rewards
+            if method.overrides("shape_rewards"):
+                scored = self.update.score(batch)
                 mean_logp = (scored.stats.logp * batch.mask).sum(-1) / batch.response_lengths
                 shaped = method.shape_rewards(rewards, batch.groups, mean_logp)
-            if self.critic is None:
-                advantages = method.advantages(shaped, batch.groups)[:, None].expand(batch.mask.shape)
-            else:
-                estimate = self.critic.estimate(batch, shaped)
-                advantages = estimate.advantages
+            advantages, estimate = self.advantages(batch, shaped)
+            if scored is None and method.needs_scores(config.updates_per_batch):
+                scored = self.update.score(batch, advantages)
         with clock("update"):
             generator, decision, norms = self.generator(step), None, []
             weights, effective = torch.zeros_like(advantages), torch.zeros_like(advantages)
@@ -227,6 +226,13 @@ class Trainer:
         """Everything that learns, by name."""
         critic = {} if self.critic is None else {"critic": (self.critic.critic, self.critic.optimizer)}
         return {"policy": (self.policy, self.optimizer), **critic}
+
+    def advantages(self, batch: RolloutBatch, rewards: Tensor) -> tuple[PerToken, Estimate | None]:
+        """Advantages of all response tokens, from the method or from the critic's estimate."""
+        if self.critic is None:
+            return self.method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape), None
+        estimate = self.critic.estimate(batch, rewards)
+        return estimate.advantages, estimate
 
     def validation(self, step: int) -> Row:
         """The metrics `VALIDATION`; NaN if none is due."""

@@ -56,32 +56,34 @@ class Gradient:
 
 
 class PolicyUpdate:
-    """The policy with a method's loss. It keeps no state between calls."""
+    """The policy with a method's loss. It keeps no state between calls.
+
+    An update is fused, with `scored` None, where the method needs no scores (`Method.needs_scores`).
+    """
 
     def __init__(self, config: TrainingConfig, policy: Policy, method: Method, temperature: float, ranks: Ranks):
         self.config, self.policy, self.method = config, policy, method
         self.temperature, self.ranks = temperature, ranks
 
-    def fused(self, batch: RolloutBatch) -> bool:
-        """Whether the update's own forward passes suffice: nothing that the method decides depends on statistics.
+    def score(self, batch: RolloutBatch, advantages: PerToken | None = None) -> Scored:
+        """Statistics of the whole batch, and the graphs that the update may continue from.
 
-        A batch whose graphs all fit is scored all the same, as that costs nothing.
+        Args:
+            advantages: None where they depend on the scores, so that any row may need a backward pass.
         """
-        return not self.method.needs_scores(self.config.updates_per_batch) and not self._fits(batch)
-
-    def score(self, batch: RolloutBatch) -> Scored:
-        """Statistics of the whole batch, and the graphs that the update may continue from."""
-        micro_batches, graphs, detached = self._micro_batches(batch), [], []
-        first_kept = len(micro_batches) - self._graphs_kept(batch, micro_batches)
-        for number, rows in enumerate(micro_batches):
-            with torch.set_grad_enabled(number >= first_kept):
-                stats = self._stats(batch, rows)
-            if number >= first_kept:
-                graphs.append((rows, stats))
-            detached.append((rows, stats.map(Tensor.detach)))
-        if not graphs:
-            release(self.policy)
-        return Scored(self._gather(batch, detached), tuple(graphs))
+        rows = torch.arange(len(batch), device=batch.groups.device)
+        constant = rows[:0]
+        if advantages is not None:
+            rows, constant = self._by_gradient(batch, rows, advantages, batch.mask)
+        micro_batches = self._micro_batches(batch, rows)
+        kept = len(micro_batches) - self._graphs_kept(batch, rows, micro_batches)
+        with torch.no_grad():
+            without = (*self._micro_batches(batch, constant), *micro_batches[:kept])
+            detached = [(part, self._stats(batch, part)) for part in without]
+        release(self.policy)
+        graphs = tuple((part, self._stats(batch, part)) for part in micro_batches[kept:])
+        detached += [(part, stats.map(Tensor.detach)) for part, stats in graphs]
+        return Scored(self._gather(batch, detached), graphs)
 
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
@@ -206,21 +208,19 @@ class PolicyUpdate:
         first, rest = torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
         return first, rest
 
-    def _graphs_kept(self, batch: RolloutBatch, micro_batches: Sequence[Rows]) -> int:
+    def _graphs_kept(self, batch: RolloutBatch, rows: Rows, micro_batches: Sequence[Rows]) -> int:
         """How many of the last micro-batches keep their graph: all that fit, and one in any case.
 
         The one costs no memory, as the backward pass of a micro-batch follows its forward pass. With several updates
         the first is on some rows only, and none does; under FSDP a backward pass has to follow each forward pass.
         """
+        limit = self.config.single_forward_tokens
         if self.config.updates_per_batch > 1:
             return 0
         if self.ranks.mesh is not None:
-            return int(self._fits(batch) and len(micro_batches) == 1)
-        tokens = accumulate(int(batch.lengths[rows].sum()) for rows in reversed(micro_batches))
-        return max(1, sum(1 for _ in takewhile(lambda total: total <= self.config.single_forward_tokens, tokens)))
-
-    def _fits(self, batch: RolloutBatch) -> bool:
-        return int(batch.lengths.sum()) <= self.config.single_forward_tokens
+            return int(len(micro_batches) == 1 and int(batch.lengths[rows].sum()) <= limit)
+        tokens = accumulate(int(batch.lengths[part].sum()) for part in reversed(micro_batches))
+        return max(1, sum(1 for _ in takewhile(lambda total: total <= limit, tokens)))
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         """This rank's micro-batches of `rows` (default: all)."""
