@@ -151,10 +151,10 @@ class Server(ForkingMixIn, UnixStreamServer):
 
 def load() -> None:
     """Import what commands and Snakemake do, without a computation: that would start threads."""
-    from entropy_dynamics.cli import _load_torch
+    from entropy_dynamics.commands import load_torch
     from entropy_dynamics.config import load_config
 
-    _load_torch(load_config("smoke", "qwen2.5-7b-instruct", "grpo"))
+    load_torch(load_config("smoke", "qwen2.5-7b-instruct", "grpo"))
     import transformers
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 

@@ -143,7 +143,7 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
     def nothing(stats, advantages, mask, *_):
         return torch.zeros_like(mask, dtype=torch.float32)
 
-    monkeypatch.setattr(type(trainer.method), "token_weights", lambda self, *arguments: nothing(*arguments))
+    monkeypatch.setattr(type(trainer.method), "token_weights", lambda self, *arguments, **_: nothing(*arguments))
     before = parameters(model)
     rows = steps_of(trainer, count=1)
     for row in rows:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.cli import _load_torch
+from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.launch import launched
@@ -309,5 +309,5 @@ def test_gpu_memory_is_allocated_in_expandable_segments_unless_the_user_says_oth
         monkeypatch.delenv(name)
     for name, value in own.items():
         monkeypatch.setenv(name, value)
-    _load_torch(load_config("paper", configs=ROOT / "configs"))
+    load_torch(load_config("paper", configs=ROOT / "configs"))
     assert os.environ.get("PYTORCH_CUDA_ALLOC_CONF") == expected

@@ -77,6 +77,20 @@ print(*heavy & set(sys.modules))
     assert python(code).split() == []
 
 
+def test_help_waits_for_no_import():
+    code = """
+import sys
+from entropy_dynamics.cli import main
+try:
+    main(["--help"])
+finally:
+    print(*{"numpy", "omegaconf", "pydantic", "torch"} & set(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "\n")
+    assert "entropy-watch" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict[str, Path]:
     """The wheel and the sdist, through the hooks that `python -m build` calls, from a copy without build leftovers."""

@@ -151,13 +151,13 @@ def _import_for(command: str) -> None:
     """Import what a command needs; what is not installed is the command's to report."""
     gc.disable()
     with suppress(ImportError):
-        import_module("entropy_dynamics.cli")
+        import_module("entropy_dynamics.commands")
         if command in DRAWING:
             package = import_module("entropy_dynamics.reporting")
             for module in pkgutil.iter_modules(package.__path__):
                 import_module(f"{package.__name__}.{module.name}")
         elif command in STAGES:
-            from entropy_dynamics.cli import import_torch
+            from entropy_dynamics.commands import import_torch
 
             import_torch()
             import transformers

@@ -14,10 +14,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import Config
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.errors import Unfinished, UserError
+
+if TYPE_CHECKING:  # `entropy-dynamics --help` needs no config
+    from entropy_dynamics.config import Config
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]: a rank that computes ends at once, one that hangs never
@@ -32,7 +35,7 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def run_on_ranks(config: Config, arguments: Sequence[str]) -> None:
+def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
     Raises:

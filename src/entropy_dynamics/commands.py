@@ -1,0 +1,276 @@
+"""What each command of `entropy-dynamics` does; its arguments are in cli.py.
+
+Stages import their modules when they run: torch and transformers take seconds, and tables and figures need neither.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from entropy_dynamics.config import Config, RunConfig, StageConfig, load_config, to_yaml
+from entropy_dynamics.distributed.devices import claim_devices
+from entropy_dynamics.distributed.launch import launched, run_on_ranks
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.layout import Layout
+
+if TYPE_CHECKING:
+    from entropy_dynamics.analysis.results import Results
+    from entropy_dynamics.distributed.ranks import Ranks
+
+
+def _layout(options: argparse.Namespace) -> Layout:
+    return Layout.of(options.scale, options.results)
+
+
+def _results(options: argparse.Namespace) -> "Results":
+    from entropy_dynamics.analysis.results import Results
+
+    seeds = dict(load_config(options.scale, overrides=options.set).seeds)
+    return Results(_layout(options).root, options.scale, seeds)
+
+
+def _quieten(threads: int) -> None:
+    """Before transformers is imported: the number of threads, and none of its messages."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def load_torch(config: Config) -> None:
+    """Import torch and transformers, set up for this config."""
+    _quieten(config.threads)
+    if config.hardware.device == "cuda" and "PYTORCH_ALLOC_CONF" not in os.environ:  # torch's newer name for it
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # less fragmentation
+    import_torch()
+    import torch
+
+    torch.set_num_threads(config.threads)
+
+
+def import_torch() -> None:
+    """Import torch, and the part of transformers that takes long."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    enabled = gc.isenabled()
+    gc.disable()  # garbage collection is a quarter of the import time
+    try:
+        import torch  # noqa: F401
+        from transformers.modeling_utils import logging  # from the module that takes long
+    finally:
+        if enabled:
+            gc.enable()
+    logging.disable_progress_bar()
+
+
+def _device(config: StageConfig) -> AbstractContextManager[object]:
+    """The claim of one device for this process; a rank's is held by the process that launched it."""
+    return nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu)
+
+
+@contextmanager
+def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks | None"]:
+    """This process as one of the ranks that share the stage; None in the one that started them, once they are done."""
+    if config.hardware.ranks is not None and not launched():
+        run_on_ranks(config, options.arguments)
+        yield None
+        return
+    with _device(config):
+        load_torch(config)
+        from entropy_dynamics.distributed.ranks import Ranks
+
+        ranks = Ranks.join(config.hardware)
+        try:
+            yield ranks
+        finally:
+            ranks.close()
+
+
+def problems(options: argparse.Namespace) -> None:
+    from entropy_dynamics.stages.problems import build_problem_sets, sources_from_files
+    from entropy_dynamics.tasks.prompts import write_prompts
+
+    data = load_config(options.scale, overrides=options.set).data
+    out = Path(options.out) if options.out else _layout(options).data
+    if options.train and not options.out:
+        raise UserError(f"--train needs --out DIR: {out} is for the scale's own problems")
+    prompt_format = load_config(options.scale, options.prompts).model.prompt_format if options.prompts else None
+    if options.train or options.evaluation or options.split:
+        data = sources_from_files(data.seed, options.task, options.train, options.evaluation, options.split)
+    report = build_problem_sets(data, out)
+    for name, entry in report["sets"].items():
+        print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
+    if prompt_format is not None:
+        write_prompts(out, report["sets"], prompt_format)
+
+
+def model(options: argparse.Namespace) -> None:
+    config = load_config(options.scale, options.model, overrides=options.set)
+    with _device(config) if options.model in config.toy_models else nullcontext():  # others are only downloaded
+        load_torch(config)
+        from entropy_dynamics.stages.model import prepare_model
+
+        prepare_model(config, _layout(options))
+
+
+def pass_rates(options: argparse.Namespace) -> None:
+    model = load_config(options.scale, overrides=options.set).pass_rates.model
+    config = load_config(options.scale, model, overrides=options.set)
+    with _ranks(config, options) as ranks:
+        if ranks is None:
+            return
+        from entropy_dynamics.stages.pass_rates import measure_pass_rates
+
+        frame = measure_pass_rates(config, _layout(options), ranks)
+    if ranks.is_main:
+        print(f"{frame['kept'].sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
+
+
+def train(options: argparse.Namespace) -> None:
+    config = load_config(options.scale, options.model, options.method, options.set)
+    with _ranks(config, options) as ranks:
+        if ranks is not None:
+            from entropy_dynamics.stages.train import train
+
+            train(config, _layout(options), options.method, options.seed, ranks)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    config = load_config(options.scale, options.model, options.method, options.set)
+    with _ranks(config, options) as ranks:
+        if ranks is not None:
+            from entropy_dynamics.stages.evaluate import evaluate
+
+            evaluate(config, _layout(options), options.method, options.seed, options.datasets, ranks)
+
+
+def theory(options: argparse.Namespace) -> None:
+    config = load_config(options.scale, options.model, overrides=options.set)
+    with _device(config):
+        load_torch(config)
+        from entropy_dynamics.stages.theory import check_logit_steps
+
+        print(check_logit_steps(config, _layout(options)))
+
+
+def draw(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting import render
+
+    results = _results(options)
+    for name in options.names:
+        for path in render(name, results):
+            print(path)
+
+
+def claims(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.claims import write_claims
+
+    results = _results(options)
+    if not results.root.is_dir():  # missing files are part of a verdict, a missing folder is a mistake
+        raise UserError(f"no folder {results.root}; make it with: snakemake --config scale={options.scale}")
+    for path in write_claims(results):
+        print(path)
+
+
+def report(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.report import write_report
+
+    print(write_report(_results(options)))
+
+
+def compare(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.comparison import write_comparison
+
+    print(write_comparison(*options.runs), end="")
+
+
+def archive(options: argparse.Namespace) -> None:
+    from entropy_dynamics.results.archive import write_archive
+
+    folder = options.folder if options.folder.name else options.folder.resolve()  # `.` has no name
+    print(write_archive(Layout(folder), options.out or folder.with_name(f"{folder.name}.zip"), options.policies))
+
+
+def pass_at_k(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table
+
+    table, notes = pass_at_k_table(options.files, options.problem, options.correct)
+    for note in notes:
+        print(note, file=sys.stderr)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+
+
+def lens(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.lens import METHODS, draw, lens_table
+
+    table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
+    print(about)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
+    if options.figure:
+        draw(table, options.figure)
+
+
+def entropy_watch(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
+
+    metrics = read_metrics(options.files)
+    print(describe(metrics, options.files))
+    if options.figure:
+        draw(metrics, options.figure)
+
+
+def prompt(options: argparse.Namespace) -> None:
+    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets only the prompt."""
+    from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
+
+    config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
+    name, problem = find_problem(layout.data, config.data.sets, options.problem)
+    directory, prompt_format = layout.model(options.model), config.model.prompt_format
+    if (directory / "tokenizer_config.json").is_file():
+        _quieten(config.threads)
+        from entropy_dynamics.models.loading import load_tokenizer
+
+        tokenizer = load_tokenizer(directory)
+        text = render_prompt(tokenizer, problem, prompt_format)
+        count = len(prompt_tokens(tokenizer, problem, prompt_format))
+        about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
+    else:
+        text = preview_prompt(problem, prompt_format)
+        about = f"a preview, since there is no tokenizer in {directory}"
+    print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
+    print(text, end="" if text.endswith("\n") else "\n")
+
+
+def verify(options: argparse.Namespace) -> int:
+    from entropy_dynamics.verification import verify
+
+    if options.folder:
+        options.results, options.scale = Path(options.folder).parent, Path(options.folder).name
+    verification = verify(_layout(options), options.scale, options.set)
+    for line in (*verification.findings, verification.summary):
+        print(line)
+    return 1 if verification.errors else 0
+
+
+def plan(options: argparse.Namespace) -> None:
+    from entropy_dynamics.planning.plan import check_fits, make_plan
+    from entropy_dynamics.planning.tables import format_plan
+
+    plan = make_plan(options.scale, options.set, target=options.target)
+    print(format_plan(plan, options.markdown))
+    check_fits(plan)
+
+
+def config(options: argparse.Namespace) -> None:
+    if options.schema:
+        # JSON has no infinity, which is the default of some bounds.
+        schema = json.loads(json.dumps(RunConfig.model_json_schema()), parse_constant=str)
+        print(json.dumps(schema, indent=2, ensure_ascii=False))
+    elif options.method and not options.model:
+        raise UserError("--method needs --model: a run has both")
+    else:
+        print(to_yaml(load_config(options.scale, options.model, options.method, options.set)), end="")
