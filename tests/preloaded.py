@@ -116,7 +116,7 @@ def leave(arguments: list[str]) -> None:
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
-            if not hasattr(sys.modules.get(sys.argv[0]), "__path__"):  # of a package its __main__ runs
+            if not hasattr(sys.modules.get(sys.argv[0]), "__path__"):  # a package's __main__ is run instead
                 sys.modules.pop(sys.argv[0], None)
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:

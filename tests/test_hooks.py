@@ -91,7 +91,11 @@ def test_shaped_rewards_reach_the_advantages(make_trainer, model):
     trainer = make_trainer(copy.deepcopy(model), "unlikeliness", params={"beta": 0.9})
     seen = []
     advantages = trainer.method.advantages
-    spy = lambda rewards, groups: seen.append(rewards) or advantages(rewards, groups)  # noqa: E731
+
+    def spy(rewards, groups):
+        seen.append(rewards)
+        return advantages(rewards, groups)
+
     object.__setattr__(trainer.method, "advantages", spy)
     metrics = trainer.step(0)
     shaped = seen[0]

@@ -160,7 +160,7 @@ def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
             path.write_text(text)
 
 
-RUNS = 26  # of the smoke scale
+RUNS = 26  # training runs at the smoke scale
 NOTES = ("Using ", "Assuming ", "Building ", "host: ")  # by Snakemake, before it reads the workflow
 DRAWN = {"claims", "report", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
 DRAWN |= {f"figure{number}" for number in range(1, 7)}

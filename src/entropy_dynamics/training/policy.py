@@ -36,7 +36,7 @@ class Policy(nn.Module):
         Only hidden states of response tokens go through the output projection.
         """
         row, place = batch.mask[rows].nonzero(as_tuple=True)
-        position = batch.prompt_lengths[rows][row] + place  # of the response token in its sequence
+        position = batch.prompt_lengths[rows][row] + place
         if self.share_prompts:
             hidden = self._hidden_of_responses(batch, rows)[row, place]
         else:  # padding is on the right, where causal attention never looks, so no attention mask is needed
