@@ -31,7 +31,7 @@ from reference import even_sum, training_config
 
 MICRO_BATCHES = {"tokens_per_micro_batch": 140, "single_forward_tokens": 0}
 CASES = {
-    "single_forward": {"method": "clip_b", "single_forward_tokens": 10_000},
+    "kept_graphs": {"method": "clip_b", "single_forward_tokens": 10_000, "tokens_per_micro_batch": 100_000},
     "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
     "fused": {"method": "grpo", **MICRO_BATCHES},
     "ablation": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
@@ -89,11 +89,12 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
 
 def recorded(trainer: Trainer) -> dict:
     """Record the rollouts, token weights, effective advantages and gradients of every step."""
-    seen = {"weights": [], "effective": [], "rollouts": [], "gradients": []}
+    seen = {"weights": [], "effective": [], "rollouts": [], "gradients": [], "graphs": []}
     backward, step, sample = trainer.update.backward, trainer.optimizer.step, trainer.sampler.sample
 
     def backward_and_record(batch, rows, advantages, scored, decision, **more):
         gradient = backward(batch, rows, advantages, scored, decision, **more)
+        seen["graphs"].append(bool(scored and scored.graphs))
         seen["weights"].append(decision.weights[rows].tolist())
         seen["effective"].append(gradient.effective.tolist())
         return gradient
@@ -117,6 +118,7 @@ def train(case: str, directory: Path, ranks: Ranks) -> dict:
     trainer = make_trainer(case, directory / "model", ranks)
     seen = recorded(trainer)
     rows = [trainer.step(step) for step in range(STEPS)]
+    assert all(seen.pop("graphs")) == (case == "kept_graphs")
     weights = {name: tensor.flatten().tolist() for name, tensor in trainer.policy.weights()}
     for name, rounded in trainer.policy.weights(torch.bfloat16):  # as an engine in bf16 gets them
         assert torch.equal(rounded.flatten().cpu(), torch.tensor(weights[name]).bfloat16())

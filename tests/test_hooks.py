@@ -12,7 +12,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
-from reference import batch_of, rollouts_of, slow_advantages
+from reference import batch_of, graded, rollouts_of, slow_advantages
 
 
 def gradient_after(trainer) -> torch.Tensor:
@@ -55,11 +55,18 @@ def test_entropy_has_no_gradient_by_default():
     assert not token_stats(logits, torch.zeros(3, dtype=torch.long)).entropy.requires_grad
 
 
-def test_kl_cov_is_grpo_when_strictly_on_policy(make_trainer, model):
-    runs = [make_trainer(copy.deepcopy(model), method) for method in ("grpo", "kl_cov")]
-    first, second = (gradient_after(trainer) for trainer in runs)
-    assert first.norm() > 0
-    assert torch.equal(first, second)
+@pytest.mark.parametrize("method", ["kl_cov", "cispo", "dppo", "ce_gppo"])
+@pytest.mark.parametrize("tokens", [40, 10_000])
+def test_it_is_grpo_to_the_bit_when_strictly_on_policy(make_trainer, model, method, tokens):
+    """Though KL-Cov is scored and GRPO is not; one group is constant."""
+    gradients = []
+    for name in ("grpo", method):
+        trainer = make_trainer(copy.deepcopy(model), name, tokens_per_micro_batch=tokens)
+        constant = trainer.prompts_of_step(0)[1].problem_id
+        trainer.grade = lambda rollout, same=constant: graded(rollout.problem_id == same or rollout.sample % 2 == 0)
+        gradients.append(gradient_after(trainer))
+    assert gradients[0].norm() > 0
+    assert torch.equal(*gradients)
 
 
 def test_kl_cov_acts_with_several_updates(make_trainer, model):

@@ -321,9 +321,17 @@ def test_what_methods_tell_the_trainer():
     assert all(method.needs_scores(2) for method in methods.values())
     assert {name for name, method in methods.items() if method.uses_entropy()} == {"entropy_bonus", "adaptive_entropy"}
     assert {name for name, method in methods.items() if method.uses_s_expected()} == {"clip_v", "clip_v_paper"}
-    assert {name for name, method in methods.items() if method.acts_without_advantage()} == {
-        *("entropy_bonus", "adaptive_entropy", "kl_cov")
-    }
+    with_entropy = {"entropy_bonus", "adaptive_entropy"}
+    for on_policy, names in ((True, with_entropy), (False, {*with_entropy, "kl_cov"})):
+        acting = {name for name, method in methods.items() if method.acts_without_advantage(on_policy=on_policy)}
+        assert acting == names
+
+
+def test_the_defaults_are_the_released_values():
+    """Scales with toy models override them: mu does not carry over between scales."""
+    assert load_method("clip_b").mu == 2.5
+    assert load_method("clip_v").mu == 8.5
+    assert load_method("clip_v").max_frac == 1e-4
 
 
 def test_what_a_method_inherits_counts_as_its_own():
@@ -332,13 +340,22 @@ def test_what_a_method_inherits_counts_as_its_own():
             return 0.5 * super().token_loss(*arguments, **named)
 
     assert Quieter().uses_entropy()
-    assert Quieter().acts_without_advantage()
+    assert Quieter().acts_without_advantage(on_policy=True)
 
-    class Penalty(Method):
+
+def test_what_is_found_of_a_method_holds_where_it_acts_in_a_range_only():
+    class OneSided(Method):
         def token_loss(self, logp, logp_old, advantages, mask, **named):
-            return (logp - logp_old).square()
+            return (logp_old - logp - 0.5).clamp_min(0)
 
-    assert Penalty().acts_without_advantage()
+    assert OneSided().acts_without_advantage(on_policy=False)
+    assert not OneSided().acts_without_advantage(on_policy=True)
+
+    class AtLowEntropy(Method):
+        def token_weights(self, stats, advantages, mask, **_):
+            return mask.float() if stats.entropy.mean() > 0.3 else mask * (stats.s_centered > 0)
+
+    assert AtLowEntropy().uses_s_expected()
 
 
 def test_a_copied_file_does_not_replace_a_method():

@@ -17,9 +17,10 @@ METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
 CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
 
 
+@pytest.mark.parametrize("on_policy", [True, False])
 @pytest.mark.parametrize("name", sorted(method_types()))
-def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name):
-    """Against autograd, off-policy."""
+def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name, on_policy):
+    """Against autograd, off-policy with log ratios of both signs."""
     params = {"initial_coefficient": 0.1, "target": 9.0} if name == "adaptive_entropy" else {}
     method = load_method(name, **params)
     method.observe({"entropy": 0.0, "step": 0})
@@ -28,7 +29,7 @@ def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name):
     entropy.requires_grad_()
     loss = method.token_loss(
         logp,
-        logp.detach() - 0.1,
+        logp.detach() - (0 if on_policy else torch.randn(logp.shape, generator=torch.Generator().manual_seed(2))),
         torch.zeros_like(advantages),
         mask,
         entropy=entropy,
@@ -36,7 +37,7 @@ def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name):
     )
     loss[mask].sum().backward()
     acts = any(one.grad is not None and bool(one.grad.any()) for one in (logp, entropy))
-    assert acts == method.acts_without_advantage()
+    assert acts == method.acts_without_advantage(on_policy=on_policy)
 
 
 @pytest.fixture

@@ -164,17 +164,21 @@ def test_micro_batches_change_neither_masks_nor_gradients(
         assert other_metrics["entropy"] == pytest.approx(metrics["entropy"], rel=1e-6)
 
 
-@pytest.mark.parametrize("method", ["grpo", "dr_grpo", "entropy_bonus", "s_star_mask_neg_lt", "clip_b"])
+@pytest.mark.parametrize("method", ["kl_cov", "steer", "unlikeliness", "s_star_mask_neg_lt", "clip_b"])
 @pytest.mark.parametrize("kept", [0, 400, SINGLE_FORWARD], ids=["one graph", "some graphs", "all graphs"])
 def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_trainer, method, kept):
-    """Against one micro-batch, all of whose graph is kept."""
+    """Against one micro-batch, all of whose graph is kept; some groups are constant."""
     params, found = {"mu": 0.7} if method == "clip_b" else {}, []
+    constant = {prompt.problem_id for prompt in make_trainer(shared_model).prompts_of_step(0)[:2]}
     for settings in (
         {"single_forward_tokens": SINGLE_FORWARD, "tokens_per_micro_batch": 10_000},
         {"single_forward_tokens": kept, "tokens_per_micro_batch": 60},
     ):
         model = copy.deepcopy(shared_model)
-        row = make_trainer(model, method, params=params, **settings).step(0)
+        trainer = make_trainer(model, method, params=params, **settings)
+        trainer.grade = lambda rollout: graded(rollout.problem_id in constant or rollout.sample % 2 == 0)
+        row = trainer.step(0)
+        assert row["zero_variance_groups"] == 0.5
         found.append((gradients(model), {key: row[key] for key in row if not key.startswith("seconds_")}))
     assert_close(found[1][0], found[0][0])
     assert found[1][1] == pytest.approx(found[0][1], rel=1e-5, abs=1e-7, nan_ok=True)
@@ -217,7 +221,21 @@ def test_each_token_is_forwarded_once_but_where_its_graph_does_not_fit(
     assert len(calls) == (scoring if kept else 0) + updating - graphs
 
 
-def test_a_rule_of_ones_own_needs_no_flag(shared_model, make_trainer, monkeypatch):
+def test_a_constant_group_is_forwarded_once_and_not_differentiated(shared_model, make_trainer):
+    trainer = make_trainer(copy.deepcopy(shared_model), "clip_b", entropy_change_every=0)
+    constant = {prompt.problem_id for prompt in trainer.prompts_of_step(0)[:2]}
+    trainer.grade = lambda rollout: graded(rollout.problem_id in constant or rollout.sample % 2 == 0)
+    rows = {True: 0, False: 0}
+
+    def count(module, inputs, output):
+        rows[torch.is_grad_enabled()] += len(inputs[1])
+
+    trainer.policy.register_forward_hook(count)
+    trainer.step(0)
+    assert rows == {True: 12, False: 12}
+
+
+def test_a_rule_of_ones_own_needs_no_flag(shared_model, make_trainer):
     """Shaped rewards, coefficients and divisors reach the loss, whether or not the graphs of a batch fit."""
 
     class Own(Method):

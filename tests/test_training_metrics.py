@@ -210,6 +210,38 @@ def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, upda
     assert record["message"].startswith("step 1: the loss is")
 
 
+class NoCheckpoints:
+    """Records after how many steps a run wants a checkpoint."""
+
+    def __init__(self):
+        self.saved = []
+
+    def resume(self, trained):
+        return [], {}
+
+    def others(self):
+        return []
+
+    def save(self, trained, rows, method_state):
+        self.saved.append(len(rows))
+
+
+@pytest.mark.parametrize(("update", "saved"), [(0, [1]), (1, [])])
+def test_a_checkpoint_is_never_of_half_a_step(model, make_trainer, update, saved):
+    """Step 1 breaks in its first or its second update: after that the policy is no longer that of step 0."""
+    trainer = make_trainer(model, steps=9, updates_per_batch=2, checkpoint_every=5)
+
+    def hook(gradient):
+        return gradient * (math.inf if steps_taken(trainer.optimizer) == 2 + update else 1.0)
+
+    model.lm_head.weight.register_hook(hook)
+    checkpoints, logged = NoCheckpoints(), []
+    with pytest.raises(NotFiniteError):
+        trainer.run("a run", checkpoints, lambda step, row: logged.append(step))
+    assert checkpoints.saved == saved
+    assert logged == [0]
+
+
 @pytest.mark.parametrize("method", ["grpo", "clip_b", "clip_v"])
 def test_it_learns_a_trivial_reward(model, make_trainer, method):
     """Half of the vocabulary is right as the first token."""

@@ -65,21 +65,25 @@ class Method(Section):
         losses = [vars(kind)["token_loss"] for kind in cls.__mro__ if kind is not Method and "token_loss" in vars(kind)]
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
-    def acts_without_advantage(self) -> bool:
-        """Whether a token's loss has a gradient at A = 0, as a penalty has; found by autograd.
+    def acts_without_advantage(self, *, on_policy: bool) -> bool:
+        """Whether the loss of a token has a gradient at A = 0, such as that of a penalty, by autograd.
 
         Else rows in which no token has both a weight and an advantage are left out of the backward pass.
+
+        Args:
+            on_policy: log p is that of the policy that sampled.
         """
         import torch
 
-        if not self.overrides("token_loss"):
-            return False
-        if self.uses_entropy() or self.overrides("loss_coefficients"):
-            return True
+        if not self.overrides("token_loss") or self.uses_entropy():
+            return self.uses_entropy()
+        log_ratios = torch.tensor([[0.0]]) if on_policy else torch.tensor([[-3.0, -1.0, -0.1, 0.1, 1.0, 3.0]])
+        ones = torch.ones_like(log_ratios)
         with torch.enable_grad():
-            logp, ones = torch.full((1, 2), -1.0, requires_grad=True), torch.ones(1, 2)
-            self.token_loss(logp, logp.detach() - 0.1, 0 * ones, ones).sum().backward()
-        return bool(logp.grad is not None and logp.grad.any())
+            logp = (-4 * ones).requires_grad_()
+            loss = self.token_loss(logp, logp.detach() - log_ratios, 0 * ones, ones, coefficients=ones).sum()
+        (gradient,) = torch.autograd.grad(loss, logp, allow_unused=True, materialize_grads=True)
+        return bool(gradient.any())
 
     def uses_s_expected(self) -> bool:
         """Whether token weights read E[S], which takes the logits: other trainers keep log p and entropy only."""
@@ -95,7 +99,9 @@ class Method(Section):
                 return super().__getattribute__(name)
 
         advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
-        self.token_weights(Recorded(-mask, mask, 0 * mask, 0 * mask), advantages, mask, generator=torch.Generator())
+        for entropy in (0.01, 0.3, 3.0):  # a method may act in a range of entropies only
+            stats = Recorded(-mask, entropy * mask, 0.1 * mask, 0 * mask)
+            self.token_weights(stats, advantages, mask, generator=torch.Generator())
         return "s_expected" in read
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:

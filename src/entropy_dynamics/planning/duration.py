@@ -49,8 +49,10 @@ def training_seconds(config: RunConfig) -> float:
     plan, shape, training = config.plan, shape_of(config), config.training
     method, tokens = config.method.params, tokens_per_step(config)
     update = 4 if training.activation_checkpointing == "full" else 3  # in forward passes; the 4th is recomputation
-    fused = training.updates_per_batch == 1 and tokens <= training.single_forward_tokens
-    passes = update + (method.needs_scores(training.updates_per_batch) and not fused)
+    graphs_fit = training.updates_per_batch == 1 and tokens <= training.single_forward_tokens
+    if config.hardware.ranks is not None:  # a batch is one micro-batch per rank, or keeps none
+        graphs_fit = graphs_fit and tokens / ranks_of(config) <= training.tokens_per_micro_batch
+    passes = update + (method.needs_scores(training.updates_per_batch) and not graphs_fit)
     if method.per_update:  # the tokens of all updates but the first are scored again
         passes += 1 - 1 / training.updates_per_batch
     if training.entropy_change_every:

@@ -33,6 +33,8 @@ class Scored:
     """Statistics of all rows, on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
+    kept: Rows | None = None
+    """The rows of all ranks in such micro-batches; None: there are none."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,11 @@ class PolicyUpdate:
         release(self.policy)
         graphs = tuple((part, self._stats(batch, part)) for part in micro_batches[kept:])
         detached += [(part, stats.map(Tensor.detach)) for part, stats in graphs]
-        return Scored(self._gather(batch, detached), graphs)
+        in_graph = torch.zeros(len(batch), device=rows.device)
+        for part, _ in graphs:
+            in_graph[part] = 1
+        kept_rows = self.ranks.sum(in_graph).nonzero().squeeze(-1) if graphs else None
+        return Scored(self._gather(batch, detached), graphs, kept_rows)
 
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
@@ -141,9 +147,10 @@ class PolicyUpdate:
             on_policy: the policy is still the one that sampled, so that importance ratios are exactly 1; stored log p
                 would equal the new one only up to the rounding of another micro-batch.
         """
-        graphs = scored.graphs if scored else ()
-        remaining = rows[~torch.isin(rows, torch.cat([part for part, _ in graphs]))] if graphs else rows
-        remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights)
+        graphs, kept_rows = (scored.graphs, scored.kept) if scored else ((), None)
+        remaining = rows if kept_rows is None else rows[~torch.isin(rows, kept_rows)]
+        least = int(kept_rows is None)
+        remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, least)
         micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
         total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         effective, detached = torch.zeros_like(decision.weights), []
@@ -193,18 +200,18 @@ class PolicyUpdate:
         return loss_of(now.logp, now.entropy), effective_advantages(loss_of, now.logp, now.entropy)
 
     def _by_gradient(
-        self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken
+        self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1
     ) -> tuple[Rows, Rows]:
         """The rows that a backward pass needs, and those whose loss is constant.
 
-        Some constant ones are among the first, so that all ranks make the same number of passes, and at least one: an
-        optimizer step with a gradient of 0 still moves the parameters.
+        Some constant ones are among the first, so that all ranks make the same number of passes, and at least `least`
+        rows: an optimizer step with a gradient of 0 still moves the parameters.
         """
         acting = weights[rows] != 0
-        if not self.method.acts_without_advantage():
+        if not self.method.acts_without_advantage(on_policy=self.config.updates_per_batch == 1):
             acting = acting & (advantages[rows] != 0)
         chosen = acting.any(-1)
-        count = max(int(chosen.sum()), 1)
+        count = max(int(chosen.sum()), least)
         first, rest = torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
         return first, rest
 
