@@ -48,7 +48,9 @@ RUN = ("{model}", "{method}", "{seed}")
 UNTRAINED = ("{model}", BASE, 0)
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
-LOCAL_CPU = SCALE_CONFIG.hardware.device == "cpu" and SCALE_CONFIG.hardware.ranks is None
+LOCAL_CPU = (
+    SCALE_CONFIG.hardware.device == "cpu" and SCALE_CONFIG.hardware.ranks is None
+)
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 # THEORY names the experiment whose model the theorems are checked on
