@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import jaxtyping
 import pytest
@@ -19,7 +20,7 @@ if find_spec("beartype"):
 from entropy_dynamics.cli import main
 from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import known_names, load_config
-from entropy_dynamics.config.schema import ToyModelConfig
+from entropy_dynamics.config.schema import Architecture, ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.toy import build_toy_model
@@ -39,6 +40,7 @@ ROOT = Path(__file__).parents[1]
 SETS = ("aime24", "aime25", "dapo500", "validation")
 # Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
 REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
+ARCHITECTURES = get_args(Architecture)
 METHODS = [name for name in known_names("method", ROOT / "configs") if name != "base"]
 # All eight S* ablations are one class, whose masks test_methods.py holds against their definition.
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]

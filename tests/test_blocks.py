@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conftest import ARCHITECTURES
 from entropy_dynamics.training.loading import SAVED, prepare_blocks
 from entropy_dynamics.training.policy import Policy
 from reference import assert_close, batch_of, gradients, training_config
-
-ARCHITECTURES = ["qwen2", "qwen3", "llama"]
 
 
 class Operators(TorchDispatchMode):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import ARCHITECTURES, ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
@@ -209,7 +209,7 @@ def test_the_scores_of_the_contract():
 # ---------------------------------------------------------------- loading
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_policy_comes_back_as_it_was_saved(tmp_path, make_model, tokenizer, architecture):
     original = make_model(architecture)
     save_policy(original, tokenizer, tmp_path)

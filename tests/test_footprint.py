@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
 
-from conftest import ROOT
+from conftest import ARCHITECTURES, ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
@@ -72,7 +72,7 @@ def test_the_shape_of_a_toy_model_is_its_own(scale):
         assert parameters(shape_of(config)) == toy.num_parameters()
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("sizes", [(64, 192, 4, 2), (128, 192, 8, 2), (64, 384, 4, 4)])
 def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
     hidden, intermediate, heads, kv_heads = sizes

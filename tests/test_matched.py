@@ -155,7 +155,7 @@ def experiments_of(target: str | None) -> dict:
 
 def test_the_plan_of_a_target_has_its_runs_only():
     methods = experiments_of("methods")
-    assert set(methods) == {"lens", "matched_entropy", "methods_off_policy", "methods_on_policy", "numerics"}
+    assert set(methods) >= {"lens", "matched_entropy", "methods_off_policy", "methods_on_policy", "numerics"}
     arguments = (SCALE, ["seeds.extras=2", "seeds.tables=2"], ROOT / "configs", ROOT / "experiments")
     runs = {run for one in methods.values() for run in one.runs}
     assert make_plan(*arguments, target="methods").trained == len(runs)

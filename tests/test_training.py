@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import ARCHITECTURES
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, load_method
 from entropy_dynamics.sampling import Prompt, Rollout
@@ -61,7 +62,7 @@ def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_t
             assert len(cut) == 1 or len(cut) * int(lengths[cut].max()) <= tokens
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, architecture, temperature):
     model = make_model(architecture, layers=2)
@@ -82,7 +83,7 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
                 assert not got[length:].any()
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
     prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
     responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}

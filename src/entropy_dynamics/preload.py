@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from entropy_dynamics.client import MESSAGE_BYTES, SERVER, python
 from entropy_dynamics.distributed.launch import end_with_parent
@@ -28,7 +28,6 @@ from entropy_dynamics.distributed.launch import end_with_parent
 PACKAGE = Path(__file__).parent
 DRAWING = ("draw", "claims", "report")
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
-ARCHITECTURES = ("Llama", "Qwen2", "Qwen3")
 
 _started: list[subprocess.Popen[bytes]] = []  # their standard input ends with this process, and they with it
 
@@ -161,9 +160,12 @@ def _import_for(command: str) -> None:
 
             import_torch()
             import transformers
+            from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-            for architecture in ARCHITECTURES:
-                getattr(transformers, f"{architecture}ForCausalLM")
+            from entropy_dynamics.config.schema import Architecture
+
+            for architecture in get_args(Architecture):
+                getattr(transformers, CLASSES[architecture])
             import_module(f"entropy_dynamics.stages.{command}")
     gc.enable()
     gc.freeze()  # what is not visited is not copied in the forks

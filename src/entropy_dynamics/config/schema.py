@@ -31,6 +31,7 @@ BASE = "base"  # the method of the untrained model: evaluated, never trained
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Architecture = Literal["llama", "qwen2", "qwen3"]
 
 
 def _set_name(name: str) -> str:
@@ -67,7 +68,7 @@ class WarmStartConfig(Section):
 class Shape(Section):
     """Architecture and size of a model."""
 
-    architecture: Literal["llama", "qwen2", "qwen3"]
+    architecture: Architecture
     """transformers' `model_type` of the family."""
     hidden_size: PositiveInt
     layers: PositiveInt
