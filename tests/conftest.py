@@ -59,7 +59,7 @@ TYPED = {
 
 
 def smallest_group(method: str) -> int:
-    """Of rollouts, so that a step is short: Pass@k training needs more than k = 4."""
+    """Number of rollouts, so that a step is short: Pass@k training needs more than k = 4."""
     return 6 if method == "pass_at_k" else 2
 
 

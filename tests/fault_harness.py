@@ -64,7 +64,7 @@ class Workflow:
         self.environment = {key: value for key, value in os.environ.items() if preloaded or key != SERVER}
         self.project, self.targets = project, targets
         self.results = project / "results" / "smoke"
-        self.output = project / "snakemake.txt"  # of the latest start
+        self.output = project / "snakemake.txt"  # by the latest start
         self.starts = self.unlockings = 0
         if checkpoints:
             (project / "configs" / "machine.yaml").write_text(CHECKPOINTS)

@@ -17,7 +17,7 @@ from reference import assert_close, batch_of, gradients, training_config
 class Operators(TorchDispatchMode):
     """Counts the operators that are executed."""
 
-    supports_higher_order_operators = True  # of compiled blocks
+    supports_higher_order_operators = True  # for compiled blocks
 
     def __init__(self):
         super().__init__()

@@ -255,7 +255,7 @@ def test_rank_0_decides_what_a_shared_folder_holds(tmp_path, make_model, monkeyp
             return [found for found, _ in pool.map(Checkpoints.resume, both, [trained(make_model) for _ in both])]
 
     assert resumed() == [rows(2), rows(2)]
-    cut(sorted((early.folder / "step2").glob("*.safetensors"))[1])  # of rank 1
+    cut(sorted((early.folder / "step2").glob("*.safetensors"))[1])  # rank 1's
     assert resumed() == [rows(1), rows(1)]
 
 

@@ -88,7 +88,7 @@ def test_an_expression_has_the_value_of_its_tree(tree, data):
 
 
 def test_grades_agree_with_brute_force():
-    """Of all expressions of 1, 2, 4 and 4 exactly those are correct that have the value and use all that is given."""
+    """Exactly those expressions of 1, 2, 4 and 4 are correct that have the value and use all that is given."""
     expressions = all_expressions((1, 2, 4, 4))
     assert len(expressions) > 4000  # 5 shapes x 4!/2 orders x 4^3 operations = 3840 use all four
     correct = {}

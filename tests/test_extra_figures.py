@@ -145,7 +145,7 @@ def graded(folder) -> Path:
 def test_gains_by_difficulty_by_hand(graded):
     frame = report("difficulty", graded).set_index(["metric", "method", "third"])
     assert list(frame.loc["avg", "clip_b"].index) == ["hard", "middle", "easy"]
-    share = 100 / 3 / 2  # of a data set and model, in points
+    share = 100 / 3 / 2  # per data set and model, in points
     expected = {("avg", "hard"): (7 / 8 + 1) / 2 - 1 / 4, ("avg", "middle"): 1 / 4, ("avg", "easy"): 1 / 4 - 1}
     expected |= {("pass", "hard"): 0, ("pass", "middle"): 1, ("pass", "easy"): 0}
     for (metric, third), gain in expected.items():

@@ -98,7 +98,10 @@ def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
     states = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
     positions = torch.arange(tokens)[None]
     rope = model.rotary_emb(states, positions)
-    outside = weights | {rope[0].untyped_storage().data_ptr(), rope[1].untyped_storage().data_ptr()}  # of all blocks
+    outside = weights | {
+        rope[0].untyped_storage().data_ptr(),
+        rope[1].untyped_storage().data_ptr(),
+    }  # shared by all blocks
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.layers[0](states, position_embeddings=rope, position_ids=positions, attention_mask=None)
     saved = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in outside)

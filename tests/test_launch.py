@@ -203,7 +203,7 @@ def test_launches_side_by_side_do_not_meet_and_nothing_listens_beyond_this_machi
 
 
 def test_each_rank_computes_a_share_and_gets_all(tmp_path):
-    """Of tokens too, where one rank has none."""
+    """Tensors of tokens too, where one rank has none."""
     rank = """
     from entropy_dynamics.sampling import Prompt, Rollout
     from entropy_dynamics.sampling.engines import SharedSampler

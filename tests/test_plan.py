@@ -187,7 +187,7 @@ def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository
     planned_rows = first_table(output)
     assert {row[0] for row in planned_rows[1:]} == set(load_config("paper").models) - {
         "qwen2.5-14b-instruct"
-    }  # of an extra
+    }  # an extra's
     assert first_table(page[page.index("## Cost") :]) == planned_rows
     for gpu in ("A100", "H100", "H200"):
         assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in page

@@ -1,11 +1,13 @@
 """Commands in forks of a preloaded process: as if each had run by itself, whoever is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
+from project_copy import copy_project
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pidfd and prctl are Linux's")
 pytestmark = LINUX
@@ -96,15 +99,25 @@ def endless(preloaded, small_results) -> subprocess.Popen:
 # ---------------------------------------------------------------- as if it had run by itself
 
 
-def test_a_run_is_the_same_to_the_byte(preloaded, small_results, tmp_path):
-    """metrics.parquet has seconds in it; all other files are compared."""
-    files = []
-    for method, server in (("clip_b", preloaded.address), ("clip_b@mu=2.5", "none")):
-        run = preloaded.run(*small_results.train(method), **{SERVER: str(server)})
+def test_a_run_is_the_same_to_the_byte(preloaded, small_results):
+    """But for metrics.parquet, which has seconds in it, and the provenance, which has its hash."""
+    contents = []
+    for server in (preloaded.address, "none"):
+        run = preloaded.run(*small_results.train("clip_b"), **{SERVER: str(server)})
         assert run.returncode == 0, run.stderr
-        folder = small_results.run(method)
-        files.append((folder / "policy" / "model.safetensors").read_bytes())
-    assert files[0] == files[1]
+        folder = small_results.run("clip_b")
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        contents.append(
+            {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in files
+                if path.name not in ("metrics.parquet", "provenance.json")
+            }
+        )
+        shutil.rmtree(folder)
+        shutil.rmtree(small_results.folder / "smoke" / "evaluations")
+    assert len(contents[0]) > 4
+    assert contents[0] == contents[1]
 
 
 def test_output_and_exit_codes(preloaded, small_results, tmp_path):
@@ -148,6 +161,28 @@ def test_only_its_owner_reaches_it(preloaded):
     assert folder.stat().st_mode & 0o777 == 0o700
     kinds = {(connection.family.name, connection.laddr) for connection in preloaded.server.net_connections("all")}
     assert kinds == {("AF_UNIX", str(preloaded.address))}
+
+
+@pytest.mark.parametrize("options", [(), ("--no-hooks",), ("--config", "scale=rehearsal")], ids=str)
+def test_snakemake_starts_it_for_a_cpu_scale_without_ranks(tmp_path, options):
+    project = copy_project(tmp_path)
+    selection = () if "--config" in options else ("--config", "scale=smoke")
+    scale = "rehearsal" if "--config" in options else "smoke"
+    command = [Path(sys.executable).with_name("snakemake"), f"results/{scale}/data/problems.json", *options, *selection]
+    environment = {key: value for key, value in os.environ.items() if key != SERVER}
+    with open(tmp_path / "output", "w") as output:
+        snakemake = psutil.Popen(command, cwd=project, env=environment, stdout=output, stderr=output)
+    servers = {}
+    while snakemake.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            servers |= {
+                child.pid: child for child in snakemake.children() if "entropy_dynamics.preload" in child.cmdline()
+            }
+        time.sleep(0.01)
+    if scale == "smoke":
+        assert snakemake.returncode == 0, (tmp_path / "output").read_text()
+    assert len(servers) == (not options)
+    wait_for(lambda: all(has_ended(server) for server in servers.values()))
 
 
 # ---------------------------------------------------------------- where no server can serve
@@ -219,6 +254,42 @@ def test_after_the_server_was_killed_commands_run_by_themselves(preloaded, small
     assert run.returncode == 0, errors
     assert (small_results.run("grpo") / "metrics.parquet").is_file()
     assert preloaded.run("config").returncode == 0
+
+
+def test_a_command_and_a_client_that_end_together_leave_the_server_alone(preloaded, endless):
+    """Both ends are in one batch of events if the server was busy: here it is stopped."""
+    (command,) = preloaded.commands()
+    preloaded.server.suspend()
+    command.kill()
+    wait_for(lambda: has_ended(command))
+    endless.kill()
+    endless.wait(WAIT)
+    preloaded.server.resume()
+    assert preloaded.run("config").returncode == 0
+    assert preloaded.server.is_running()
+
+
+def test_a_short_command_of_a_slow_client_has_its_exit_code(preloaded):
+    program = "import time; from entropy_dynamics import client; import signal; real = signal.signal;"
+    program += "signal.signal = lambda *of: (time.sleep(0.3), real(*of))[1]; client.program()"
+    run = subprocess.run(
+        [sys.executable, "-c", program, "no-such-command"],
+        env=os.environ | {SERVER: str(preloaded.address)},
+        capture_output=True,
+        cwd=ROOT,
+    )
+    assert run.returncode == 2
+    assert b"Traceback" not in run.stderr
+
+
+def test_without_room_for_a_socket_commands_run_by_themselves(tmp_path):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    starter = "from entropy_dynamics import preload; preload.start(); print(preload._started)"
+    environment = {key: value for key, value in os.environ.items() if key != SERVER} | {"TMPDIR": str(folder)}
+    run = subprocess.run([sys.executable, "-c", starter], env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert (run.returncode, run.stdout) == (0, "[]\n"), run.stderr
+    assert not list(folder.iterdir())
 
 
 def test_nothing_is_left_of_a_killed_starter(preloaded, endless):

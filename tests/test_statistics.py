@@ -109,7 +109,7 @@ def test_more_seeds_do_not_replace_problems():
     scores = 0.3 * problems + 0.1 * seeds + 0.2 * noise
     now, many = score_interval([[scores]]), score_interval([[scores]], seeds=10**6)
     assert now.detectable > many.detectable
-    error = math.sqrt((0.3**2) / 100)  # of the problems alone
+    error = math.sqrt((0.3**2) / 100)  # from problems alone
     assert many.high - many.value == pytest.approx(1.96 * error, rel=0.2)
 
 

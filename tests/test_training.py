@@ -114,7 +114,7 @@ def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_traine
     position = batch.prompt_lengths[row] + place
     expected = logits[row, position - 1].log_softmax(-1).gather(-1, batch.sequences[row, position][:, None]).squeeze(-1)
     exact = Policy(model).stats(batch, rows, 1.0).logp[batch.mask].double()
-    rounding = (stats.logp[batch.mask].double() - expected).abs().max()  # of the products, which are bf16 too
+    rounding = (stats.logp[batch.mask].double() - expected).abs().max()  # products are bf16 too
     assert 0 < rounding < 0.1
     assert 1e-5 < (expected - exact).abs().max() < 0.1
     assert (stats.logp[batch.mask].double() - exact).abs().max() > 1e-5

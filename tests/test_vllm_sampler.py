@@ -59,7 +59,7 @@ def _exact_attention():
 
 @pytest.fixture(scope="session")
 def prompts(tokenizer):
-    """Of several lengths, two of them longer than a block of the KV cache, so that the prefix cache is used."""
+    """Prompts of several lengths, two of them longer than a block of the KV cache, so that the prefix cache is used."""
     generator = torch.Generator().manual_seed(0)
     lengths = (5, 20, 33, 150, 160)
     return [

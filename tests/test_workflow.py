@@ -94,7 +94,7 @@ def test_table1_and_its_figures_come_first_and_each_table_follows_its_runs(proje
             for run in load_experiment(name, "smoke", seeds, project / "experiments").runs
         }
         first = [runs.pop(run) for run in needed & runs.keys()]
-        assert len(first) == count  # of what those before leave
+        assert len(first) == count  # what those before leave
         assert all(priority > max(runs.values()) for priority in first)
 
 

@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample; above 0: correct, none: left out")
     lens = diagnostic("lens", "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
-    lens.add_argument("--temperature", type=float, default=1.0, help="that logits are divided by (default: 1)")
+    lens.add_argument("--temperature", type=_positive, default=1.0, help="that logits are divided by (default: 1)")
     watch = diagnostic("entropy-watch", "When and why the entropy of a run fell.", "RUN")
     for sub in (lens, watch):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
@@ -157,6 +157,13 @@ def _seed(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
 
 
 def _figure(text: str) -> Path:

@@ -11,7 +11,11 @@ MESSAGE_BYTES = 1 << 20
 def program() -> None:
     """Run the command of this process and exit with its code."""
     if SERVER in os.environ and "RANK" not in os.environ:
-        code = hand_over(os.environ[SERVER], sys.argv[1:])
+        try:
+            code = hand_over(os.environ[SERVER], sys.argv[1:])
+        except KeyboardInterrupt:  # before the command has begun
+            print("interrupted; no half-written file is left", file=sys.stderr)
+            code = 130
         if code is not None:
             sys.stdout.flush()
             os._exit(code)
@@ -34,6 +38,7 @@ def hand_over(address: str, arguments: list[str]) -> int | None:
     Returns:
         The exit code; None if no server is there, it has other modules, or it was killed. Nothing is running then.
     """
+    import contextlib
     import json
     import select
     import signal
@@ -45,23 +50,27 @@ def hand_over(address: str, arguments: list[str]) -> int | None:
             server.connect(address)
             server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
             socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
-            answer = server.recv(64)
+            _, processes, *_ = socket.recv_fds(server, 64, 1)
         except OSError:
             return None
-        if not answer:
+        if not processes:
             return None
-        command = os.pidfd_open(int(answer))
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGURG):
-            signal.signal(number, lambda number, _: signal.pidfd_send_signal(command, number))
+        (command,) = processes  # a pidfd, which stays the command's when it has ended
+
+        def pass_on(number: int, _: object) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(command, number)
+
+        passed = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGURG)
+        before = {number: signal.signal(number, pass_on) for number in passed}
         try:
             status = server.recv(64)
         except ConnectionResetError:
             status = b""
         if not status:
             select.select([command], [], [])  # it dies with the server
-            for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGURG):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
             return None
         code = os.waitstatus_to_exitcode(int(status))
         if code < 0:

@@ -5,6 +5,7 @@ it ends with the workflow; its client is client.py. It listens on a Unix socket 
 else. Modules are imported when the first command needs them, and it stays single-threaded, so that it can fork.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -40,12 +41,16 @@ def start() -> None:
     if sys.platform != "linux" or SERVER in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="entropy-dynamics-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     address = str(Path(folder, "socket"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except OSError:  # the path of the temporary folder is too long
+            return
         listener.listen(1024)  # clients wait here until the server is up
         process = subprocess.Popen(
-            [sys.executable, "-m", "entropy_dynamics.preload", folder, str(listener.fileno())],
+            [sys.executable, "-P", "-m", "entropy_dynamics.preload", folder, str(listener.fileno())],
             stdin=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # no thread pools
             pass_fds=[listener.fileno()],
@@ -79,7 +84,7 @@ class Server:
         """Returns in the forks only: the request, and the client's standard files."""
         while True:
             for key, _ in self.events.select():
-                registered = self.events.get_map().get(key.fileobj) is key  # not so after an event before
+                registered = key in self.events.get_map().values()  # not so after an event before
                 if registered and (command := key.data()) is not None:
                     return command
 
@@ -93,19 +98,24 @@ class Server:
 
     def accept(self) -> tuple[dict[str, Any], list[int]] | None:
         client, _ = self.listener.accept()
-        message, files = b"", []
-        with suppress(OSError):
+        files: list[int] = []
+        try:
+            client.settimeout(1)  # it may be stopped
             message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
-        request = json.loads(message or "{}")
-        if request.get("python") != python() or _sources() != self.sources:  # other modules, or edited ones
-            client.close()
-        else:
-            _import_for(request["arguments"][0] if request["arguments"] else "")
-            if (pid := os.fork()) == 0:
-                for other in (self.events, self.listener, client, *self.clients.values()):
-                    other.close()
-                return request, files
+            request = json.loads(message)
+            serves = request["python"] == python() and _sources() == self.sources  # the same modules, not edited since
+            if serves:
+                _import_for(request["arguments"][0] if request["arguments"] else "")
+        except Exception:  # whatever it is: the client runs its command by itself, and meets it again or does not
+            serves = False
+        if serves and (pid := os.fork()) == 0:
+            for other in (self.events, self.listener, client, *self.clients.values()):
+                other.close()
+            return request, files
+        if serves:
             self.watch(pid, client)
+        else:
+            client.close()
         for file in files:
             os.close(file)
         return None
@@ -115,7 +125,8 @@ class Server:
         self.clients[pid] = client
         self.events.register(pidfd, selectors.EVENT_READ, partial(self.ended, pid, pidfd))
         self.events.register(client, selectors.EVENT_READ, partial(self.left, pid))
-        _send(client, pid)
+        with suppress(OSError):  # it is gone, which is the next event
+            socket.send_fds(client, [b"started"], [pidfd])
 
     def ended(self, pid: int, pidfd: int) -> None:
         """A command has ended."""
@@ -148,7 +159,6 @@ def _sources() -> list[tuple[str, int]]:
 @cache
 def _import_for(command: str) -> None:
     """Import what a command needs; what is not installed is the command's to report."""
-    gc.disable()
     with suppress(ImportError):
         import_module("entropy_dynamics.commands")
         if command in DRAWING:
@@ -167,7 +177,6 @@ def _import_for(command: str) -> None:
             for architecture in get_args(Architecture):
                 getattr(transformers, CLASSES[architecture])
             import_module(f"entropy_dynamics.stages.{command}")
-    gc.enable()
     gc.freeze()  # what is not visited is not copied in the forks
 
 

@@ -119,6 +119,8 @@ def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = No
         for column in zip(*groups, strict=True)
     ]
     value = sum(column.mean(axis=-1) for column in per_problem)
+    if any(column.shape[-1] < 2 for column in per_problem):  # one problem has no spread
+        return Interval(value)
     parts = [(column.var(axis=-1, ddof=1) / column.shape[-1], column.shape[-1] - 1) for column in per_problem]
     interactions, sampling = [], 0.0
     for group in (group for group in groups if group[0].ndim > 1):

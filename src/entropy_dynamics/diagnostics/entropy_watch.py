@@ -54,11 +54,12 @@ def read_metrics(run: Path) -> pd.DataFrame:
             if len(runs) > 1:
                 raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
             frames = []
-            for file in files:  # of one run: its checkpoints, or what it wrote before and after it was resumed
+            for file in files:  # one run's: its checkpoints, or what it wrote before and after it was resumed
                 try:
                     frames.append(read(file))
-                except (OSError, ValueError, KeyError, TypeError) as error:
-                    raise UserError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
+                except Exception as error:  # readers have kinds of their own, such as protobuf's
+                    cause = next(iter(str(error).splitlines()), type(error).__name__)
+                    raise UserError(f"{file} cannot be read: {cause}") from error
             return pd.concat(frames).select_dtypes("number").groupby(level=0).mean().sort_index()
     raise UserError(f"{run}: no {', '.join(kinds)} there")
 

@@ -11,7 +11,7 @@ import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
 
@@ -28,9 +28,9 @@ class Engine(Section):
     """A module of engines/ and sampling/: native | vllm."""
     dtype: Precision
     """dtype of its weights and KV cache."""
-    warn_above: Threshold
+    warn_above: Annotated[Threshold, PER_MACHINE]
     """Mean difference between the engine's and the trainer's log p above which a run prints a note, once; nats."""
-    tolerance: Threshold
+    tolerance: Annotated[Threshold, PER_MACHINE]
     """Mean difference above which the run stops, since the engine does not hold the trainer's weights; nats."""
 
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:

@@ -61,7 +61,7 @@ class Checkpoints:
             return
         temporary = self.folder / f".step{len(rows)}.partial"
         if self.ranks.is_main:
-            for stale in self.folder.glob(".step*.partial"):  # of a run that was killed
+            for stale in self.folder.glob(".step*.partial"):  # left by a run that was killed
                 shutil.rmtree(stale)
         self.ranks.barrier()
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
