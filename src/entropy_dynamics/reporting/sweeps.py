@@ -36,7 +36,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
             ax.set_ylim(shown.min() - margin, shown.max() + margin)  # intervals of two seeds would flatten the curves
             if ax in axes[0]:
                 ax.set_title(title)
-        row[0].set_ylabel(textwrap.fill(pretty(results.method_label(sweep["method"].iloc[0])), 16))
+        row[0].set_ylabel(pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
         row[1].set_xlabel(pretty(sweep["parameter"].iloc[0].replace("_", " ")))
     models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in looks.items()]
     figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
