@@ -169,9 +169,9 @@ def inputs_of(name):
 
 def labels_in(name):
     """The labels of its methods, from their configs."""
-    methods = {split_method(run.method)[0] for run in EXPERIMENTS[name].runs}
+    methods = sorted({split_method(run.method)[0] for run in EXPERIMENTS[name].runs})
     files = [Path("configs/method", f"{method}.yaml") for method in methods]
-    return sorted(read_yaml(file)["method"]["label"] for file in files)
+    return [read_yaml(file)["method"]["label"] for file in files]
 
 
 def files_of(names):
