@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, SmallResults
 from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
 from project_copy import copy_project
@@ -70,8 +70,16 @@ class Preloaded:
         self.starter.communicate()
 
 
+@pytest.fixture(scope="module")
+def preloaded(tmp_path_factory):
+    running = Preloaded(tmp_path_factory.mktemp("shared"))
+    yield running
+    running.end()
+
+
 @pytest.fixture
-def preloaded(tmp_path):
+def own(tmp_path):
+    """A server of the test's own, to be killed."""
     running = Preloaded(tmp_path)
     yield running
     running.end()
@@ -88,12 +96,16 @@ def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.fixture
-def endless(preloaded, small_results) -> subprocess.Popen:
+def endless_run(server: Preloaded, results: SmallResults) -> subprocess.Popen:
     """A training run of many steps that has begun."""
-    run = preloaded.start(*small_results.train("grpo"), "--set", "training.steps=100000")
+    run = server.start(*results.train("grpo"), "--set", "training.steps=100000")
     wait_for(lambda: "1/100000" in run.stderr.readline())
     return run
+
+
+@pytest.fixture
+def endless(preloaded, small_results) -> subprocess.Popen:
+    return endless_run(preloaded, small_results)
 
 
 # ---------------------------------------------------------------- as if it had run by itself
@@ -244,16 +256,16 @@ def test_a_killed_command_ends_its_client_likewise(preloaded, endless):
     assert preloaded.run("config").returncode == 0
 
 
-def test_after_the_server_was_killed_commands_run_by_themselves(preloaded, small_results):
-    run = preloaded.start(*small_results.train("grpo"), "--set", "training.steps=6")
-    wait_for(lambda: preloaded.commands())
-    (command,) = preloaded.commands()
-    preloaded.server.kill()
+def test_after_the_server_was_killed_commands_run_by_themselves(own, small_results):
+    run = own.start(*small_results.train("grpo"), "--set", "training.steps=6")
+    wait_for(lambda: own.commands())
+    (command,) = own.commands()
+    own.server.kill()
     wait_for(lambda: has_ended(command))
     _, errors = run.communicate(timeout=WAIT)
     assert run.returncode == 0, errors
     assert (small_results.run("grpo") / "metrics.parquet").is_file()
-    assert preloaded.run("config").returncode == 0
+    assert own.run("config").returncode == 0
 
 
 def test_a_command_and_a_client_that_end_together_leave_the_server_alone(preloaded, endless):
@@ -292,11 +304,12 @@ def test_without_room_for_a_socket_commands_run_by_themselves(tmp_path):
     assert not list(folder.iterdir())
 
 
-def test_nothing_is_left_of_a_killed_starter(preloaded, endless):
-    (command,) = preloaded.commands()
-    preloaded.starter.kill()
-    wait_for(lambda: has_ended(preloaded.server) and has_ended(command))
-    wait_for(lambda: not preloaded.address.parent.exists())
+def test_nothing_is_left_of_a_killed_starter(own, small_results):
+    endless = endless_run(own, small_results)
+    (command,) = own.commands()
+    own.starter.kill()
+    wait_for(lambda: has_ended(own.server) and has_ended(command))
+    wait_for(lambda: not own.address.parent.exists())
     assert endless.wait(WAIT) == -signal.SIGKILL
 
 

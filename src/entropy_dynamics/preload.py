@@ -28,6 +28,7 @@ from entropy_dynamics.distributed.launch import end_with_parent
 
 PACKAGE = Path(__file__).parent
 DRAWING = ("draw", "claims", "report")
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # torch's, pyarrow's
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
 
 _started: list[subprocess.Popen[bytes]] = []  # their standard input ends with this process, and they with it
@@ -52,7 +53,7 @@ def start() -> None:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "entropy_dynamics.preload", folder, str(listener.fileno())],
             stdin=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # no thread pools
+            env=os.environ | SINGLE_THREADED,
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C reaches the clients, which pass it on
         )
@@ -106,6 +107,7 @@ class Server:
             serves = request["python"] == python() and _sources() == self.sources  # the same modules, not edited since
             if serves:
                 _import_for(request["arguments"][0] if request["arguments"] else "")
+                serves = len(os.listdir("/proc/self/task")) == 1  # a fork has one thread, and locks of all
         except Exception:  # whatever it is: the client runs its command by itself, and meets it again or does not
             serves = False
         if serves and (pid := os.fork()) == 0:
