@@ -1,9 +1,9 @@
 """One training step of a scale by phase: seconds, tokens per second and peak memory, Clip_B and Clip_V against GRPO.
 
-With batches whose autograd graphs all fit in memory, half of them, or that of the last micro-batch only (as at the
-paper's scale). The other tokens go through the model twice in Clip_B and Clip_V, and once in GRPO. The methods take
-turns step by step, each from its own copy of the base model, so that a drift of the machine's speed affects all alike.
-Medians over the steps after the first.
+With batches whose autograd graphs all fit in memory, or that of the last micro-batch only (as at the paper's scale).
+The other tokens go through the model twice in Clip_B and Clip_V, and once in GRPO. The methods take turns step by step,
+each from its own copy of the base model, so that a drift of the machine's speed affects all alike. Medians over the
+steps after the first.
 """
 
 import resource
@@ -19,7 +19,7 @@ from entropy_dynamics.results.layout import Layout
 PHASES = ("sample", "grade", "score", "update")
 REPEATED = ", prompts repeated"  # in every row, instead of once in a micro-batch
 METHODS = ("grpo", "clip_b", "clip_v", f"grpo{REPEATED}", f"clip_b{REPEATED}")
-CASES = {"all graphs": 10**9, "half of the graphs": 3300, "one graph": 0}  # training.single_forward_tokens
+CASES = {"all graphs": 10**9, "one graph": 0}  # training.single_forward_tokens
 Rows = dict[str, list[dict[str, float]]]  # metrics of each step, by method
 
 
