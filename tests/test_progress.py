@@ -78,7 +78,7 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
             log.start(1, "model", model="m")
             log.start(2, "model", model="n")
             log.times = os.times_result((2.0, 1.0, 200.0, 30.0, 120.0))  # user, system, children's user and system
-            log.finish(1, at=120)  # half as fast as expected: 8 runs of a minute, and a model that should be done
+            log.finish(1, at=120)  # half as fast as expected, and another model that should be done
             log.start(3, "train", **RUN)
             log.finish(2, at=120)
             log.finish(3, at=150)  # 30 s, as expected
@@ -86,8 +86,8 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
             log.finish(4, at=154)
     assert capsys.readouterr().err.splitlines() == [
         "11 jobs, 8 of them training runs  3 min left",
-        "model m  0 of 1 tables and figures  4 min left",
-        "model n  0 of 1 tables and figures  4 min left",
+        "model m  0 of 1 tables and figures  3 min left",  # (8 x 30 + 2) / 2 x (120 + 60) / (60 + 60) s
+        "model n  0 of 1 tables and figures  3 min left",
         "train m grpo 0  run 1 of 8  0 of 1 tables and figures  2 min left",
         "table1 is ready: results/laptop/tables/table1.md  1 of 1 tables and figures  2 min left",
         "11 jobs, 8 of them training runs  4 min left",  # (2 x 120 + 8 x 30 + 4) / 2
