@@ -56,14 +56,11 @@ def load_torch(config: Config) -> None:
 def import_torch() -> None:
     """Import torch, and the part of transformers that takes long."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    enabled = gc.isenabled()
     gc.disable()  # garbage collection is a quarter of the import time
     try:
-        import torch  # noqa: F401
-        from transformers.modeling_utils import logging  # from the module that takes long
+        from transformers.modeling_utils import logging  # from the module that takes long, and imports torch
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
     logging.disable_progress_bar()
 
 

@@ -78,12 +78,12 @@ class PolicyUpdate:
         if advantages is not None:
             rows, constant = self._by_gradient(batch, rows, advantages, batch.mask)
         micro_batches = self._micro_batches(batch, rows)
-        kept = len(micro_batches) - self._graphs_kept(batch, rows, micro_batches)
+        first_kept = len(micro_batches) - self._graphs_kept(batch, rows, micro_batches)
         with torch.no_grad():
-            without = (*self._micro_batches(batch, constant), *micro_batches[:kept])
+            without = (*self._micro_batches(batch, constant), *micro_batches[:first_kept])
             detached = [(part, self._stats(batch, part)) for part in without]
         release(self.policy)
-        graphs = tuple((part, self._stats(batch, part)) for part in micro_batches[kept:])
+        graphs = tuple((part, self._stats(batch, part)) for part in micro_batches[first_kept:])
         detached += [(part, stats.map(Tensor.detach)) for part, stats in graphs]
         in_graph = torch.zeros(len(batch), device=rows.device)
         for part, _ in graphs:
