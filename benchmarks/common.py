@@ -50,8 +50,8 @@ def write_record(out: Path, what: str, **results: Any) -> None:
 def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overrides: Sequence[str] = ()) -> Trainer:
     """A trainer of the scale's base model, without measurements of the entropy change."""
     config = load_config(scale, model_name, method, [*overrides, "training.entropy_change_every=0"])
-    model, tokenizer = load_policy(layout.model(model_name))
-    kept = set(pd.read_parquet(layout.pass_rates).query("kept")["problem_id"])
+    model, tokenizer = load_policy(layout.model(model_name, 0))
+    kept = set(pd.read_parquet(layout.pass_rates(0)).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     return Trainer(
         config.training,

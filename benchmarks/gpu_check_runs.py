@@ -109,11 +109,11 @@ class Commands:
 
     def prepare(self, models: Sequence[str]) -> bool:
         """Problems, base models and pass rates, unless they are there."""
-        missing = [["model", "--model", model] for model in models if not self.layout.facts(model).is_file()]
+        missing = [["model", "--model", model] for model in models if not self.layout.facts(model, "base", 0).is_file()]
         return (
             (self.layout.problems_report.is_file() or self.run(["problems"]))
             and self.run(*missing)
-            and (self.layout.pass_rates.is_file() or self.run(["pass_rates"]))
+            and (self.layout.pass_rates(0).is_file() or self.run(["pass_rates"]))
         )
 
 

@@ -46,7 +46,7 @@ def main() -> None:
     for seed in range(options.seeds):
         ours = make_trainer(options.scale, options.model, "grpo", layout)
         ours.seed = seed
-        model, tokenizer = load_policy(layout.model(options.model))
+        model, tokenizer = load_policy(layout.model(options.model, 0))
         turns = Turns(ours)
         with tempfile.TemporaryDirectory() as directory:
             trl = make_trl_trainer(config, model, tokenizer, ours, options.steps, seed, directory)

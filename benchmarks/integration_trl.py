@@ -56,7 +56,7 @@ def main() -> None:
         ours.seed = seed
         turns = Turns(ours)
         with tempfile.TemporaryDirectory() as directory:
-            model, tokenizer = load_policy(layout.model(options.model))
+            model, tokenizer = load_policy(layout.model(options.model, 0))
             trl = make_trl_trainer(config, model, tokenizer, ours, options.steps, seed, directory, kind)
             trl.remove_callback(PrinterCallback)
             trl.add_callback(turns)

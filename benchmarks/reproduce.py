@@ -187,12 +187,14 @@ def ready_times(jobs: list[Job], pass_rate_model: str) -> dict[Job, float]:
         kind, *rest = job.path
         if kind == "models":
             inputs = [("problems",)]
-        elif kind in ("pass_rates", "theory"):
-            inputs = [("models", pass_rate_model)]
+        elif kind == "pass_rates":
+            inputs = [("models", pass_rate_model, rest[0])]
+        elif kind == "theory":
+            inputs = [path for path in ends if path[:2] == ("models", pass_rate_model)]
         elif kind == "runs":
-            inputs = [("models", rest[0]), ("pass_rates",)]
+            inputs = [("models", rest[0], rest[2]), ("pass_rates", rest[2])]
         elif kind == "evaluations":
-            inputs = [("models", rest[0]) if rest[1] == "base" else ("runs", *rest)]
+            inputs = [("models", rest[0], rest[2]) if rest[1] == "base" else ("runs", *rest)]
         elif kind == "problems":
             inputs = []
         else:

@@ -26,7 +26,7 @@ def main() -> None:
     torch.set_num_threads(config.threads)
     layout = Layout.of(options.scale, options.results)
     trainer = make_trainer(options.scale, options.model, "grpo", layout)
-    tokenizer = load_tokenizer(layout.model(options.model))
+    tokenizer = load_tokenizer(layout.model(options.model, 0))
     count, samples = config.training.prompts_per_step, config.training.group_size
     settings = {"temperature": config.sampling.temperature, "max_new_tokens": config.sampling.max_new_tokens}
 

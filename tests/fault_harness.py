@@ -24,8 +24,8 @@ from project_copy import snakemake
 
 STAGES = {  # a stage is reached when its first file is there
     "problems": "data/problems.json",
-    "models": "models/*/model.json",
-    "pass_rates": "data/pass_rates.parquet",
+    "models": "models/*/*/model.json",
+    "pass_rates": "pass_rates/seed0.parquet",
     "runs": "runs/*/*/*/metrics.parquet",
     "evaluations": "evaluations/*/*/*/*.parquet",
     "tables": "tables/*.csv",
@@ -34,7 +34,7 @@ STAGES = {  # a stage is reached when its first file is there
 }
 LOCKED = "cannot be locked"  # what Snakemake says
 MODEL = "qwen2.5-7b-instruct"
-MODEL_FOLDER = f"models/{MODEL}"
+MODEL_FOLDER = f"models/{MODEL}/seed0"
 RUN = f"runs/{MODEL}/clip_b/seed0"
 EVALUATION = f"evaluations/{MODEL}/clip_b/seed0"
 TARGET = f"results/smoke/{EVALUATION}/aime24.parquet"

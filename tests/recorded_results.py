@@ -32,7 +32,7 @@ TABLE = [f"tables/table1.{suffix}" for suffix in ("csv", "md", "tex")]
 GRPO, CLIP_B, CLIP_V = (LAYOUT.run(MODEL, method, 0) for method in ("grpo", "clip_b", "clip_v"))
 AIME24 = LAYOUT.evaluation(MODEL, "clip_b", 0) / "aime24.parquet"
 PROBLEMS = LAYOUT.data / "problems.json"
-MODEL_JSON = LAYOUT.model(MODEL) / "model.json"
+MODEL_JSON = LAYOUT.model(MODEL, 0) / "model.json"
 
 
 def record(inputs: list[Path], outputs: list[Path], folder: Path, **more) -> dict:
@@ -51,11 +51,11 @@ def write_weights(folder: Path, facts: dict) -> None:
 
 def write_run(run: Run) -> None:
     folder = LAYOUT.run(run.model, run.method, run.seed)
-    base = json.loads((LAYOUT.model(run.model) / "model.json").read_text())
+    base = json.loads((LAYOUT.model(run.model, run.seed) / "model.json").read_text())
     write_weights(folder / "policy", base | {"method": run.method, "seed": run.seed})
     write_metrics(RESULTS, run, steps=4)
     write_text(folder / "config.yaml", to_yaml(load_config(SCALE, run.model, run.method)))
-    inputs = [LAYOUT.model(run.model) / "model.json", LAYOUT.pass_rates]
+    inputs = [LAYOUT.model(run.model, run.seed) / "model.json", LAYOUT.pass_rates(run.seed)]
     inputs += [LAYOUT.problems("train"), LAYOUT.problems("validation")]
     outputs = [folder / name for name in ("metrics.parquet", "config.yaml", "policy/model.json")]
     own = {"model": run.model, "method": run.method, "seed": run.seed}
@@ -90,7 +90,7 @@ def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None
 
 def write_theory() -> None:
     write_logit_steps(RESULTS)
-    file, inputs = LAYOUT.logit_steps, [LAYOUT.model(MODEL) / "model.json", LAYOUT.problems("train")]
+    file, inputs = LAYOUT.logit_steps, [LAYOUT.model(MODEL, 0) / "model.json", LAYOUT.problems("train")]
     write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent))
 
 
@@ -99,13 +99,14 @@ def write_results() -> None:
     config = load_config(SCALE)
     build_problem_sets(config.data, LAYOUT.data)
     facts = model_facts(MODEL, config=settings_of("model", load_config(SCALE, MODEL)))
-    write_weights(LAYOUT.model(MODEL), facts)
+    write_weights(LAYOUT.model(MODEL, 0), facts)
     ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
     correct = pd.Series(np.random.default_rng(0).binomial(8, 0.3, len(ids)), index=ids)
-    write_parquet(LAYOUT.pass_rates, filter_by_rate(correct, 8, 0.0, 1.0))
-    inputs = [LAYOUT.model(MODEL) / "model.json", LAYOUT.problems("train")]
+    write_parquet(LAYOUT.pass_rates(0), filter_by_rate(correct, 8, 0.0, 1.0))
+    inputs = [LAYOUT.model(MODEL, 0) / "model.json", LAYOUT.problems("train")]
     own = {"config": settings_of("pass_rates", load_config(SCALE, MODEL))}
-    write_json(LAYOUT.data / "pass_rates.provenance.json", record(inputs, [LAYOUT.pass_rates], LAYOUT.data, **own))
+    rates = LAYOUT.pass_rates(0)
+    write_json(rates.with_suffix(".provenance.json"), record(inputs, [rates], rates.parent, **own))
     for run in load_experiment("table1", SCALE, dict(config.seeds)).runs:
         if run.method != "base":
             write_run(run)

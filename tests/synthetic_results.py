@@ -42,7 +42,7 @@ def model_facts(name: str, **changes) -> dict:
 
 def write_models(results: Path, **changes) -> None:
     for name in LABELS:
-        write_json(Layout(results).model(name) / "model.json", model_facts(name, **changes))
+        write_json(Layout(results).model(name, 0) / "model.json", model_facts(name, **changes))
 
 
 def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> None:
@@ -120,7 +120,7 @@ def write_pass_rates(results: Path) -> None:
     correct = np.random.default_rng(0).binomial(16, np.random.default_rng(1).beta(0.6, 1.2, 600))
     dropped = np.where(correct <= 1, "rate <= 0.0625", np.where(correct >= 15, "rate >= 0.9375", ""))
     columns = {"problem_id": [f"p{i}" for i in range(600)], "correct": correct, "samples": 16, "rate": correct / 16}
-    write_parquet(Layout(results).pass_rates, pd.DataFrame(columns | {"kept": dropped == "", "reason": dropped}))
+    write_parquet(Layout(results).pass_rates(0), pd.DataFrame(columns | {"kept": dropped == "", "reason": dropped}))
 
 
 def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: list[str] | None = None) -> None:

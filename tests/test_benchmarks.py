@@ -13,8 +13,8 @@ from entropy_dynamics.results.files import write_parquet
 START = 1_700_000_000
 JOBS = {  # record: (start, end)
     "problems": (0, 1),
-    "models/qwen2.5-7b-instruct": (1, 5),
-    "pass_rates": (5, 7),
+    "models/qwen2.5-7b-instruct/seed0": (1, 5),
+    "pass_rates/seed0": (5, 7),
     "runs/qwen2.5-7b-instruct/grpo/seed0": (7, 17),
     "runs/qwen2.5-7b-instruct/grpo/seed1": (8, 16),
     "evaluations/qwen2.5-7b-instruct/grpo/seed0": (18, 22),

@@ -56,7 +56,7 @@ def results(tmp_path_factory) -> Path:
     """Clip_B's and GRPO's runs on one model, enough for some claims of each verdict."""
     folder = tmp_path_factory.mktemp("results") / SCALE
     for model in (MODEL, OTHER):
-        write_json(Layout(folder).model(model) / "model.json", model_facts(model))
+        write_json(Layout(folder).model(model, 0) / "model.json", model_facts(model))
     for seed in range(3):
         write_curve(folder, "grpo", seed, entropy=np.linspace(0.4, 0.1 + 0.01 * seed, STEPS), neg_cov=0.1 + 0.01 * seed)
         write_curve(folder, "clip_b", seed, entropy=0.3 + 0.01 * seed)

@@ -74,7 +74,7 @@ def keep(layout, kept):
     """A pass-rate file that keeps `kept` of the training problems: an untrained model solves none."""
     ids = [problem.id for problem in load_problems(layout.problems("train"))]
     frame = pd.DataFrame({"problem_id": ids, "kept": [index < kept for index in range(len(ids))]})
-    frame.to_parquet(layout.pass_rates, index=False)
+    frame.to_parquet(layout.pass_rates(0), index=False)
     return set(ids[:kept])
 
 
@@ -92,15 +92,15 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
         "validation: 2 problems split off train",
     ]
     assert run("model", "--model", MODEL)[0] == 0
-    facts = json.loads((layout.model(MODEL) / "model.json").read_text())
+    facts = json.loads((layout.model(MODEL, 0) / "model.json").read_text())
     assert facts["toy"] is True
-    assert facts["parameters"] == sum(one.numel() for one in load_policy(layout.model(MODEL))[0].parameters())
-    assert facts["weights_sha256"] == {"model.safetensors": sha256(layout.model(MODEL) / "model.safetensors")}
+    assert facts["parameters"] == sum(one.numel() for one in load_policy(layout.model(MODEL, 0))[0].parameters())
+    assert facts["weights_sha256"] == {"model.safetensors": sha256(layout.model(MODEL, 0) / "model.safetensors")}
 
     assert_one_line(run("pass_rates"), "the pass-rate filter keeps none of 18 problems", "widen pass_rates.low")
-    assert not layout.pass_rates.exists()
+    assert not layout.pass_rates(0).exists()
     assert_one_line(
-        run(*TRAIN), f"no {layout.pass_rates}; make it with: entropy-dynamics pass_rates --scale laptop --results"
+        run(*TRAIN), f"no {layout.pass_rates(0)}; make it with: entropy-dynamics pass_rates --scale laptop --results"
     )
     keep(layout, 6)
     assert run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")[0] == 0
@@ -112,7 +112,7 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     assert metrics["validation_accuracy"].notna().all()
     assert (metrics["validation_pass"] >= metrics["validation_accuracy"]).all()
     assert np.isfinite(metrics.drop(columns=["validation_accuracy", "validation_pass"]).to_numpy(dtype=float)).all()
-    before, after = (load_policy(one)[0] for one in (layout.model(MODEL), out / "policy"))
+    before, after = (load_policy(one)[0] for one in (layout.model(MODEL, 0), out / "policy"))
     facts |= {"method": "clip_b@mu=0.5", "seed": 3}
     del facts["outputs"], facts["config"]  # those of the run are in its record and its config.yaml
     facts["weights_sha256"] = {"model.safetensors": sha256(out / "policy" / "model.safetensors")}
@@ -123,7 +123,7 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     assert config["training"]["steps"] == 2
     record = json.loads((out / "provenance.json").read_text())
     assert (record["model"], record["method"], record["seed"]) == (MODEL, "clip_b@mu=0.5", 3)
-    for file in (layout.pass_rates, layout.problems("train"), layout.model(MODEL) / "model.json"):
+    for file in (layout.pass_rates(0), layout.problems("train"), layout.model(MODEL, 0) / "model.json"):
         assert record["inputs"][file.as_posix()] == sha256(file)
 
     evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "3")
@@ -298,12 +298,12 @@ def test_a_source_is_not_overwritten(run, tmp_path):
 
 @pytest.mark.usefixtures("prepared")
 def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
-    layout.pass_rates.unlink()
+    layout.pass_rates(0).unlink()
     no_filter = ("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2")
     stages = [
         (("problems",), "data.seed=9", layout.problems_report),
-        (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", layout.facts(MODEL)),
-        (("pass_rates",), "pass_rates.samples=3", layout.pass_rates),
+        (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", layout.facts(MODEL, "base", 0)),
+        (("pass_rates",), "pass_rates.samples=3", layout.pass_rates(0)),
         (TRAIN, "training.optimizer.learning_rate=0.5", layout.config(MODEL, "grpo", 0)),
         (("theory", "--model", MODEL), "sampling.temperature=0.5", layout.logit_steps),
         (

@@ -28,7 +28,7 @@ def names_in(folder: Path) -> set[str]:
         (f"{EVALUATION}/dapo500.parquet", "table"),
         (f"{MODEL_FOLDER}/model.json", "table"),
         ("data/train.parquet", "pass rates"),
-        ("data/pass_rates.parquet", "train"),
+        ("pass_rates/seed0.parquet", "train"),
         ("data/dapo500.parquet", "train"),
         (f"{MODEL_FOLDER}/model.json", "train"),
         (f"{MODEL_FOLDER}/model.safetensors", "train"),

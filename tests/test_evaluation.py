@@ -98,7 +98,7 @@ def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
     assert len(pd.read_parquet(out / "dapo500.parquet")) == 3 * 2
     record = json.loads((out / "aime24.provenance.json").read_text())
     assert record["evaluation"]["samples"] == 5
-    for file in [layout.model(MODEL) / "model.json", layout.problems("aime24")]:
+    for file in [layout.model(MODEL, 0) / "model.json", layout.problems("aime24")]:
         assert record["inputs"][file.as_posix()] == sha256(file)
     assert layout.problems("dapo500").as_posix() not in record["inputs"]
     assert {"torch", "transformers"} <= set(record["packages"])
@@ -120,7 +120,7 @@ def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, share
     monkeypatch.setattr(stage, "open_sampler", sampler)
     evaluate(config, layout, "base", 0, ["aime24", "aime25"])
     evaluate(config, layout, "grpo", 0, ["aime24"])
-    save_policy(shared_model, load_policy(layout.model(MODEL))[1], layout.policy(MODEL, "grpo", 1))
+    save_policy(shared_model, load_policy(layout.model(MODEL, 0))[1], layout.policy(MODEL, "grpo", 1))
     evaluate(config, layout, "grpo", 1, ["aime24"])
     first, other_set, other_method, other_seed = asked
     assert first == {"samples": 5, "temperature": 0.7, "max_new_tokens": 40, "stream": first["stream"]}

@@ -338,5 +338,5 @@ def test_published_code_is_neither_copied_nor_run(checkpoint, tmp_path):
 def test_a_wrong_shape_leaves_nothing_behind(checkpoint, tmp_path):
     layout = Layout(tmp_path)
     with pytest.raises(UserError, match=r"layers is 2, not 48"):
-        prepare(checkpoint, layout.model(MODEL), "model.shape.layers=48")
+        prepare(checkpoint, layout.model(MODEL, 0), "model.shape.layers=48")
     assert not any(layout.root.rglob("*.safetensors"))

@@ -127,8 +127,9 @@ def test_the_untrained_model_has_no_entropy_in_a_table(tmp_path):
     write_all(results, SEEDS, names=["methods_on_policy"])  # the metrics of three of its methods on one model
     file.write_text(file.read_text().replace(f"[{MODEL}, qwen3-4b-base]", f"[{MODEL}]"))
     experiment = load_experiment("table1", SCALE, SEEDS, experiments, ROOT / "configs")
-    for dataset in experiment.evaluations:
-        write_evaluation(results, experiment.runs[0], dataset)
+    for run in experiment.of(MODEL, "base"):
+        for dataset in experiment.evaluations:
+            write_evaluation(results, run, dataset)
     assert [path for path in experiment.input_files(results) if not path.is_file()] == []
     csv, md, *_ = render("table1", Results(results, SCALE, SEEDS, ROOT / "configs", experiments))
     rows = pd.read_csv(csv).set_index("method")

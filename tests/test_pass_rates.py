@@ -45,7 +45,7 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
     )
     layout = Layout(tmp_path / "results")
     write_problems(layout.problems("train"), problems[::-1])
-    save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model))
+    save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model, 0))
     return config, layout
 
 
@@ -72,20 +72,20 @@ def test_every_problem_has_a_row_with_its_own_rate(prepared, problems, tokenizer
     sampler = Scripted(problems, tokenizer)
     monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(sampler))
     returned = measure_pass_rates(config, layout)
-    frame = pd.read_parquet(layout.pass_rates)
+    frame = pd.read_parquet(layout.pass_rates(0))
     assert frame["problem_id"].tolist() == [problem.id for problem in problems]
     assert frame["correct"].tolist() == [min(number, 8) for number in range(12)]
     assert frame["kept"].tolist() == [0 < number < 8 for number in range(12)]
     assert frame["reason"].tolist() == ["rate <= 0.0625", *[""] * 7, *["rate >= 0.9375"] * 4]
     assert frame["kept"].tolist() == returned["kept"].tolist()
-    assert sampler.asked == {"samples": 8, "temperature": 1.0, "max_new_tokens": 4, "stream": "pass rates"}
+    assert sampler.asked == {"samples": 8, "temperature": 1.0, "max_new_tokens": 4, "stream": "pass rates/seed0"}
 
 
 def test_an_empty_set_is_one_line_and_no_file(prepared):
     config, layout = prepared  # an untrained model boxes nothing in four tokens
     with pytest.raises(UserError, match=r"^the pass-rate filter keeps none of 12 problems: no rate lies between"):
         measure_pass_rates(config, layout)
-    assert not layout.pass_rates.exists()
+    assert not layout.pass_rates(0).exists()
     assert not list(layout.root.rglob("*.partial"))
 
 

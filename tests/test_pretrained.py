@@ -239,8 +239,8 @@ def test_a_revision_is_a_whole_commit(tmp_path, revision):
 
 def test_a_smaller_model_in_place_of_the_papers_is_a_substitute(source, tmp_path):
     layout = Layout(tmp_path)
-    prepare(source, layout.model(MODEL), "model.substitute=true", "model.pretrained=Qwen/Qwen2.5-0.5B-Instruct")
-    facts = json.loads((layout.model(MODEL) / "model.json").read_text())
+    prepare(source, layout.model(MODEL, 0), "model.substitute=true", "model.pretrained=Qwen/Qwen2.5-0.5B-Instruct")
+    facts = json.loads((layout.model(MODEL, 0) / "model.json").read_text())
     assert (facts["substitute"], facts["pretrained"]) == (True, "Qwen/Qwen2.5-0.5B-Instruct")
 
 

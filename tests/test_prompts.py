@@ -88,7 +88,7 @@ def scale(tmp_path, shared_model, tokenizer):
     """`scale(limit, ...)`: the laptop's config with that limit, and a layout with SUMS and an untrained model."""
     layout = Layout.of("laptop", tmp_path)
     write_problems(layout.problems("train"), SUMS)
-    save_policy(shared_model, tokenizer, layout.model(MODEL))
+    save_policy(shared_model, tokenizer, layout.model(MODEL, 0))
 
     def make(limit, *overrides):
         overrides = [f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", *overrides]
@@ -123,7 +123,7 @@ def test_the_pass_rate_filter_says_which_prompts_are_too_long(scale, tokenizer):
     limit = lengths(scale(1000)[0], tokenizer)[3]
     config, layout = scale(limit, "pass_rates.low=null", "pass_rates.high=null")
     measure_pass_rates(config, layout)
-    frame = pd.read_parquet(layout.pass_rates)
+    frame = pd.read_parquet(layout.pass_rates(0))
     assert frame["problem_id"].tolist() == [one.id for one in SUMS]
     assert frame["kept"].tolist() == [False, True, False, True]
     assert frame["samples"].tolist() == [0, 16, 0, 16]
@@ -151,10 +151,10 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     monkeypatch.chdir(ROOT)
     limit = lengths(scale(1000)[0], tokenizer)[3]
     _, layout = scale(limit)
-    write_json(layout.model(MODEL) / "model.json", {})
+    write_json(layout.model(MODEL, 0) / "model.json", {})
     for name in SETS:
         write_problems(layout.problems(name), [Problem("v", "2+2", "4", "arithmetic")])
-    pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}).to_parquet(layout.pass_rates)
+    pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}).to_parquet(layout.pass_rates(0))
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
     options = [part for entry in settings for part in ("--set", entry)]
@@ -202,7 +202,7 @@ def test_the_command_for_a_base_model(command):
 
 
 def test_the_command_without_a_tokenizer_shows_the_messages(command, tmp_path):
-    (Layout.of("laptop", tmp_path).model(MODEL) / "tokenizer_config.json").unlink()
+    (Layout.of("laptop", tmp_path).model(MODEL, 0) / "tokenizer_config.json").unlink()
     code, out, err = command("--problem", "short")
     assert (code, out) == (0, f"[system]\n{SYSTEM}\n[user]\n1+2\n")
     assert err.startswith("short of train: a preview, since there is no tokenizer in ")

@@ -16,7 +16,7 @@ from project_copy import ROOT, copy_project
 pytest.importorskip("snakemake_executor_plugin_slurm", reason="the extra `slurm` is not installed")
 
 COMMANDS = ["sbatch", "sacct", "srun", "scancel", "sacctmgr", "sinfo", "scontrol", "squeue"]
-MODEL = "results/tiny/models/qwen2.5-7b-instruct/model.json"
+MODEL = "results/tiny/models/qwen2.5-7b-instruct/seed0/model.json"
 RUN = Path("results/tiny/runs/qwen2.5-7b-instruct/grpo/seed0")
 TINY = """
 extends: laptop
@@ -107,7 +107,7 @@ def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
 def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, nodes, geometry, said):
     """Both of its ranks end with an error, before they read anything: this machine has no GPUs."""
     cluster = Cluster(tmp_path, ON_GPUS.replace("ranks: 2", f"ranks: 2, nodes: {nodes}"))
-    target = "results/tiny/data/pass_rates.parquet"
+    target = "results/tiny/pass_rates/seed0.parquet"
     problems = [f"results/tiny/data/{name}.parquet" for name in ("train", "aime24", "aime25", "dapo500")]
     for name in (*problems, "results/tiny/data/problems.json", MODEL):
         (cluster.project / name).parent.mkdir(parents=True, exist_ok=True)

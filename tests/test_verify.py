@@ -106,7 +106,7 @@ def test_a_rebuilt_model(verify):
     made = [short(LAYOUT.run(MODEL, method, 0)) for method in ("clip_b", "clip_v", "grpo")]
     made += [short(LAYOUT.evaluation(MODEL, "base", 0) / f"{name}.parquet") for name in SETS]
     stale = {where for what, where in findings if what == "stale"}
-    assert stale == {*made, "data/pass_rates.parquet", *TABLE}  # the table says what ran
+    assert stale == {*made, "pass_rates/seed0.parquet", *TABLE}  # the table says what ran
 
 
 @pytest.mark.usefixtures("project")
@@ -149,7 +149,7 @@ def test_overrides_count_as_config(verify):
     assert {what for what, _ in findings} == {"different config"}
     named = {where: facts for (_, where), facts in findings.items()}
     assert len(named) == 3 + 16 + 3  # runs, evaluations, the record of the pass rates, and:
-    assert "warm_start.steps was 250, is now 9" in named[f"models/{MODEL}/model.json"]
+    assert "warm_start.steps was 250, is now 9" in named[f"models/{MODEL}/seed0/model.json"]
     assert "numbers was [4, 4], is now [3, 4]" in named["data/aime24.parquet"]
 
 

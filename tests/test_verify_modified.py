@@ -153,7 +153,7 @@ def test_samples_of_another_method(verify):
 
 @pytest.mark.usefixtures("project")
 def test_pass_rates_that_their_counts_do_not_give(verify):
-    file = LAYOUT.pass_rates
+    file = LAYOUT.pass_rates(0)
     edit_rows(file, set_cell("rate", 0.51), rehash=True)
     _, findings, _ = verify()
     assert "of 8 correct, rate 0.51" in findings["modified", short(file)]
@@ -163,7 +163,7 @@ def test_pass_rates_that_their_counts_do_not_give(verify):
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize("content", [b"\xff\0{", b"[1]", b'{"inputs": 3, "sets": [], "weights_sha256": "x"}'])
 def test_garbage_in_any_file_is_named_and_hides_nothing_else(verify, content):
-    files = [PROBLEMS, MODEL_JSON, AIME24, LAYOUT.pass_rates, GRPO / "provenance.json", CLIP_V / "config.yaml"]
+    files = [PROBLEMS, MODEL_JSON, AIME24, LAYOUT.pass_rates(0), GRPO / "provenance.json", CLIP_V / "config.yaml"]
     files += [CLIP_B / "metrics.parquet", CLIP_B / "policy/model.json", AIME24.with_suffix(".provenance.json")]
     files += [RESULTS / "tables/table1.csv"]
     for path in files:
@@ -199,14 +199,14 @@ def test_a_deleted_record_or_a_line_of_it_turns_no_check_off(verify):
         }.items()
     }
     theory.unlink()
-    LAYOUT.pass_rates.with_suffix(".provenance.json").unlink()
+    LAYOUT.pass_rates(0).with_suffix(".provenance.json").unlink()
     missing = [where for what, where in verify()[1] if what == "missing"]
-    assert missing == ["data/pass_rates.provenance.json", "theory/logit_steps.provenance.json"]
+    assert missing == ["pass_rates/seed0.provenance.json", "theory/logit_steps.provenance.json"]
 
 
 @pytest.mark.usefixtures("untabled")
 def test_files_that_no_record_has(verify):
-    new = [LAYOUT.problems("aime26"), LAYOUT.model(MODEL) / "chat_template.jinja"]
+    new = [LAYOUT.problems("aime26"), LAYOUT.model(MODEL, 0) / "chat_template.jinja"]
     new += [CLIP_B / "policy" / name for name in ("additional/template.jinja", "chat_template.jinja", "config.yaml")]
     for path in [*new, CLIP_B / "policy/.DS_Store"]:
         path.parent.mkdir(exist_ok=True)
@@ -232,5 +232,5 @@ def test_problems_that_are_not_those_of_their_report(verify):
 def test_logit_steps_of_no_model(verify):
     write_theory()
     record = LAYOUT.logit_steps.with_suffix(".provenance.json")
-    edit_json(record, without("inputs", (LAYOUT.model(MODEL) / "model.json").as_posix()))
+    edit_json(record, without("inputs", (LAYOUT.model(MODEL, 0) / "model.json").as_posix()))
     assert verify()[:2] == (1, {("modified", short(record)): "no model.json is among its inputs"})

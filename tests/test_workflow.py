@@ -131,13 +131,13 @@ def test_a_run_trains_and_records_its_provenance(results):
     metrics = pd.read_parquet(run / "metrics.parquet")
     assert metrics["step"].tolist() == [0, 1, 2, 3]
     assert (metrics["grad_norm"] > 0).any()
-    before = load_file(results / "models/qwen2.5-7b-instruct/model.safetensors")
+    before = load_file(results / "models/qwen2.5-7b-instruct/seed0/model.safetensors")
     after = load_file(run / "policy/model.safetensors")
     assert before.keys() == after.keys()
     assert any((before[name] != after[name]).any() for name in before)
     provenance = json.loads((run / "provenance.json").read_text())
     assert {"git", "packages", "hardware", "inputs"} <= provenance.keys()
-    assert "results/smoke/data/pass_rates.parquet" in provenance["inputs"]
+    assert "results/smoke/pass_rates/seed0.parquet" in provenance["inputs"]
     assert "mu: 2.0" in (run / "config.yaml").read_text()
 
 
@@ -286,7 +286,7 @@ def the_error(run) -> str:
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
-        (["results/smoke/models/qwen2.5-7b/model.json"], f"unknown model 'qwen2.5-7b'; did you mean '{MODEL}'?"),
+        (["results/smoke/models/qwen2.5-7b/seed0/model.json"], f"unknown model 'qwen2.5-7b'; did you mean '{MODEL}'?"),
         ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
     ],
 )

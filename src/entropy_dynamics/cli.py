@@ -95,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         if "method" in needs:
             sub.add_argument("--method", required=True, help="a file of configs/method, or name@parameter=value,...")
             sub.add_argument("--seed", type=_seed, required=True, help="0 or more")
+        if "untrained" in needs:
+            sub.add_argument("--seed", type=_seed, default=0, help="which untrained toy model (default: 0)")
         return sub
 
     problems = stage("problems", "Generate or read, clean and split the problem sets.")
@@ -106,12 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     problems.add_argument("--task", default="math", help="the task that grades problems from files (default: math)")
     problems.add_argument("--out", metavar="DIR", help="output folder (default: <results>/<scale>/data)")
     problems.add_argument("--prompts", metavar="MODEL", help="also write the prompts that the real MODEL would get")
-    stage("model", "Prepare a base model: download it, or build and warm-start a toy model.", "model")
-    stage("pass_rates", "Measure pass rates and filter the training problems.")
+    stage("model", "Prepare a base model: download it, or build and warm-start a toy model.", "model", "untrained")
+    stage("pass_rates", "Measure pass rates and filter the training problems.", "untrained")
     stage("train", "Train one model with one method and one seed.", "model", "method")
     evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
-    stage("theory", "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model")
+    stage("theory", "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model", "untrained")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")

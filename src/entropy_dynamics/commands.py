@@ -111,7 +111,7 @@ def model(options: argparse.Namespace) -> None:
         load_torch(config)
         from entropy_dynamics.stages.model import prepare_model
 
-        prepare_model(config, _layout(options))
+        prepare_model(config, _layout(options), options.seed)
 
 
 def pass_rates(options: argparse.Namespace) -> None:
@@ -122,7 +122,7 @@ def pass_rates(options: argparse.Namespace) -> None:
             return
         from entropy_dynamics.stages.pass_rates import measure_pass_rates
 
-        frame = measure_pass_rates(config, _layout(options), ranks)
+        frame = measure_pass_rates(config, _layout(options), options.seed, ranks)
     if ranks.is_main:
         print(f"{frame['kept'].sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
 
@@ -151,7 +151,7 @@ def theory(options: argparse.Namespace) -> None:
         load_torch(config)
         from entropy_dynamics.stages.theory import check_logit_steps
 
-        print(check_logit_steps(config, _layout(options)))
+        print(check_logit_steps(config, _layout(options), options.seed))
 
 
 def draw(options: argparse.Namespace) -> None:
@@ -226,7 +226,8 @@ def prompt(options: argparse.Namespace) -> None:
 
     config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
     name, problem = find_problem(layout.data, config.data.sets, options.problem)
-    directory, prompt_format = layout.model(options.model), config.model.prompt_format
+    directory = layout.model(options.model, config.untrained(options.model, config.seeds.first))
+    prompt_format = config.model.prompt_format
     if (directory / "tokenizer_config.json").is_file():
         _quieten(config.threads)
         from entropy_dynamics.models.loading import load_tokenizer

@@ -4,7 +4,7 @@
 rule theory:
     input:
         LAYOUT.problems(TRAIN),
-        LAYOUT.facts(THEORY_MODEL),
+        LAYOUT.facts(THEORY_MODEL, BASE, THEORY_SEED),
     output:
         LAYOUT.logit_steps,
     log:
@@ -17,9 +17,10 @@ rule theory:
     params:
         scale=SCALE,
         model=THEORY_MODEL,
+        seed=THEORY_SEED,
         settings=settings("theory", THEORY_MODEL),
     shell:
-        "entropy-dynamics theory --scale {params.scale} --model {params.model} > {log} 2>&1"
+        "entropy-dynamics theory --scale {params.scale} --model {params.model} --seed {params.seed} > {log} 2>&1"
 
 
 with one_line():

@@ -45,7 +45,7 @@ SEEDS = dict(SCALE_CONFIG.seeds)
 SET_SEEDS = " ".join(f"--set seeds.{group}={count}" for group, count in SEEDS.items())
 LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
-UNTRAINED = ("{model}", BASE, 0)
+UNTRAINED = ("{model}", BASE, "{seed}")
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
 LOCAL_CPU = (
@@ -62,7 +62,7 @@ with one_line():
     }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-THEORY_MODEL = EXPERIMENTS[THEORY].models[0]
+((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
 # what `all` builds; each name is a target at every scale
 WANTED = NAMED or [
     name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target is None
@@ -73,8 +73,11 @@ URGENCY = {}
 ORDER = [*(name for name in FIRST if name in EXPERIMENTS), *WANTED]
 for position, name in enumerate(reversed(ORDER)):
     for run in EXPERIMENTS[name].runs:
-        URGENCY[run.model, run.method, str(run.seed)] = URGENCY[(run.model,)] = position
-MOST_URGENT = URGENCY[(PASS_RATE_MODEL,)] = len(ORDER)
+        URGENCY[run.model, run.method, str(run.seed)] = position
+        for model in (run.model, PASS_RATE_MODEL):
+            untrained = str(SCALE_CONFIG.untrained(model, run.seed))
+            URGENCY[model, untrained] = URGENCY[(untrained,)] = position
+MOST_URGENT = len(ORDER)
 
 COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})
 expect(
@@ -114,12 +117,26 @@ def settings(stage, *run):
 
     Here and below `run` is the model and the method of a job, where its wildcards do not name them.
     """
-    return lambda wildcards: fingerprint_of(stage, *tuple(wildcards)[:2], *run)
+    return lambda wildcards: fingerprint_of(stage, *named(wildcards), *run)
+
+
+def named(wildcards):
+    """The model and the method in a job's wildcards."""
+    return [wildcards[key] for key in ("model", "method") if key in wildcards.keys()]
+
+
+def untrained(wildcards):
+    """What a run starts from: the untrained model and the pass rates of its seed."""
+    model, filtered = (
+        SCALE_CONFIG.untrained(name, int(wildcards.seed))
+        for name in (wildcards.model, PASS_RATE_MODEL)
+    )
+    return [LAYOUT.facts(wildcards.model, BASE, model), LAYOUT.pass_rates(filtered)]
 
 
 def checked(wildcards):
     """No input files: a misspelt model or method, or a wrong setting, ends the workflow before anything runs."""
-    config_of(*tuple(wildcards)[:2])  # without the seed
+    config_of(*named(wildcards))
     return []
 
 
@@ -145,9 +162,7 @@ def resources_of(stage, *run):
 
 def of_job(resource, stage, *run):
     """A resource that depends on a job's model and method; None leaves it unset."""
-    return lambda wildcards: resources_of(stage, *tuple(wildcards)[:2], *run).get(
-        resource
-    )
+    return lambda wildcards: resources_of(stage, *named(wildcards), *run).get(resource)
 
 
 def needs(stage, *run):

@@ -24,9 +24,9 @@ rule model:
         checked,
         rules.problems.output,
     output:
-        LAYOUT.facts("{model}"),
+        LAYOUT.facts("{model}", BASE, "{seed}"),
     log:
-        LAYOUT.log("models/{model}"),
+        LAYOUT.log("models/{model}/seed{seed}"),
     priority: urgency
     localrule: REAL_MODELS
     conda:
@@ -38,18 +38,19 @@ rule model:
         scale=SCALE,
         settings=settings("model"),
     shell:
-        "entropy-dynamics model --scale {params.scale} --model {wildcards.model:q} > {log} 2>&1"
+        "entropy-dynamics model --scale {params.scale} --model {wildcards.model:q} "
+        "--seed {wildcards.seed} > {log} 2>&1"
 
 
 rule pass_rates:
     input:
         LAYOUT.problems(TRAIN),
-        LAYOUT.facts(PASS_RATE_MODEL),
+        LAYOUT.facts(PASS_RATE_MODEL, BASE, "{seed}"),
     output:
-        LAYOUT.pass_rates,
+        LAYOUT.pass_rates("{seed}"),
     log:
-        LAYOUT.log("pass_rates"),
-    priority: MOST_URGENT
+        LAYOUT.log("pass_rates/seed{seed}"),
+    priority: urgency
     conda:
         "../../environment.yml"
     threads: of_job("threads", "pass_rates", PASS_RATE_MODEL)
@@ -59,4 +60,4 @@ rule pass_rates:
         scale=SCALE,
         settings=settings("pass_rates", PASS_RATE_MODEL),
     shell:
-        "entropy-dynamics pass_rates --scale {params.scale} > {log} 2>&1"
+        "entropy-dynamics pass_rates --scale {params.scale} --seed {wildcards.seed} > {log} 2>&1"

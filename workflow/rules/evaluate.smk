@@ -4,7 +4,7 @@
 rule evaluate:
     input:
         checked,
-        LAYOUT.facts("{model}"),
+        LAYOUT.facts(*UNTRAINED),
         [LAYOUT.problems(name) for name in EVALUATION_SETS],
     output:
         [LAYOUT.samples(*UNTRAINED, name) for name in EVALUATION_SETS],
@@ -22,4 +22,4 @@ rule evaluate:
         method=BASE,
     shell:
         "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {params.method} "
-        "--seed 0 > {log} 2>&1"
+        "--seed {wildcards.seed} > {log} 2>&1"

@@ -4,9 +4,8 @@
 rule train:
     input:
         checked,
-        LAYOUT.facts("{model}"),
+        untrained,
         [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
-        LAYOUT.pass_rates,
     output:
         LAYOUT.metrics(*RUN),
         LAYOUT.facts(*RUN),

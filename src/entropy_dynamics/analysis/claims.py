@@ -4,6 +4,7 @@ Snakemake asks this module for the input files of its rule, so it imports nothin
 """
 
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -17,10 +18,12 @@ from entropy_dynamics.analysis.experiments import (
     Run,
     SeedGroup,
     Seeds,
+    config_of,
     load_experiment,
+    runs_of,
     seeds_of,
 )
-from entropy_dynamics.config import BASE, CONFIGS, load_config, read_yaml
+from entropy_dynamics.config import BASE, CONFIGS, Config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
@@ -176,6 +179,7 @@ class Claim:
     spec: ClaimSpec
     runs: dict[str, range]
     against: dict[str, range]
+    config: Config
 
     @property
     def seeds(self) -> dict[str, range]:
@@ -197,14 +201,16 @@ class Claim:
         return getattr(self.spec, "evaluations", [])
 
     def all_runs(self) -> list[Run]:
-        """The runs of the compared methods, and the untrained model if it defines which problems are hard."""
-        difficulty = {BASE: range(1)} if getattr(self.spec, "problems", "all") != "all" else {}
-        return [
-            Run(model, method, seed)
-            for model in self.models
-            for method, seeds in (self.seeds | difficulty).items()
-            for seed in seeds
-        ]
+        """The runs of the compared methods, and the untrained models if they define which problems are hard."""
+        by_method = self.seeds
+        if getattr(self.spec, "problems", "all") != "all":
+            by_method |= {BASE: max(self.seeds.values(), key=len)}
+        named = product(self.models, by_method.items())
+        return list(runs_of(((model, method, seed) for model, (method, seeds) in named for seed in seeds), self.config))
+
+    def untrained(self, model: str) -> int:
+        """The seed of the untrained model whose model.json says what ran."""
+        return self.config.untrained(model, min(seeds.start for seeds in self.seeds.values()))
 
     def files(self, results: Path, run: Run) -> list[Path]:
         """The files of one run that the claim reads."""
@@ -224,17 +230,17 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
     return [experiments / f"{name}.yaml" for name in dict.fromkeys(sweeps) if name]
 
 
-def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS) -> list[Claim]:
+def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS) -> list[Claim]:
     """All claims for one scale. Raises UserError as `read_claims`."""
+    config = config_of(scale, configs)
 
     def side(spec: ClaimSpec, name: str) -> dict[str, range]:
         groups: Methods = getattr(spec, name, {})
         return {
-            _swept(spec, method, scale, seeds, experiments): seeds_of(method, group, seeds)
-            for method, group in groups.items()
+            _swept(spec, method, scale, seeds, experiments): seeds_of(group, seeds) for method, group in groups.items()
         }
 
-    return [Claim(spec, side(spec, "runs"), side(spec, "against")) for spec in read_claims(experiments).claims]
+    return [Claim(spec, side(spec, "runs"), side(spec, "against"), config) for spec in read_claims(experiments).claims]
 
 
 def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: Path) -> str:
@@ -260,9 +266,9 @@ def input_files(
     results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> list[Path]:
     """The files in results/<scale> that the claims are judged by, of the models that the scale has."""
-    known, layout = load_config(scale, configs=configs).models, Layout(results)
-    claims = load_claims(scale, seeds, experiments)
+    known, layout = config_of(scale, configs).models, Layout(results)
+    claims = load_claims(scale, seeds, experiments, configs)
     needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in known]
-    facts = [layout.facts(run.model) for _, run in needed]
+    facts = [layout.facts(run.model, BASE, claim.untrained(run.model)) for claim, run in needed]
     files = [file for claim, run in needed for file in claim.files(results, run)]
     return list(dict.fromkeys([layout.logit_steps, *facts, *files]))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import DistributionSpec, Experiment
+from entropy_dynamics.analysis.experiments import DataFilter, DistributionSpec, Experiment
 from entropy_dynamics.analysis.problem_scores import with_seeds
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import share_interval
@@ -25,12 +25,19 @@ def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> 
     return results.identified(pd.concat(frames, ignore_index=True), model)
 
 
-def filter_frame(results: Results) -> pd.DataFrame:
-    """Kept and dropped training problems by the base model's number of correct samples, without unsampled problems."""
-    rates = results.pass_rates()
+def filter_frame(experiment: Experiment[DataFilter], results: Results) -> pd.DataFrame:
+    """Kept and dropped training problems by an untrained model's number of correct samples, without unsampled ones."""
+    ((model, seed),) = experiment.untrained.items()
+    rates = results.pass_rates(seed)
     samples = int(rates["samples"].max())
     sampled, correct = rates[rates["samples"] > 0], np.arange(samples + 1)
     kept, every = (np.bincount(rows["correct"], minlength=samples + 1) for rows in (sampled[sampled["kept"]], sampled))
-    ran = results.model(results.config.pass_rates.model).ran_with_size
-    columns: dict[str, Any] = {"model_that_ran": ran, "correct": correct, "samples": samples, "rate": correct / samples}
+    ran = results.model(model).ran_with_size
+    columns: dict[str, Any] = {
+        "model_that_ran": ran,
+        "seed": seed,
+        "correct": correct,
+        "samples": samples,
+        "rate": correct / samples,
+    }
     return pd.DataFrame(columns | {"kept": kept, "dropped": every - kept})

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
-from entropy_dynamics.config import BASE, CONFIGS, known_names, load_config, read_yaml, split_method
+from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, load_config, read_yaml, split_method
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
@@ -49,7 +49,7 @@ Seeds = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Run:
-    """One training run, or the untrained model. `method` may carry parameters: clip_b@mu=1.2."""
+    """One training run, or an untrained model. `method` may carry parameters: clip_b@mu=1.2."""
 
     model: str
     method: str
@@ -273,6 +273,8 @@ class Experiment(Generic[S]):
     name: str
     spec: S
     runs: tuple[Run, ...]
+    untrained: Mapping[str, int]
+    """Model -> the seed of the untrained model whose model.json says what ran."""
 
     @property
     def heading(self) -> str:
@@ -303,7 +305,7 @@ class Experiment(Generic[S]):
 
     @property
     def seeds(self) -> str:
-        """'one seed', '3 seeds', or '1 to 3 seeds per method'; the untrained model has none."""
+        """'one seed', '3 seeds', or '1 to 3 seeds per method'; untrained models are not counted."""
         counts = {len(self.of(run.model, run.method)) for run in self.runs if run.method != BASE} or {1}
         if len(counts) > 1:
             return f"{min(counts)} to {max(counts)} seeds per method"
@@ -319,9 +321,10 @@ class Experiment(Generic[S]):
         both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]
         files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
-        files += [layout.facts(model) for model in self.models]
-        more = {"data_filter": [layout.pass_rates], "theory": [layout.logit_steps]}
-        return files + more.get(self.spec.kind, [])
+        files += [layout.facts(model, BASE, seed) for model, seed in self.untrained.items()]
+        if isinstance(self.spec, DataFilter):
+            files += [layout.pass_rates(seed) for seed in self.untrained.values()]
+        return files + ([layout.logit_steps] if isinstance(self.spec, TheorySpec) else [])
 
 
 def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
@@ -336,55 +339,65 @@ def load_experiment(
     path, known = experiments / f"{name}.yaml", known_experiments(experiments)
     if name not in known:
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known)}")
-    spec = parse(_File, read_yaml(path), str(path)).root
+    spec, config = parse(_File, read_yaml(path), str(path)).root, config_of(scale, configs)
     if isinstance(spec, SweepsSpec) and spec.evaluations is None:
-        spec = spec.model_copy(update={"evaluations": [load_config(scale, configs=configs).training.validation_set]})
-    experiment = Experiment(name, spec, _runs(spec, scale, seeds) if isinstance(spec, RunsSpec) else ())
-    _check_names(experiment, str(path), scale, configs)
+        spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})
+    runs = _runs(spec, config, seeds) if isinstance(spec, RunsSpec) else ()
+    first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
+    untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
+    experiment = Experiment(name, spec, runs, untrained)
+    _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):
         _check_panel(experiment, panel, f"{path}: panels[{i}]")
     return experiment
 
 
-def _runs(spec: RunsSpec, scale: str, seeds: Seeds) -> tuple[Run, ...]:
+@cache  # a config takes 50 ms, and Snakemake loads all experiments
+def config_of(scale: str, configs: Path) -> Config:
+    return load_config(scale, configs=configs)
+
+
+def _runs(spec: RunsSpec, config: Config, seeds: Seeds) -> tuple[Run, ...]:
     groups: dict[tuple[str, str], SeedGroup] = {}
     for group in spec.runs:
         groups |= dict.fromkeys(product(group.models, group.methods), group.seeds or spec.seeds)
     for sweep in spec.sweeps:
-        groups |= dict.fromkeys(product(sweep.models, sweep.methods(scale)), spec.seeds)
-    return tuple(
-        Run(model, method, seed) for (model, method), group in groups.items() for seed in seeds_of(method, group, seeds)
+        groups |= dict.fromkeys(product(sweep.models, sweep.methods(config.scale)), spec.seeds)
+    named = ((*method, seed) for method, group in groups.items() for seed in seeds_of(group, seeds))
+    return runs_of(named, config)
+
+
+def runs_of(named: Iterable[tuple[str, str, int]], config: Config) -> tuple[Run, ...]:
+    """Runs of (model, method, seed): of `base` the untrained models from which the runs of these seeds start."""
+    runs = (
+        Run(model, method, config.untrained(model, seed) if method == BASE else seed) for model, method, seed in named
     )
+    return tuple(dict.fromkeys(runs))
 
 
-def seeds_of(method: str, group: SeedGroup, seeds: Seeds) -> range:
-    """The seeds of a method in a group; the untrained model has seed 0 alone."""
-    if method == BASE:
-        return range(1)
-    first = FIRST_PILOT_SEED if group == "pilot" else seeds.get("first", 0)
+def seeds_of(group: SeedGroup, seeds: Seeds) -> range:
+    first = FIRST_PILOT_SEED if group == "pilot" else first_of(seeds)
     return range(first, first + seeds[group])
 
 
-def _check_names(experiment: Experiment[Spec], where: str, scale: str, configs: Path) -> None:
+def first_of(seeds: Seeds) -> int:
+    return seeds.get("first", 0)
+
+
+def _check_names(experiment: Experiment[Spec], where: str, config: Config, configs: Path) -> None:
     """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
-    sets = _evaluation_sets(scale, configs) if experiment.evaluations else ()
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     for kind, names, known in (
         ("model", experiment.models, known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
-        ("evaluation set", experiment.evaluations, sets),
+        ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
         *compared,
     ):
         for name in names:
             if name not in known:
                 raise UserError(f"{where}: unknown {kind} {name!r}{nearest(name, known)}")
-
-
-@cache  # a config takes 50 ms, and Snakemake loads all experiments
-def _evaluation_sets(scale: str, configs: Path) -> list[str]:
-    return list(load_config(scale, configs=configs).data.evaluation)
 
 
 def _check_panel(experiment: Experiment[Spec], panel: Panel, where: str) -> None:

@@ -13,13 +13,13 @@ import pandas as pd
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, Spec, load_experiment
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, Spec, first_of, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 from entropy_dynamics.results.files import read_json, read_parquet
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
 from entropy_dynamics.validation import parse
@@ -127,7 +127,9 @@ class Results:
         return load_experiment(name, self.scale, self.seeds, self.experiments, self.configs)
 
     def model(self, name: str) -> Model:
-        path = self._existing(self.layout.facts(name))
+        """What ran under this name, from any of its untrained models, which differ in their weights only."""
+        first = self.layout.model(name, self.config.untrained(name, first_of(self.seeds)))
+        path = self._existing(next(iter(sorted(first.parent.glob(f"seed*/{FACTS}"))), first / FACTS))
         return parse(Model, read_json(path), str(path))
 
     def method_label(self, method: str) -> str:
@@ -196,9 +198,9 @@ class Results:
                 raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
         return of_run
 
-    def pass_rates(self) -> pd.DataFrame:
-        """One row per training problem: correct out of samples, rate, and whether it was kept or why not."""
-        return self._parquet(self.layout.pass_rates, ("correct", "samples", "rate", "kept", "reason"))
+    def pass_rates(self, seed: int) -> pd.DataFrame:
+        """One row per training problem: its rate with an untrained model, and whether it was kept or why not."""
+        return self._parquet(self.layout.pass_rates(seed), ("correct", "samples", "rate", "kept", "reason"))
 
     def logit_steps(self) -> pd.DataFrame:
         """One row per token, theorem and step size: predicted and realized entropy change, nats."""

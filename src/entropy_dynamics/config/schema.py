@@ -97,6 +97,7 @@ class ToyModelConfig(Shape):
     tokenizer: Literal["characters", "bytes"] = "characters"
     """characters (those that toy tasks use) | bytes (any text)."""
     seed: NonNegativeInt
+    """Distinct for every model of a scale: with a run's seed it gives that of its untrained model."""
     warm_start: WarmStartConfig
 
     @model_validator(mode="after")
@@ -390,6 +391,13 @@ class Config(Section):
     training: TrainingConfig
     evaluation: EvaluationConfig
     plan: Annotated[PlanConfig, PER_MACHINE]
+
+    def untrained(self, model: str, seed: int) -> int:
+        """The seed of the untrained model from which run `seed` starts: every run seed has its own toy model.
+
+        A pretrained model exists once, with seed 0.
+        """
+        return seed if model in self.toy_models else 0
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -168,7 +168,8 @@ def make_plan(
     for model in bare.models:
         config = load_config(scale, model, overrides=overrides, configs=configs)
         if trained and model == bare.pass_rates.model:
-            jobs.append(Job("pass_rates", (config,)))
+            untrained = {bare.untrained(model, run.seed) for run in trained}
+            jobs.append(Job("pass_rates", (config,) * len(untrained)))
         methods = [run.method for run in (*trained, *evaluated) if run.model == model]
         loaded = {method: load_config(scale, model, method, overrides, configs) for method in dict.fromkeys(methods)}
         groups: dict[tuple[str, str, int], list[RunConfig]] = {}

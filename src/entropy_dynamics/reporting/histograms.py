@@ -36,7 +36,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
 
 def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tuple[Figure, pd.DataFrame]:
     """The training problems by the base model's pass rate; dropped ones are hatched."""
-    frame = filter_frame(results)
+    frame = filter_frame(experiment, results)
     correct, kept, dropped, samples = frame["correct"], frame["kept"], frame["dropped"], int(frame["samples"].max())
     figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
     ax = figure.subplots()
@@ -48,8 +48,11 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tu
     ax.set_ylabel("training problems")
     ax.grid(axis="x", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
-    rates = results.pass_rates()
+    seed = int(frame["seed"][0])
+    rates = results.pass_rates(seed)
     reasons = rates.loc[~rates["kept"], "reason"].value_counts().sort_index()
     dropped_for = "; ".join(f"dropped for {reason}: {count}" for reason, count in reasons.items())
-    add_footer(figure, [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training", dropped_for])
+    add_footer(
+        figure, [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training, seed {seed}", dropped_for]
+    )
     return figure, frame

@@ -15,7 +15,7 @@ PROBLEMS_REPORT = "problems.json"
 class Layout:
     """Paths under `<results>/<scale>`.
 
-    A run is a model, a method and a seed. The untrained model is the method `base` with seed 0.
+    A run is a model, a method and a seed. An untrained model is the method `base`; `Config.untrained` has its seed.
     """
 
     root: Path
@@ -36,16 +36,17 @@ class Layout:
         """Which problems were dropped, and why."""
         return self.data / PROBLEMS_REPORT
 
-    @property
-    def pass_rates(self) -> Path:
-        return self.data / "pass_rates.parquet"
+    def pass_rates(self, seed: int | str) -> Path:
+        """`seed`: of the untrained model that was sampled."""
+        return self.root / "pass_rates" / f"seed{seed}.parquet"
 
     @property
     def logit_steps(self) -> Path:
         return self.root / "theory" / "logit_steps.parquet"
 
-    def model(self, model: str) -> Path:
-        return self.root / "models" / model
+    def model(self, model: str, seed: int | str) -> Path:
+        """An untrained model."""
+        return self.root / "models" / model / f"seed{seed}"
 
     def run(self, model: str, method: str, seed: int | str) -> Path:
         return self._of_run("runs", model, method, seed)
@@ -62,9 +63,9 @@ class Layout:
         return self.run(model, method, seed) / PROVENANCE
 
     def policy(self, model: str, method: str, seed: int | str) -> Path:
-        return self.model(model) if method == "base" else self.run(model, method, seed) / "policy"
+        return self.model(model, seed) if method == "base" else self.run(model, method, seed) / "policy"
 
-    def facts(self, model: str, method: str = "base", seed: int | str = 0) -> Path:
+    def facts(self, model: str, method: str, seed: int | str) -> Path:
         """A policy's model.json: its description and the hashes of its weights."""
         return self.policy(model, method, seed) / FACTS
 

@@ -44,7 +44,9 @@ def evaluate(
     if unknown := [dataset for dataset in datasets if dataset not in config.evaluation.samples]:
         raise UserError(f"evaluation.samples has no {unknown[0]!r}{nearest(unknown[0], config.evaluation.samples)}")
     model = config.model.name
-    run = f"--model {model}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
+    if method == BASE and seed != config.untrained(model, seed):
+        raise UserError(f"--seed {seed}: {model} is pretrained, so it exists once, with seed 0")
+    run = f"--model {model} --seed {seed}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
     files = [layout.samples(model, method, seed, dataset) for dataset in datasets]
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     check_inputs(layout, files[0], needed | {layout.problems(dataset): "problems" for dataset in datasets})

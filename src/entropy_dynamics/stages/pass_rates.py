@@ -6,7 +6,7 @@ from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
@@ -14,8 +14,8 @@ from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
 
-def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None = None) -> pd.DataFrame:
-    """Sample every training problem and write `pass_rates.parquet` with its provenance: one row per problem.
+def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks: Ranks | None = None) -> pd.DataFrame:
+    """Sample every training problem from an untrained model; write a row per problem, and the file's provenance.
 
     Columns: problem_id, correct, samples, rate, kept, reason (empty if kept). A problem whose prompt is too long is not
     sampled: 0 samples and a rate of NaN. An interrupted call resumes with the shards that it had written.
@@ -24,19 +24,19 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
         UserError: no problem is left.
     """
     ranks, model = ranks or Ranks(), config.pass_rates.model
-    needed = {layout.problems(TRAIN): "problems", layout.model(model): f"model --model {model}"}
-    check_inputs(layout, layout.pass_rates, needed)
-    check_replaceable(layout.pass_rates, "pass_rates", config)
+    out, base = layout.pass_rates(seed), layout.model(model, seed)
+    check_inputs(layout, out, {layout.problems(TRAIN): "problems", base: f"model --model {model} --seed {seed}"})
+    check_replaceable(out, "pass_rates", config)
     problems = load_problems(layout.problems(TRAIN))
-    directory = check_model_directory(layout.model(model))
+    directory = check_model_directory(base)
     tokenizer = load_tokenizer(directory)
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples
-    record = {"config": settings_of("pass_rates", config)}
-    record |= provenance([layout.facts(model), layout.problems(TRAIN)])
-    shards = Shards(layout.shards("pass_rates"), ranks, record)
+    record = {"seed": seed, "config": settings_of("pass_rates", config)}
+    record |= provenance([base / FACTS, layout.problems(TRAIN)])
+    shards = Shards(layout.shards("pass_rates", f"seed{seed}"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
-        settings = {"samples": count, "temperature": config.sampling.temperature, "stream": "pass rates"}
+        settings = {"samples": count, "temperature": config.sampling.temperature, "stream": f"pass rates/seed{seed}"}
         graded = graded_samples(config, tokenizer, problems, prompts, sampler, shards, **settings)
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     low, high = config.pass_rates.low, config.pass_rates.high
@@ -49,7 +49,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, ranks: Ranks | None 
             "or use other problems"
         )
     if ranks.is_main:
-        write_table(layout.pass_rates, frame, record)
+        write_table(out, frame, record)
         shards.delete()
     return frame
 

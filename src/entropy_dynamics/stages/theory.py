@@ -16,7 +16,7 @@ from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import pad_token
 from entropy_dynamics.sampling.native import NativeSampler
@@ -35,16 +35,17 @@ ELEMENTS = 1 << 26  # positions x vocabulary: half a GiB in float64
 STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are first-order, and the largest shows their limit
 
 
-def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
+def check_logit_steps(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
     """Write `theory/logit_steps.parquet`: one row per token, theorem and step size.
 
     Columns: theorem (1 or 2), step_size, predicted, realised (nats), probability of the token, entropy before.
     """
     name, device = config.model.name, device_of(config.hardware)
-    needed = {layout.problems(TRAIN): "problems", layout.model(name): f"model --model {name}"}
+    base = layout.model(name, seed)
+    needed = {layout.problems(TRAIN): "problems", base: f"model --model {name} --seed {seed}"}
     check_inputs(layout, layout.logit_steps, needed)
     check_replaceable(layout.logit_steps, "theory", config)
-    model, tokenizer = load_policy(layout.model(name))
+    model, tokenizer = load_policy(base)
     model = model.to(device)
     pad = pad_token(tokenizer)
     sampler = NativeSampler(model, end_token=tokenizer.eos_token_id, pad_token=pad, batch_size=AT_A_TIME)
@@ -60,7 +61,7 @@ def check_logit_steps(config: StageConfig, layout: Layout) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
-    record = provenance([layout.facts(name), layout.problems(TRAIN)])
+    record = provenance([base / FACTS, layout.problems(TRAIN)])
     write_table(layout.logit_steps, frame, {"config": settings_of("theory", config), **record})
     return layout.logit_steps
 

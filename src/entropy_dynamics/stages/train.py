@@ -42,11 +42,13 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     out = layout.run(model_name, method_name, seed)
     check_replaceable(out / CONFIG, "train", config)
     method = config.method.build()
-    needed = {layout.problems(TRAIN): "problems", layout.model(model_name): f"model --model {model_name}"}
-    check_inputs(layout, out / METRICS, needed | {layout.pass_rates: "pass_rates"})
-    base = check_model_directory(layout.model(model_name))
+    untrained, filtered = config.untrained(model_name, seed), config.untrained(config.pass_rates.model, seed)
+    base, pass_rates = layout.model(model_name, untrained), layout.pass_rates(filtered)
+    needed = {layout.problems(TRAIN): "problems", base: f"model --model {model_name} --seed {untrained}"}
+    check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
+    check_model_directory(base)
     tokenizer = load_tokenizer(base)
-    kept = set(read_parquet(layout.pass_rates).query("kept")["problem_id"])
+    kept = set(read_parquet(pass_rates).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
     validation_set = layout.problems(config.training.validation_set)
     held_out = load_problems(validation_set)[: config.training.validation_problems]
@@ -61,7 +63,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         check_replaceable(layout.samples(model_name, method_name, seed, dataset), "evaluate", config)
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
-    record = provenance([layout.facts(model_name), layout.pass_rates, layout.problems(TRAIN), validation_set])
+    record = provenance([base / FACTS, pass_rates, layout.problems(TRAIN), validation_set])
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))

@@ -42,9 +42,9 @@ class Chain:
             self.findings.guarded(self._archive, metadata)
         if self.layout.data.is_dir():
             self.findings.guarded(self._problem_sets, self.layout.problems_report)
-        for folder in self._folders("models/*"):
+        for folder in self._folders("models/*/seed*"):
             self.findings.guarded(self._model, folder / FACTS)
-        for file in self._recorded(self.layout.pass_rates):
+        for file in self._recorded(self.layout.pass_rates("*")):
             self.findings.guarded(self._pass_rates, file)
         for folder in self._folders("runs/*/*/seed*"):
             self.findings.guarded(self._run, folder)
@@ -76,11 +76,11 @@ class Chain:
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
             return
-        sets, data, rates = report["sets"], self.config.data, self.layout.pass_rates
+        sets, data = report["sets"], self.config.data
         self.findings.checked["problem sets"] += len(sets)
         files = [f"{name}.parquet" for name in sets]
         self._outputs(path, report, files)
-        self._unrecorded(path.parent, {*files, path.name, rates.name, record_of(rates).name})
+        self._unrecorded(path.parent, {*files, path.name})
         was, now = {"seed": report["seed"], "sets": list(sets)}, {"seed": data.seed, "sets": list(data.sets)}
         self.findings.add("different config", path, *differences(was, now))
         for name in sets.keys() & data.sets.keys():
@@ -119,12 +119,13 @@ class Chain:
         self._hashes(path, recorded)
         self._unrecorded(path.parent, {*recorded, FACTS})
         # The same model may be elsewhere on this machine.
-        now = self.settings("model", path.parent.name) | {"model.path": was.get("model.path")}
+        now = self.settings("model", path.parent.parent.name) | {"model.path": was.get("model.path")}
         self.findings.add("different config", path, *differences(was, now))
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
-        record = self._record(file, [self.layout.facts(model), self.layout.problems(TRAIN)], "pass_rates", model)
+        base = self.layout.model(model, file.stem.removeprefix("seed")) / FACTS
+        record = self._record(file, [base, self.layout.problems(TRAIN)], "pass_rates", model)
         if not record or not file.is_file():
             return
         frame = read_parquet(file)
@@ -142,7 +143,12 @@ class Chain:
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
         self.findings.checked["runs"] += 1
-        needed = [self.layout.facts(model), self.layout.pass_rates, self.layout.problems(TRAIN)]
+        untrained, filtered = (
+            self.config.untrained(name, int(seed.removeprefix("seed")))
+            for name in (model, self.config.pass_rates.model)
+        )
+        base, pass_rates = self.layout.model(model, untrained) / FACTS, self.layout.pass_rates(filtered)
+        needed = [base, pass_rates, self.layout.problems(TRAIN)]
         record = self._record(folder, needed)
         if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
