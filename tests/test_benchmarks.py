@@ -16,13 +16,13 @@ JOBS = {  # record: (start, end)
     "models/qwen2.5-7b-instruct/seed0": (1, 5),
     "pass_rates/seed0": (5, 7),
     "runs/qwen2.5-7b-instruct/grpo/seed0": (7, 17),
-    "runs/qwen2.5-7b-instruct/grpo/seed1": (8, 16),
+    "runs/qwen2.5-7b-instruct/clip_b/seed0": (8, 16),
     "evaluations/qwen2.5-7b-instruct/grpo/seed0": (18, 22),
     "tables/table1": (22, 23),
 }
-METRICS = {  # two steps each, of 7 and of 5 seconds; 2 more of seed1 are its evaluation
-    "seed0": {"seconds_sample": [3.0, 1.0], "seconds_update": [1.0, 2.0]},
-    "seed1": {"seconds_sample": [2.0, 3.0], "seconds_update": [0.0, 0.0]},
+METRICS = {  # two steps each, of 7 and of 5 seconds; 2 more of clip_b are its evaluation
+    "grpo": {"seconds_sample": [3.0, 1.0], "seconds_update": [1.0, 2.0]},
+    "clip_b": {"seconds_sample": [2.0, 3.0], "seconds_update": [0.0, 0.0]},
 }
 
 
@@ -45,9 +45,9 @@ def account(reproduce, tmp_path, monkeypatch, capsys):
         (root / "logs").mkdir(parents=True, exist_ok=True)
         with open(root / "logs" / "jobs.jsonl", "a") as file:
             print(json.dumps(record), file=file)
-    for seed, columns in METRICS.items():
+    for method, columns in METRICS.items():
         frame = pd.DataFrame(columns).assign(step=[0, 1])
-        write_parquet(root / "runs/qwen2.5-7b-instruct/grpo" / seed / "metrics.parquet", frame)
+        write_parquet(root / "runs/qwen2.5-7b-instruct" / method / "seed0" / "metrics.parquet", frame)
     run, samples = (root / kind / "qwen2.5-7b-instruct/grpo/seed1" for kind in ("runs", "evaluations"))
     samples.mkdir(parents=True)
     ends = {run: 13, samples / "aime24.provenance.json": 14, samples / "aime25.provenance.json": 15}
@@ -79,7 +79,7 @@ def test_every_core_second_is_accounted_for(account, reproduce):
         "pass rates": 0,
         "problem sets": 1,
         reproduce.DRAWING: 1,
-        reproduce.WAITING: 2,  # seed1 from 7 to 8, the evaluation from 17 to 18
+        reproduce.WAITING: 2,  # clip_b from 7 to 8, the evaluation from 17 to 18
         reproduce.NOTHING: 7 + 1 + 1 + 5,  # one core until 7, from 16 to 17, from 18 on; the other from 17 to 18
     }
     assert sum(seconds.values()) == 2 * 23
