@@ -48,7 +48,7 @@ def account(reproduce, tmp_path, monkeypatch, capsys):
     for method, columns in METRICS.items():
         frame = pd.DataFrame(columns).assign(step=[0, 1])
         write_parquet(root / "runs/qwen2.5-7b-instruct" / method / "seed0" / "metrics.parquet", frame)
-    run, samples = (root / kind / "qwen2.5-7b-instruct/grpo/seed1" for kind in ("runs", "evaluations"))
+    run, samples = (root / kind / "qwen2.5-7b-instruct/clip_b/seed0" for kind in ("runs", "evaluations"))
     samples.mkdir(parents=True)
     ends = {run: 13, samples / "aime24.provenance.json": 14, samples / "aime25.provenance.json": 15}
     for path, end in ends.items():
