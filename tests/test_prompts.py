@@ -154,7 +154,7 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     write_json(layout.model(MODEL, 0) / "model.json", {})
     for name in SETS:
         write_problems(layout.problems(name), [Problem("v", "2+2", "4", "arithmetic")])
-    pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}).to_parquet(layout.pass_rates(0))
+    write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}))
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
     options = [part for entry in settings for part in ("--set", entry)]

@@ -113,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     stage("train", "Train one model with one method and one seed.", "model", "method")
     evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
+    at = "instead of the config's, whose samples are kept: each gets a folder T<temperature>"
+    evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
     stage("theory", "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model", "untrained")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
@@ -159,6 +161,12 @@ def _seed(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
+
+
+def _temperature(text: str) -> float:
+    if not 0 <= (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a temperature: 0, which is greedy, or more")
+    return value
 
 
 def _positive(text: str) -> float:

@@ -142,7 +142,16 @@ def evaluate(options: argparse.Namespace) -> None:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
-            evaluate(config, _layout(options), options.method, options.seed, options.datasets, ranks)
+            evaluate(
+                config,
+                _layout(options),
+                options.method,
+                options.seed,
+                options.datasets,
+                ranks,
+                None,
+                options.temperatures,
+            )
 
 
 def theory(options: argparse.Namespace) -> None:

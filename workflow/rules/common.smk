@@ -53,15 +53,17 @@ LOCAL_CPU = (
 )
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-# THEORY names the experiment whose model the theorems are checked on
-THEORY, NAMED = "theory_check", SCALE_CONFIG.experiments or []
+# THEORY names the experiment whose model the theorems are checked on, FRONTIER that with all temperatures
+THEORY, FRONTIER = "theory_check", "frontier"
+NAMED = SCALE_CONFIG.experiments or []
 with one_line():
     EXPERIMENTS = {
         name: load_experiment(name, SCALE, SEEDS)
-        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY])
+        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY, FRONTIER])
     }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
+TEMPERATURES = EXPERIMENTS[FRONTIER].spec.temperatures
 ((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
 # what `all` builds; each name is a target at every scale
 WANTED = NAMED or [

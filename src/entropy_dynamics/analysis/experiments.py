@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, RootModel, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, RootModel, model_validator
 
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, load_config, read_yaml, split_method
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
@@ -23,10 +23,11 @@ from entropy_dynamics.validation import OneOf, Section, parse
 EXPERIMENTS = Path("experiments")
 FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
 NOT_EXPERIMENTS = {"paper_values", "claims"}
+T = TypeVar("T")
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 
 
-def _distinct(names: list[str]) -> list[str]:
+def _distinct(names: list[T]) -> list[T]:
     if len(set(names)) < len(names):
         raise ValueError(f"{names} has an entry twice")
     return names
@@ -58,8 +59,9 @@ class Run:
     def metrics_file(self, results: Path) -> Path:
         return Layout(results).metrics(self.model, self.method, self.seed)
 
-    def evaluation_file(self, results: Path, dataset: str) -> Path:
-        return Layout(results).samples(self.model, self.method, self.seed, dataset)
+    def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
+        """`temperature`: where it is not that of tables and claims."""
+        return Layout(results).samples(self.model, self.method, self.seed, dataset, temperature)
 
 
 class RunGroup(Section):
@@ -181,6 +183,14 @@ class PassSpec(ComparedSpec):
     kind: Literal["pass_at_k"]
 
 
+class FrontierSpec(ComparedSpec):
+    """Avg@K against Pass@K over the temperature of the evaluation, a panel per model, a line per method."""
+
+    kind: Literal["frontier"]
+    temperatures: Annotated[list[NonNegativeFloat], Field(min_length=1), AfterValidator(_distinct)]
+    """Besides that of tables and claims; 0 is greedy."""
+
+
 class DifficultySpec(ComparedSpec):
     """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
 
@@ -257,7 +267,7 @@ class LensSpec(OneModelSpec, LabelledSpec):
 
 
 _SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
-_SPECS += [DistributionSpec, DataFilter, TheorySpec, LensSpec]
+_SPECS += [FrontierSpec, DistributionSpec, DataFilter, TheorySpec, LensSpec]
 KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 
@@ -317,7 +327,11 @@ class Experiment(Generic[S]):
     def input_files(self, results: Path) -> list[Path]:
         """The files in results/<scale> that the experiment reads."""
         layout = Layout(results)
-        evaluations = [run.evaluation_file(results, dataset) for run in self.runs for dataset in self.evaluations]
+        at = [None, *getattr(self.spec, "temperatures", [])]
+        evaluations = [
+            run.evaluation_file(results, dataset, temperature)
+            for run, dataset, temperature in product(self.runs, self.evaluations, at)
+        ]
         both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]
         files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]

@@ -159,9 +159,13 @@ class Results:
             frame["s_centered_ratio"] = frame["s_centered_mean"].abs() / frame["s_star_mean"]
         return frame[wanted].sort_values("step")
 
-    def samples(self, run: Run, dataset: str) -> Samples:
-        """A run's counts on one data set. The file is read once: many claims ask for the same."""
-        path = run.evaluation_file(self.root, dataset)
+    def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
+        """A run's counts on one data set. The file is read once: many claims ask for the same.
+
+        Args:
+            temperature: where it is not that of tables and claims.
+        """
+        path = run.evaluation_file(self.root, dataset, temperature)
         if path not in self._counted:
             self._counted[path] = self._count(path)
         return self._counted[path]
@@ -183,18 +187,20 @@ class Results:
             truncated=float((frame["finish_reason"] == "length").mean()),
         )
 
-    def paired_samples(self, experiment: Experiment[Spec], model: str, dataset: str) -> dict[str, list[Samples]]:
+    def paired_samples(
+        self, experiment: Experiment[Spec], model: str, dataset: str, temperature: float | None = None
+    ) -> dict[str, list[Samples]]:
         """Each method's evaluations on one data set, one per seed; all on the same problems with the same K."""
-        of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset)
+        of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset, temperature)
         return {method: [of_run[run] for run in experiment.of(model, method)] for method in experiment.methods(model)}
 
-    def same_problems(self, runs: Sequence[Run], dataset: str) -> dict[Run, Samples]:
+    def same_problems(self, runs: Sequence[Run], dataset: str, temperature: float | None = None) -> dict[Run, Samples]:
         """The runs' counts on one data set. Raises UserError if their problems or K differ."""
-        of_run = {run: self.samples(run, dataset) for run in runs}
+        of_run = {run: self.samples(run, dataset, temperature) for run in runs}
         first = of_run[runs[0]]
         for run, samples in of_run.items():
             if (samples.ids, samples.k) != (first.ids, first.k):
-                path = run.evaluation_file(self.root, dataset)
+                path = run.evaluation_file(self.root, dataset, temperature)
                 raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
         return of_run
 

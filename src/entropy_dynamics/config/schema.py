@@ -250,9 +250,10 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    temperature: PositiveFloat
+    temperature: NonNegativeFloat
+    """That of tables and claims; 0 is greedy."""
     samples: dict[SetName, PositiveInt]
-    """K of Avg@K and Pass@K, for each evaluation set."""
+    """K of Avg@K and Pass@K, for each evaluation set; one sample at temperature 0, where all would be equal."""
 
 
 class MethodConfig(Section):
@@ -436,6 +437,11 @@ class RunConfig(StageConfig):
     """The config of a training run or an evaluation: a model and a method."""
 
     method: Annotated[MethodConfig, OneOf("name", method_sections)]
+
+    def at_temperature(self, temperature: float) -> Self:
+        """This config with another temperature of the evaluation."""
+        evaluation = self.evaluation.model_copy(update={"temperature": float(temperature)})
+        return self.model_copy(update={"evaluation": evaluation})
 
     @model_validator(mode="after")
     def _advantages_are_of_one_kind(self) -> Self:

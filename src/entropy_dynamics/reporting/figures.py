@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.experiments import Experiment, Spec
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.reporting.frontier import draw_frontier
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
@@ -23,6 +24,7 @@ DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
     "curves": draw_curves,
     "gains": draw_gains,
     "pass_at_k": draw_pass_curves,
+    "frontier": draw_frontier,
     "difficulty": draw_difficulty,
     "pass_rate_distribution": draw_distribution,
     "data_filter": draw_data_filter,

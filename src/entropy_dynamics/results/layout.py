@@ -80,9 +80,10 @@ class Layout:
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
         return self._of_run("evaluations", model, method, seed)
 
-    def samples(self, model: str, method: str, seed: int | str, dataset: str) -> Path:
-        """One row per sample of an evaluation set."""
-        return self.evaluation(model, method, seed) / f"{dataset}.parquet"
+    def samples(self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None) -> Path:
+        """One row per sample of an evaluation set; `temperature`: where it is not that of tables and claims."""
+        folder = self.evaluation(model, method, seed)
+        return (folder if temperature is None else folder / f"T{temperature:g}") / f"{dataset}.parquet"
 
     def shards(self, *names: str) -> Path:
         """Finished shards of a long sampling."""

@@ -28,6 +28,7 @@ def evaluate(
     datasets: Sequence[str] | None = None,
     ranks: Ranks | None = None,
     sampler: Sampler | None = None,
+    temperatures: Sequence[float] | None = None,
 ) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet file for each.
 
@@ -36,6 +37,7 @@ def evaluate(
     Args:
         datasets: by default all of the config.
         sampler: an engine that holds the policy already, such as that of the training run; by default one is opened.
+        temperatures: instead of the config's; their files lie in a folder for each.
 
     Raises:
         UserError: a data set without a number of samples in the config, or a missing file.
@@ -47,33 +49,41 @@ def evaluate(
     if method == BASE and seed != config.untrained(model, seed):
         raise UserError(f"--seed {seed}: {model} is pretrained, so it exists once, with seed 0")
     run = f"--model {model} --seed {seed}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
-    files = [layout.samples(model, method, seed, dataset) for dataset in datasets]
+    files = {
+        (at, dataset): layout.samples(model, method, seed, dataset, at)
+        for at in temperatures or [None]
+        for dataset in datasets
+    }
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
-    check_inputs(layout, files[0], needed | {layout.problems(dataset): "problems" for dataset in datasets})
-    for file in files:
-        check_replaceable(file, "evaluate", config)
+    needed |= {layout.problems(dataset): "problems" for dataset in datasets}
+    check_inputs(layout, next(iter(files.values())), needed)
+    configs = {at: config if at is None else config.at_temperature(at) for at, _ in files}
+    for (at, _), file in files.items():
+        check_replaceable(file, "evaluate", configs[at])
     policy = check_model_directory(layout.policy(model, method, seed))
     tokenizer = load_tokenizer(policy)
     problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
     prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}
 
-    def sampled(dataset: str, sampler: Sampler) -> tuple[pd.DataFrame, dict[str, Any], Shards]:
-        settings = {"samples": config.evaluation.samples[dataset], "temperature": config.evaluation.temperature}
-        record = {"seed": seed, "config": settings_of("evaluate", config)}
+    def sampled(at: float | None, dataset: str, sampler: Sampler) -> tuple[pd.DataFrame, dict[str, Any], Shards]:
+        evaluation = configs[at].evaluation
+        samples = evaluation.samples[dataset] if evaluation.temperature else 1
+        settings = {"samples": samples, "temperature": evaluation.temperature}
+        record = {"seed": seed, "config": settings_of("evaluate", configs[at])}
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
-        root = layout.shards("evaluation", model, method, f"seed{seed}", dataset)
-        shards = Shards(root, ranks, record | {"dataset": dataset})
+        names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
+        shards = Shards(layout.shards("evaluation", *names), ranks, record | {"dataset": dataset})
         stream = f"evaluation/{dataset}/seed{seed}"
         frame = graded_samples(
-            config, tokenizer, problems[dataset], prompts[dataset], sampler, shards, stream=stream, **settings
+            configs[at], tokenizer, problems[dataset], prompts[dataset], sampler, shards, stream=stream, **settings
         )
         return frame, {"evaluation": settings, **record}, shards
 
     with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:
-        tables = [sampled(dataset, engine) for dataset in datasets]
-    for file, (frame, record, _) in zip(files, tables, strict=True):
+        tables = [sampled(at, dataset, engine) for at, dataset in files]
+    for file, (frame, record, _) in zip(files.values(), tables, strict=True):
         if ranks.is_main:
             write_table(file, frame, record)
     for _, _, shards in tables:  # last: one job writes all sets, and starts over if it is interrupted
         shards.delete()
-    return files
+    return list(files.values())

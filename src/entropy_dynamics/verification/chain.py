@@ -48,7 +48,7 @@ class Chain:
             self.findings.guarded(self._pass_rates, file)
         for folder in self._folders("runs/*/*/seed*"):
             self.findings.guarded(self._run, folder)
-        for folder in self._folders("evaluations/*/*/seed*"):
+        for folder in [*self._folders("evaluations/*/*/seed*"), *self._folders("evaluations/*/*/seed*/T*")]:
             for file in self._recorded(folder / "*.parquet"):
                 self.findings.guarded(self._evaluation, file)
         for file in self._recorded(self.layout.logit_steps):
@@ -172,10 +172,11 @@ class Chain:
             self.findings.add("modified", record_of(file), f"no {FACTS} is among its inputs")
 
     def _evaluation(self, file: Path) -> None:
-        model, method, seed = file.parent.parts[-3:]
+        model, method, seed, *at = file.parent.relative_to(self.layout.root / "evaluations").parts
         self.findings.checked["evaluations"] += 1
         problems, policy = self.layout.problems(file.stem), self.layout.facts(model, method, seed.removeprefix("seed"))
-        record = self._record(file, [policy, problems], "evaluate", model, method)
+        changed = {"evaluation.temperature": float(at[0][1:])} if at else {}
+        record = self._record(file, [policy, problems], "evaluate", model, method, **changed)
         if not record or not file.is_file():
             return
         if f"seed{record['seed']}" != seed:
@@ -203,8 +204,11 @@ class Chain:
 
     # Records
 
-    def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str) -> Record:
-        """The record of a parquet file or a run, after comparing its hashes and, for a `stage_of_run`, its config."""
+    def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str, **changed: Any) -> Record:
+        """The record of a parquet file or a run, after comparing its hashes and, for a `stage_of_run`, its config.
+
+        `changed`: settings of it that are not the config's.
+        """
         is_run = made.suffix != ".parquet"
         path = made / PROVENANCE if is_run else record_of(made)
         if not (record := self._json(path)):
@@ -220,7 +224,7 @@ class Chain:
                 self.findings.add("stale", made, f"{short(file)} has changed since it was made")
         self._outputs(path, record, OF_A_RUN if is_run else [made.name])
         if stage_of_run:
-            self._same_config(path, record["config"], *stage_of_run)
+            self._same_config(path, record["config"], *stage_of_run, **changed)
         self.made_by.setdefault((record["git"]["commit"], bool(record["git"]["changed"])), []).append(path)
         return record
 
@@ -258,9 +262,9 @@ class Chain:
             if file.is_file() and file.relative_to(folder).as_posix() not in recorded:
                 self.findings.add("modified", file, "no record has its hash")
 
-    def _same_config(self, path: Path, was: Mapping[str, Any], stage: str, *run: str) -> None:
+    def _same_config(self, path: Path, was: Mapping[str, Any], stage: str, *run: str, **changed: Any) -> None:
         try:
-            self.findings.add("different config", path, *differences(was, self.settings(stage, *run)))
+            self.findings.add("different config", path, *differences(was, self.settings(stage, *run) | changed))
         except UserError as error:
             self.findings.add("different config", path, str(error))
 

@@ -1,0 +1,65 @@
+"""Avg@K against Pass@K over the temperature of the evaluation: a row of panels per model."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from entropy_dynamics.analysis.experiments import Experiment, FrontierSpec
+from entropy_dynamics.analysis.frontier import frontier_frame
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.reporting.style import (
+    LINE_LEGEND,
+    WIDTH,
+    Look,
+    add_footer,
+    intervals,
+    line_styles,
+    pretty,
+    what_ran,
+)
+
+
+def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Right: a line per method through the temperatures at which it was sampled; left: its greedy accuracy, if any."""
+    frame = frontier_frame(experiment, results)
+    methods = list(frame["method"].unique())
+    looks = line_styles(methods, experiment.spec.baseline)
+    figure = Figure(figsize=(WIDTH, 1.0 + 1.7 * len(experiment.models)), layout="constrained")
+    rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
+    for row, model in zip(rows, experiment.models, strict=True):
+        row.suptitle(pretty(results.model(model).ran), fontsize=7)
+        of_model = frame[frame["model"] == model]
+        left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
+        _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, looks)
+        _draw_sampled(right, of_model[of_model["temperature"] > 0], looks)
+        left.set_ylabel("Avg@K (%)")
+    handles, _ = rows[0].axes[1].get_legend_handles_labels()
+    labels = [pretty(results.method_label(method)) for method in methods]
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(methods)), **LINE_LEGEND)
+    temperatures = ", ".join(f"{value:g}" for value in sorted(frame["temperature"].unique()) if value)
+    notes = [f"temperatures {temperatures}, from the upper left on; bars: {intervals(experiment)}"]
+    add_footer(figure, [*what_ran(experiment, results), *notes, f"means over {', '.join(experiment.evaluations)}"])
+    return figure, frame
+
+
+def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], looks: dict[str, Look]) -> None:
+    ax.set_title("greedy", fontsize=6.5, pad=3)
+    ax.set_xticks([])
+    ax.set_xlim(-1, len(methods))
+    for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
+        look = looks[row.Index] | {"linestyle": ""}
+        ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
+        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **look | {"marker": look["marker"] or "x"})
+
+
+def _draw_sampled(ax: Axes, rows: pd.DataFrame, looks: dict[str, Look]) -> None:
+    for method, of_method in rows.groupby("method", sort=False):
+        line, look = of_method.sort_values("temperature"), looks[str(method)]
+        look = look | {"marker": look["marker"] or "x", "linewidth": 0.8}
+        ax.plot(line["pass"], line["avg"], label=method, **look)
+        for axis, score in (("xerr", "pass"), ("yerr", "avg")):
+            ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
+            ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
+    ax.set_title("sampled", fontsize=6.5, pad=3)
+    ax.set_xlabel("Pass@K (%)")
