@@ -15,7 +15,7 @@ import yaml
 from conftest import REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.results.files import sha256
+from entropy_dynamics.results.files import sha256, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems, write_problems
@@ -74,7 +74,7 @@ def keep(layout, kept):
     """A pass-rate file that keeps `kept` of the training problems: an untrained model solves none."""
     ids = [problem.id for problem in load_problems(layout.problems("train"))]
     frame = pd.DataFrame({"problem_id": ids, "kept": [index < kept for index in range(len(ids))]})
-    frame.to_parquet(layout.pass_rates(0), index=False)
+    write_parquet(layout.pass_rates(0), frame)
     return set(ids[:kept])
 
 

@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from conftest import ROOT, SETS
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.loading import save_policy
-from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.train import train
 from entropy_dynamics.tasks.files import write_problems
