@@ -1,5 +1,6 @@
 """Synthetic runs and evaluations, written where real ones are: what tables, figures and the report are tested on."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -97,13 +98,15 @@ def evaluation_frame(correct: np.ndarray) -> pd.DataFrame:
     )
 
 
-def write_evaluation(results: Path, run: Run, dataset: str, correct: np.ndarray | None = None) -> None:
+def write_evaluation(
+    results: Path, run: Run, dataset: str, correct: np.ndarray | None = None, temperature: float | None = None
+) -> None:
     if correct is None:
         problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
         rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.method, 0.46)
         rng = np.random.default_rng([run.seed, *run.method.encode(), *dataset.encode()])
-        correct = rng.random((problems, k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))
-    write_parquet(run.evaluation_file(results, dataset), evaluation_frame(correct))
+        correct = rng.random((problems, 1 if temperature == 0 else k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))
+    write_parquet(run.evaluation_file(results, dataset, temperature), evaluation_frame(correct))
 
 
 def write_logit_steps(results: Path, tokens: int = 500) -> None:
@@ -133,8 +136,10 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
         for run in experiment.runs:
             if run.metrics_file(results) in experiment.input_files(results):
                 write_metrics(results, run)
-            for dataset in experiment.evaluations:
-                write_evaluation(results, run, dataset)
+            for dataset, temperature in product(
+                experiment.evaluations, [None, *getattr(experiment.spec, "temperatures", [])]
+            ):
+                write_evaluation(results, run, dataset, temperature=temperature)
 
 
 def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:

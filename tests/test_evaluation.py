@@ -21,6 +21,7 @@ from entropy_dynamics.stages import evaluate as stage
 from entropy_dynamics.stages import shards
 from entropy_dynamics.stages.common import make_grader, make_prompts, sample_rows
 from entropy_dynamics.stages.evaluate import evaluate
+from entropy_dynamics.stages.model import prepare_model
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 
@@ -104,6 +105,30 @@ def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
     assert {"torch", "transformers"} <= set(record["packages"])
     assert {"processor", "cores", "memory_gib", "gpus"} <= set(record["hardware"])
     assert set(record["git"]) == {"commit", "changed"}
+
+
+def test_further_temperatures_are_beside_the_usual_one(prepared):
+    config, layout = prepared
+    usual, *_ = evaluate(config, layout, "grpo", 0, ["aime24"])
+    before = usual.read_bytes()
+    greedy, cold = evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[0, 0.4])
+    assert [path.parent.name for path in (greedy, cold)] == ["T0", "T0.4"]
+    assert usual.read_bytes() == before
+    assert pd.read_parquet(greedy)["sample"].unique().tolist() == [0]  # all samples would be equal
+    assert sorted(pd.read_parquet(cold)["sample"].unique()) == [0, 1, 2, 3, 4]
+    record = json.loads(cold.with_suffix(".provenance.json").read_text())
+    assert record["evaluation"] == {"samples": 5, "temperature": 0.4}
+    assert record["config"]["evaluation.temperature"] == 0.4
+    evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[0.4])  # the same again may replace it
+
+
+def test_an_untrained_model_that_is_pretrained_exists_once(prepared):
+    config, layout = prepared
+    pretrained = config.model_copy(update={"toy_models": {}})
+    with pytest.raises(UserError, match="--seed 3: .* is pretrained, so it exists once, with seed 0"):
+        evaluate(pretrained, layout, "base", 3)
+    with pytest.raises(UserError, match="--seed 3: .* is pretrained"):
+        prepare_model(pretrained, layout, 3)
 
 
 def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, shared_model):

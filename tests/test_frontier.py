@@ -1,0 +1,47 @@
+"""Avg@K against Pass@K over the temperature of the evaluation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.experiments import Run, load_experiment
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.reporting.figures import DRAW
+from synthetic_results import MODEL, SCALE, SEEDS, draw, write_all, write_evaluation
+
+DATASETS = ("aime24", "aime25", "dapo500")
+
+
+def test_the_means_over_the_sets_at_each_temperature(tmp_path):
+    results = tmp_path / SCALE
+    write_all(results, SEEDS, names=["frontier"])
+    for seed in range(SEEDS["tables"]):
+        for dataset in DATASETS:
+            problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+            correct = np.zeros((problems, k), bool)
+            correct[: problems // 5 * (1 + seed % 2), : k // 2] = True  # half of the samples of one or two fifths
+            write_evaluation(results, Run(MODEL, "clip_b", seed), dataset, correct, 0.4)
+    frame = pd.read_csv(draw("frontier", results, SEEDS)[2]).set_index(["model", "method", "temperature"])
+    row = frame.loc[MODEL, "clip_b", 0.4]
+    shares = [(1 + seed % 2) / 5 for seed in range(SEEDS["tables"])]
+    assert row["avg"] == pytest.approx(100 * np.mean(shares) / 2, abs=1e-3)
+    assert row["pass"] == pytest.approx(100 * np.mean(shares), abs=1e-3)
+    assert sorted(set(frame.index.get_level_values("temperature"))) == [0, 0.4, 0.7, 1]
+    assert frame["pass"].isna().tolist() == [temperature == 0 for *_, temperature in frame.index]
+
+
+def test_every_method_has_a_line_through_its_temperatures(tmp_path):
+    results = tmp_path / SCALE
+    write_all(results, SEEDS, names=["frontier"])
+    experiment = load_experiment("frontier", SCALE, SEEDS, ROOT / "experiments")
+    figure, frame = DRAW["frontier"](experiment, Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+    for row, model in zip(figure.subfigs, experiment.models, strict=True):
+        lines = {
+            line.get_label(): line for line in row.axes[1].get_lines() if line.get_label() in frame["method"].values
+        }
+        assert list(lines) == experiment.methods(model)
+        sampled = frame[(frame["model"] == model) & (frame["temperature"] > 0)]
+        for method, line in lines.items():
+            rows = sampled[sampled["method"] == method].sort_values("temperature")
+            np.testing.assert_allclose(line.get_xydata(), rows[["pass", "avg"]])
