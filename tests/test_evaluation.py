@@ -125,9 +125,9 @@ def test_further_temperatures_are_beside_the_usual_one(prepared):
 def test_an_untrained_model_that_is_pretrained_exists_once(prepared):
     config, layout = prepared
     pretrained = config.model_copy(update={"toy_models": {}})
-    with pytest.raises(UserError, match="--seed 3: .* is pretrained, so it exists once, with seed 0"):
+    with pytest.raises(UserError, match=r"--seed 3: .* is pretrained, so it exists once, with seed 0"):
         evaluate(pretrained, layout, "base", 3)
-    with pytest.raises(UserError, match="--seed 3: .* is pretrained"):
+    with pytest.raises(UserError, match=r"--seed 3: .* is pretrained"):
         prepare_model(pretrained, layout, 3)
 
 
