@@ -94,19 +94,23 @@ def write_theory() -> None:
     write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent))
 
 
+def write_untrained(seed: int) -> None:
+    """The untrained model of a seed, and its pass rates."""
+    base, rates = LAYOUT.model(MODEL, seed), LAYOUT.pass_rates(seed)
+    write_weights(base, model_facts(MODEL, config=settings_of("model", load_config(SCALE, MODEL))))
+    ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
+    correct = pd.Series(np.random.default_rng(seed).binomial(8, 0.3, len(ids)), index=ids)
+    write_parquet(rates, filter_by_rate(correct, 8, 0.0, 1.0))
+    inputs = [base / "model.json", LAYOUT.problems("train")]
+    own = {"config": settings_of("pass_rates", load_config(SCALE, MODEL))}
+    write_json(rates.with_suffix(".provenance.json"), record(inputs, [rates], rates.parent, **own))
+
+
 def write_results() -> None:
     """All that Table 1, Figure 5 and the histogram of the filter read, and these; claims judge what is there."""
     config = load_config(SCALE)
     build_problem_sets(config.data, LAYOUT.data)
-    facts = model_facts(MODEL, config=settings_of("model", load_config(SCALE, MODEL)))
-    write_weights(LAYOUT.model(MODEL, 0), facts)
-    ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
-    correct = pd.Series(np.random.default_rng(0).binomial(8, 0.3, len(ids)), index=ids)
-    write_parquet(LAYOUT.pass_rates(0), filter_by_rate(correct, 8, 0.0, 1.0))
-    inputs = [LAYOUT.model(MODEL, 0) / "model.json", LAYOUT.problems("train")]
-    own = {"config": settings_of("pass_rates", load_config(SCALE, MODEL))}
-    rates = LAYOUT.pass_rates(0)
-    write_json(rates.with_suffix(".provenance.json"), record(inputs, [rates], rates.parent, **own))
+    write_untrained(0)
     for run in load_experiment("table1", SCALE, dict(config.seeds)).runs:
         if run.method != "base":
             write_run(run)

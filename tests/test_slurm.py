@@ -79,7 +79,7 @@ def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
     run = cluster.make(MODEL)
     assert run.returncode != 0
     assert "CANCELLED" in run.stdout + run.stderr
-    assert cluster.submitted() == ["rule_model_wildcards_qwen2.5-7b-instruct"]
+    assert cluster.submitted() == ["rule_model_wildcards_qwen2.5-7b-instruct_0"]
     [call] = cluster.calls("sbatch")
     assert (call["-A"], call["-p"], call["--nodes"], call["--cpus-per-task"]) == ("lab", "gpu", "1", "1")
     assert int(call["--mem"]) >= 1000
@@ -92,7 +92,7 @@ def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
     (cluster.slurm / "cancel").unlink()
     run = cluster.make(MODEL)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert cluster.submitted() == ["rule_model_wildcards_qwen2.5-7b-instruct"] * 2
+    assert cluster.submitted() == ["rule_model_wildcards_qwen2.5-7b-instruct_0"] * 2
     assert (cluster.project / MODEL).is_file()
     assert [call["started"] for call in cluster.calls("srun")] == [1, 1]
 
@@ -117,7 +117,7 @@ def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, no
     assert "pass_rates" in run.stdout + run.stderr
     assert "FAILED" in run.stdout + run.stderr
     [call] = cluster.calls("sbatch")
-    assert call["--comment"] == "rule_pass_rates"
+    assert call["--comment"] == "rule_pass_rates_wildcards_0"
     assert (call["--gpus"], call["--nodes"], call["--cpus-per-gpu"]) == ("2", str(nodes), "8")
     assert (call.get("--ntasks"), call.get("--gpus-per-node")) == geometry
     assert int(call["--mem"]) > 10_000 / nodes
@@ -126,7 +126,7 @@ def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, no
     [step] = cluster.calls("srun")
     assert step["started"] == nodes
     assert nodes > 1 or (step["-n"], step["--gpus"]) == ("1", "2")
-    log = (cluster.project / "results/tiny/logs/pass_rates.log").read_text()
+    log = (cluster.project / "results/tiny/logs/pass_rates/seed0.log").read_text()
     assert log.count(said) == 1
     assert not (cluster.project / target).exists()
 

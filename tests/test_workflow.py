@@ -197,7 +197,7 @@ NEW_CLAIM = """  - id: theorem1_again
             ],
             {"gains": 1, "claims": 1, "report": 1},
         ),
-        ([("configs/scale/smoke.yaml", "extras: 1", "extras: 2")], {"train": 13}),
+        ([("configs/scale/smoke.yaml", "extras: 1", "extras: 2")], {"model": 1, "pass_rates": 1, "train": 13}),
         ([("configs/method/clip_v.yaml", "max_frac: 0.05", "max_frac: 0.04")], {"train": 2 + 2}),
         ([("configs/method/clip_v.yaml", "label: Clip_V", "label: Clip V")], {"table1": 1}),
         ([("configs/scale/smoke.yaml", "low: 0.0", "low: 0.01")], {"pass_rates": 1, "train": RUNS}),
@@ -227,7 +227,7 @@ def test_more_seeds_keep_existing_runs(project):
 
 def test_a_single_run_is_a_target(project):
     target = "results/smoke/runs/qwen2.5-7b-instruct/s_star_keep_pos_gt/seed7/metrics.parquet"
-    assert planned(project, target) == {"train": 1}
+    assert planned(project, target) == {"model": 1, "pass_rates": 1, "train": 1}  # the seed's own untrained model
 
 
 def test_a_run_on_two_ranks_reserves_a_core_for_each(project):
