@@ -255,7 +255,7 @@ def test_the_toy_tokenizer_writes_every_solution(tokenizer):
 
 
 def test_a_toy_model_learns_the_format(tokenizer):
-    lessons = {"steps": 40, "batch_size": 16, "learning_rate": 4e-3, "solutions": solutions().model_dump()}
+    lessons = {"steps": 40, "batch_size": 16, "learning_rate": 2e-2, "solutions": solutions().model_dump()}
     spec = toy_model_config(hidden_size=64, heads=2, kv_heads=2, intermediate_size=128, warm_start=lessons)
     model = build_toy_model(spec, tokenizer)
     batches = solution_batches(tokenizer, spec.warm_start, seed=1, exclude=(), max_new_tokens=96)

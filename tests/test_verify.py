@@ -150,7 +150,7 @@ def test_overrides_count_as_config(verify):
     assert {what for what, _ in findings} == {"different config"}
     named = {where: facts for (_, where), facts in findings.items()}
     assert len(named) == 3 + 16 + 3  # runs, evaluations, the record of the pass rates, and:
-    assert "warm_start.steps was 250, is now 9" in named[f"models/{MODEL}/seed0/model.json"]
+    assert "warm_start.steps was 80, is now 9" in named[f"models/{MODEL}/seed0/model.json"]
     assert "numbers was [4, 4], is now [3, 4]" in named["data/aime24.parquet"]
 
 

@@ -30,7 +30,7 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
         vocab_size=len(tokenizer),
         max_position_embeddings=tokenizer.model_max_length,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        initializer_range=spec.hidden_size**-0.5,  # transformers' 0.02 is meant for widths of thousands
+        initializer_range=0.5 * spec.hidden_size**-0.5,  # transformers' 0.02 is meant for widths of thousands
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 IGNORED = -100  # the label that cross-entropy ignores
 POOL = 8  # batches whose solutions are written together and sorted by length
 WARM_UP = 0.05  # fraction of the steps in which the learning rate rises
-WEIGHT_DECAY = 0.01
+DECAY = 0.7  # fraction of the steps in which it falls to 0
+WEIGHT_DECAY = 0.3  # of weight matrices: their random initial values have to go
 BETAS = (0.9, 0.98)
 
 
@@ -33,7 +34,8 @@ def warm_start(
 ) -> list[float]:
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
-    AdamW, linear warm-up, cosine decay. Equal batches give equal weights on the same machine and number of threads.
+    Muon for the matrices of the blocks, AdamW for all else; linear warm-up, linear decay. Equal batches give equal
+    weights on the same machine and number of threads.
 
     Args:
         batches: of `solution_batches`.
@@ -48,12 +50,18 @@ def warm_start(
     import torch
     from torch.nn.functional import cross_entropy
 
-    def rate(step: int) -> float:
-        rising = (step + 1) / max(1.0, WARM_UP * config.steps)
-        return min(1.0, rising, 0.5 + 0.5 * math.cos(math.pi * step / config.steps))
+    from entropy_dynamics.models.muon import Muon
 
-    optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    def rate(step: int) -> float:
+        return min(1.0, (step + 1) / (WARM_UP * config.steps), (config.steps - step) / (DECAY * config.steps))
+
+    matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
+    others = [weight for weight in model.parameters() if not any(weight is matrix for matrix in matrices)]
+    optimizers = (
+        Muon(matrices, config.learning_rate, WEIGHT_DECAY),
+        torch.optim.AdamW(others, config.learning_rate, betas=BETAS, weight_decay=0.0, fused=True),
+    )
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
     losses = []
     model.train()
     for step in range(config.steps):
@@ -66,11 +74,11 @@ def warm_start(
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):
             raise UserError(f"warm start: the loss is {loss.item()} at step {step}; lower its learning_rate")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        model.zero_grad()
+        loss.backward()  # no clipping: the size of neither optimizer's steps depends on that of the gradient
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
         losses.append(loss.item())
         progress(losses[-1])
     model.eval()
@@ -104,11 +112,11 @@ def solution_batches(
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
         written = [solutions.solve(problem, rng) for problem in drawn]
         texts = [f"{before}{problem}{after}" for problem in drawn]
-        prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        responses = tokenizer([text + tokenizer.eos_token * ends for text, ends in written], add_special_tokens=False)
+        responses = [text + tokenizer.eos_token * ends for text, ends in written]
+        encoded = tokenizer(texts + responses, add_special_tokens=False)["input_ids"]
         rows = [
             (len(prompt), prompt + response[:max_new_tokens])
-            for prompt, response in zip(prompts, responses["input_ids"], strict=True)
+            for prompt, response in zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)
         ]
         response_tokens = sum(len(row) - start for start, row in rows) / POOL
         rows.sort(key=lambda row: len(row[1]))
