@@ -17,8 +17,8 @@ import torch
 if find_spec("beartype"):
     jaxtyping.install_import_hook(["entropy_dynamics.core", "entropy_dynamics.methods"], "beartype.beartype")
 
+import preloaded
 from entropy_dynamics.cli import main
-from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.config.schema import Architecture, ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
@@ -32,7 +32,6 @@ from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.loading import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
-from preloaded import preloaded
 from project_copy import copy_project, snakemake
 from reference import even_sum, training_config
 
@@ -65,10 +64,7 @@ def smallest_group(method: str) -> int:
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist share it
-        programs = preloaded()
-        os.environ["PRELOADED"] = str(programs.__enter__())
-        config.add_cleanup(lambda: programs.__exit__(None, None, None))
-        os.environ[SERVER] = "none"  # a Snakemake in a fork starts no further server
+        preloaded.start()
 
 
 def pytest_collection_modifyitems(items):

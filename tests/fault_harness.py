@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from glob import glob
@@ -33,6 +34,7 @@ STAGES = {  # a stage is reached when its first file is there
     "claims": "claims.json",
 }
 LOCKED = "cannot be locked"  # what Snakemake says
+SECONDS_TO_END = 60  # after which a process of an ended workflow is an orphan
 MODEL = "qwen2.5-7b-instruct"
 MODEL_FOLDER = f"models/{MODEL}/seed0"
 RUN = f"runs/{MODEL}/clip_b/seed0"
@@ -61,11 +63,13 @@ class Workflow:
     def __init__(self, project: Path, *targets: str, checkpoints: bool = False, preloaded: bool = False):
         """checkpoints: runs write one after every step, so that they can resume in the middle."""
         self.snakemake = program("snakemake") if preloaded else Path(sys.executable).with_name("snakemake")
+        self.temporary = tempfile.TemporaryDirectory()  # not in the project: the path of a socket is short
         self.environment = {key: value for key, value in os.environ.items() if preloaded or key != SERVER}
+        self.environment["TMPDIR"] = self.temporary.name
         self.project, self.targets = project, targets
         self.results = project / "results" / "smoke"
         self.output = project / "snakemake.txt"  # by the latest start
-        self.starts = self.unlockings = 0
+        self.unlockings = 0
         if checkpoints:
             (project / "configs" / "machine.yaml").write_text(CHECKPOINTS)
 
@@ -74,7 +78,6 @@ class Workflow:
 
         pause: jobs wait once a file that matches this is there.
         """
-        self.starts += 1
         with open(self.output, "wb") as output:
             return subprocess.Popen(
                 [self.snakemake, *self.targets, "--config", "scale=smoke"],
@@ -89,8 +92,8 @@ class Workflow:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def run(self, stop: Callable[[float], bool] = lambda seconds: False) -> bool:
-        """Start it, and SIGKILL the whole group once stop(seconds since the start) is true. True: it finished.
+    def run(self, disturb: Callable[[subprocess.Popen], object] = lambda process: None) -> bool:
+        """Start it, and call `disturb` again and again until it has ended with all of its processes. True: it finished.
 
         A killed Snakemake leaves its lock, and the next one asks for `--unlock`: checked once, then removed silently.
         """
@@ -101,14 +104,12 @@ class Workflow:
                 assert LOCKED in self.said(), self.said()
                 assert "--unlock" in self.said()
             self.unlock()
-        process, began = self.start(), time.monotonic()
+        process = self.start()
         while process.poll() is None:
-            if stop(time.monotonic() - began):
-                kill(process)
-                return False
-            time.sleep(0.005)
-        assert process.returncode == 0, self.said()
-        return True
+            disturb(process)
+            time.sleep(0.01)
+        self.wait_until_gone()
+        return process.returncode == 0
 
     def killed_at(self, pattern: str) -> None:
         """Start it preloaded, and SIGKILL the whole group once a file that matches `pattern` is there."""
@@ -125,6 +126,17 @@ class Workflow:
         assert done.returncode == 0, done.stdout + done.stderr
         self.unlockings += 1
 
+    def processes(self) -> list[psutil.Process]:
+        """All live processes that `start` led to, whatever their parents and groups."""
+        return [process for process in psutil.process_iter() if _temporary_folder(process) == self.temporary.name]
+
+    def wait_until_gone(self) -> None:
+        """Until none of them is left, which takes a moment after Snakemake has ended."""
+        deadline = time.monotonic() + SECONDS_TO_END
+        while left := self.processes():
+            assert time.monotonic() < deadline, [process.cmdline() for process in left]
+            time.sleep(0.01)
+
     def files(self, pattern: str) -> list[str]:
         """Existing files below `results`, without temporaries, whose names start with a dot."""
         return glob(pattern, root_dir=self.results)
@@ -140,12 +152,18 @@ def _heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _temporary_folder(process: psutil.Process) -> str | None:
+    """That of its environment when its program started; None for a zombie, and for a process of another user."""
+    try:
+        return process.environ().get("TMPDIR")
+    except psutil.Error:
+        return None
+
+
 def kill(process: subprocess.Popen) -> None:
-    """SIGKILL a process and its group, and wait until all have ended."""
+    """SIGKILL a process and its group."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    while members(process):
-        time.sleep(0.005)
 
 
 def paused(at: Path, until: str | Path = "") -> dict[str, str]:
@@ -167,18 +185,6 @@ def kill_when_there(command: list[str], project: Path, file: Path) -> None:
         assert process.poll() is None
         time.sleep(0.005)
     kill(process)
-
-
-def members(process: subprocess.Popen) -> list[psutil.Process]:
-    """The live processes of the group that `process` leads or led."""
-    return [one for one in psutil.process_iter() if _is_alive_in(process.pid, one)]
-
-
-def _is_alive_in(group: int, process: psutil.Process) -> bool:
-    try:
-        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
 
 
 def differences(results: Path, expected: Path) -> list[str]:
@@ -228,9 +234,13 @@ def finished(tmp_path, smoke_project) -> Path:
 @pytest.fixture
 def unfinished(finished) -> Path:
     """The same without one run and its evaluation."""
+    return without_a_run(finished)
+
+
+def without_a_run(project: Path) -> Path:
     for name in (RUN, EVALUATION):
-        shutil.rmtree(finished / "results" / "smoke" / name)
-    return finished
+        shutil.rmtree(project / "results" / "smoke" / name)
+    return project
 
 
 @pytest.fixture

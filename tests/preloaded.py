@@ -1,8 +1,7 @@
-"""Python in forks of one process that has imported torch and Snakemake, which takes longer than most commands.
+"""The server of `entropy_dynamics.preload` for all commands of the tests: for Snakemake and other Python programs too.
 
-`preloaded()` gives a folder with `python`, `snakemake` and `entropy-dynamics`, to be used like those of an environment.
-Each is a small client: its arguments, folder, environment and output become those of a fork, its signals reach the
-fork, its end ends the fork, and it ends with the fork's exit code (128 + n for a signal, as a shell does).
+`start()` starts it, and `program` gives `python`, `snakemake` and `entropy-dynamics`, to be used like those of an
+environment.
 
 Whatever opens a file once there is one that matches PAUSE_FROM, a glob, waits for the file PAUSE_UNTIL: so a test can
 end a command at that moment however busy the machine is.
@@ -12,91 +11,59 @@ import atexit
 import gc
 import os
 import runpy
-import select
-import shlex
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import cache
 from glob import glob
 from importlib import import_module
 from pathlib import Path
-from socketserver import BaseRequestHandler, ForkingMixIn, UnixStreamServer
 
-ROOT = Path(__file__).parents[1]
+from entropy_dynamics import preload
+from entropy_dynamics.client import SERVER
+
 BIN = Path(sys.executable).parent
-CLIENT = """
-import os, signal, socket, sys
-with socket.socket(socket.AF_UNIX) as server:
-    server.connect(sys.argv[1])
-    words = [os.getcwd(), str(len(os.environ)), *(f"{key}={value}" for key, value in os.environ.items()), *sys.argv[2:]]
-    socket.send_fds(server, ["\\0".join(words).encode()], [1, 2])
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGURG):
-        signal.signal(number, lambda number, _: server.send(bytes([number])))
-    sys.exit((server.recv(1) or b"\\1")[0])
+NAMES = ("python", "snakemake", "entropy-dynamics")
+CLIENT = """#!{python}
+import os, sys
+from entropy_dynamics.client import hand_over
+words = [{name!r}, *sys.argv[1:]]
+code = hand_over({address!r}, words)
+if code is None:
+    os.execv({program!r}, words)
+os._exit(code)
 """
 
 
-@contextmanager
-def preloaded() -> Iterator[Path]:
-    """The folder of the programs. Nothing is imported before the first of them runs."""
-    with tempfile.TemporaryDirectory(prefix="preloaded-") as folder:
-        client, address = Path(folder, "client.py"), Path(folder, "socket")
-        client.write_text(CLIENT)
-        for name, words in (("python", []), *((name, [BIN / name]) for name in ("snakemake", "entropy-dynamics"))):
-            command = shlex.join(str(word) for word in (sys.executable, "-IS", client, address, *words))
-            Path(folder, name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-            Path(folder, name).chmod(0o755)
-        server = subprocess.Popen([sys.executable, __file__, address], cwd=ROOT, stdout=subprocess.PIPE)
-        try:
-            assert server.stdout.readline(), "the server has ended"
-            yield Path(folder)
-        finally:
-            server.kill()  # and thereby all forks
-            server.wait()
-            server.stdout.close()
+def start() -> None:
+    """Start the server. Nothing is imported before the first command needs it."""
+    preload.start(__file__)
+    for name in NAMES:
+        client = CLIENT.format(python=sys.executable, name=name, address=os.environ[SERVER], program=str(BIN / name))
+        Path(program(name)).write_text(client)
+        Path(program(name)).chmod(0o700)
 
 
 def program(name: str) -> str:
     """`python`, `snakemake` or `entropy-dynamics` of this test run (conftest.py)."""
-    return str(Path(os.environ["PRELOADED"], name))
+    return str(Path(os.environ[SERVER]).with_name(name))
 
 
-class Command(BaseRequestHandler):
-    """One command, in a fork of the server: it runs in another, which this one watches together with the client."""
+def load(command: list[str]) -> None:
+    """Import what a command needs."""
+    if command[0] == "entropy-dynamics":
+        preload.load(command)
+    elif command[0] == "snakemake":
+        load_snakemake()
+    else:
+        preload.load(["", "train"])  # most of these programs are ranks
 
-    def handle(self) -> None:
-        from entropy_dynamics.distributed.launch import end_with_parent
 
-        end_with_parent()
-        message, output, *_ = socket.recv_fds(self.request, 2**17, 2)
-        folder, count, *words = message.decode().split("\0")
-        variables, arguments = words[: int(count)], words[int(count) :]
-        process = os.fork()
-        if process == 0:
-            os.setpgid(0, 0)
-            end_with_parent()
-            for number, file in enumerate(output, start=1):
-                os.dup2(file, number)
-            self.request.close()
-            os.environ.clear()
-            os.environ.update(variable.split("=", 1) for variable in variables)
-            os.chdir(folder)
-            leave(arguments)
-        end = os.pidfd_open(process)
-        while end not in select.select([end, self.request], [], [])[0]:
-            if sent := self.request.recv(1):
-                os.kill(process, sent[0])
-            else:
-                os.killpg(process, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        with suppress(BrokenPipeError):
-            self.request.send(bytes([code if code >= 0 else 128 - code]))
+@cache
+def load_snakemake() -> None:
+    for name in ("snakemake.cli", "entropy_dynamics.analysis.claims", "entropy_dynamics.planning.plan"):
+        import_module(name)
+    gc.freeze()  # what is not visited is not copied in the forks
 
 
 def pause(event: str, _: tuple) -> None:
@@ -107,8 +74,6 @@ def pause(event: str, _: tuple) -> None:
 
 def leave(arguments: list[str]) -> None:
     """Run `python <arguments>` in this process, and end it."""
-    if "PAUSE_FROM" in os.environ:
-        sys.addaudithook(pause)
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)
         del arguments[0]
@@ -136,39 +101,21 @@ def leave(arguments: list[str]) -> None:
     os._exit(code)
 
 
-class Server(ForkingMixIn, UnixStreamServer):
-    """It stays single-threaded, so that it can fork."""
+def main() -> None:
+    sys.executable = str(Path(sys.argv[1], "python"))
+    preload.serve(load)
+    if "PAUSE_FROM" in os.environ:
+        sys.addaudithook(pause)
+    name, *arguments = sys.argv
+    if name == "python":
+        leave(arguments)
+    elif name == "snakemake":
+        leave([str(BIN / name), *arguments])
+    else:
+        from entropy_dynamics.cli import program
 
-    max_children = 400
-    loaded = False
-
-    def verify_request(self, request, client_address) -> bool:
-        if not self.loaded:
-            load()
-            self.loaded = True
-        return True
-
-
-def load() -> None:
-    """Import what commands and Snakemake do, without a computation: that would start threads."""
-    from entropy_dynamics.commands import load_torch
-    from entropy_dynamics.config import load_config
-
-    load_torch(load_config("smoke", "qwen2.5-7b-instruct", "grpo"))
-    import transformers
-    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-
-    for name in ("reporting", *(f"stages.{stage}" for stage in ("evaluate", "model", "pass_rates", "theory", "train"))):
-        import_module(f"entropy_dynamics.{name}")
-    for name in ("Qwen2", "Qwen3", "Llama"):
-        getattr(transformers, f"{name}ForCausalLM")
-    get_checkpoint_conversion_mapping("qwen2")
-    import_module("snakemake.cli")
-    gc.freeze()  # or collections in forks would copy all of this
+        program()
 
 
 if __name__ == "__main__":
-    sys.executable = str(Path(sys.argv[1]).with_name("python"))
-    with Server(sys.argv[1], Command) as server:
-        print("ready", flush=True)
-        server.serve_forever()
+    main()

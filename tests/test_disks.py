@@ -13,7 +13,7 @@ import pytest
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy, save_policy
-from fault_harness import COMMANDS, MODEL, TARGET, Workflow, assert_one_line, differences, members
+from fault_harness import COMMANDS, MODEL, TARGET, Workflow, assert_one_line, differences
 from project_copy import snakemake
 
 
@@ -102,7 +102,7 @@ def test_the_disk_is_full_in_the_middle_of_a_run(tmp_path, unfinished, reference
         time.sleep(0.005)
     filler = fill(disk)
     assert process.wait(timeout=120) != 0
-    assert not members(process)
+    work.wait_until_gone()
     filler.unlink()
     assert work.run()
     assert differences(work.results, reference) == []

@@ -1,20 +1,22 @@
 """Workflows and runs that are killed: the same command again gives the results of an undisturbed one.
 
-The reference is the smoke scale of `smoke_project`. The long tests (`make test-long`) kill whole workflows, at random
-moments as often as ENTROPY_DYNAMICS_KILLS says.
+The reference is the smoke scale of `smoke_project`. The long tests (`make test-long`) are of whole workflows; at random
+moments they kill as many processes of each kind as ENTROPY_DYNAMICS_KILLS says.
 """
 
-import operator
 import os
 import random
 import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fault_harness import (
@@ -27,14 +29,14 @@ from fault_harness import (
     Workflow,
     differences,
     flip_a_bit,
+    kill,
     kill_when_there,
-    members,
     truncate,
+    without_a_run,
 )
 from project_copy import copy_project, snakemake
 
-KILLS = int(os.environ.get("ENTROPY_DYNAMICS_KILLS", 50))
-SECONDS = (3, 20)  # between a start and its kill: the smoke scale takes 90 s on two cores, a job of it 3 to 8
+KILLS = int(os.environ.get("ENTROPY_DYNAMICS_KILLS", 50))  # of each kind of process
 SEED = 6
 KEEPING_TWO = [*COMMANDS["train with checkpoints"], "--set", "training.checkpoints_kept=2"]
 
@@ -44,7 +46,7 @@ def test_a_run_and_its_evaluation_killed_twice(unfinished, reference):
     work.killed_at(f"checkpoints/{MODEL}/clip_b/seed0/*/step2")
     work.killed_at(f"{RUN}/metrics.parquet")
     assert work.resumed() == 1
-    assert work.run()
+    assert work.run(), work.said()
     assert differences(work.results, reference) == []
 
 
@@ -62,42 +64,91 @@ def test_neither_the_number_of_cores_nor_the_order_of_jobs_matters(tmp_path, ref
 def test_a_kill_at_each_stage_boundary(tmp_path, reference):
     work, awaited = Workflow(copy_project(tmp_path)), dict(STAGES)
 
-    def reached(_) -> bool:
-        found = [stage for stage, pattern in awaited.items() if work.files(pattern)]
-        for stage in found:
-            del awaited[stage]
-        return bool(found)
+    def kill_when_reached(process: subprocess.Popen) -> None:
+        if found := [stage for stage, pattern in awaited.items() if work.files(pattern)]:
+            for stage in found:
+                del awaited[stage]
+            kill(process)
 
-    while not work.run(reached):
-        pass
+    reached = -1
+    while not work.run(kill_when_reached):
+        assert len(STAGES) - len(awaited) > reached, work.said()
+        reached = len(STAGES) - len(awaited)
     assert not awaited
     assert differences(work.results, reference) == []
 
 
-@pytest.mark.long
-def test_kills_at_random_moments(tmp_path, reference):
-    """Workflows one after the other, each killed repeatedly until it finishes; every other one with checkpoints.
+def victims(work: Workflow, snakemake: subprocess.Popen) -> dict[str, list[psutil.Process]]:
+    """The live processes of a workflow by kind. Once the server was killed, clients run commands by themselves."""
+    found = {"Snakemake": [psutil.Process(snakemake.pid)]}
+    for process in work.processes():
+        with suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            if "entropy_dynamics.preload" in command:
+                found.setdefault("server" if process.ppid() == snakemake.pid else "child", []).append(process)
+            elif "entropy-dynamics" in [Path(word).name for word in command]:
+                found.setdefault("client", []).append(process)
+    return found
 
-    After a kill that left no new file, the next moment is drawn from a longer interval, so a slow machine progresses.
+
+class Killer:
+    """SIGKILLs processes at random moments: of the kinds that are there, one of the kind that it killed least often."""
+
+    def __init__(self, kills: int, seconds: tuple[float, float]):
+        """kills: of each kind; seconds: from one to the next."""
+        self.kills, self.seconds, self.random = kills, seconds, random.Random(SEED)
+        self.killed = Counter(dict.fromkeys(("Snakemake", "server", "client", "child"), 0))
+        self.moment = 0.0
+        self.files = self.in_vain = 0
+
+    def is_done(self) -> bool:
+        return min(self.killed.values()) >= self.kills
+
+    def __call__(self, work: Workflow, snakemake: subprocess.Popen) -> None:
+        """After kills that left no new file the next one is later, so that a slow machine progresses."""
+        if self.is_done() or time.monotonic() < self.moment:
+            return
+        there = victims(work, snakemake)
+        if "child" in there or ("client" in there and "server" not in there):  # a job runs
+            kind = min(there, key=lambda kind: (self.killed[kind], self.random.random()))
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                self.random.choice(there[kind]).kill()
+                self.killed[kind] += 1
+            before, self.files = self.files, sum(len(work.files(pattern)) for pattern in STAGES.values())
+            self.in_vain = self.in_vain + 1 if self.files == before else 0
+        self.moment = time.monotonic() + self.random.uniform(*self.seconds) * 1.5**self.in_vain
+
+
+@pytest.mark.parametrize(
+    ("kills", "seconds"), [(1, (0.0, 2.0)), pytest.param(KILLS, (1.0, 15.0), marks=pytest.mark.long)]
+)
+def test_kills_of_processes_at_random_moments(tmp_path, smoke_project, reference, kills, seconds):
+    """Workflows one after the other until enough processes of each kind were killed; each ends as if none had been.
+
+    The short version repeats one run and its evaluation.
     """
-    moments, kills, resumed = random.Random(SEED), 0, 0
+    killer, resumed = Killer(kills, seconds), 0
     for number in count():
-        (tmp_path / str(number)).mkdir()
-        work = Workflow(copy_project(tmp_path / str(number)), checkpoints=number % 2 == 0)
-        files, longest, done = 0, SECONDS[1], False
+        project = tmp_path / str(number)
+        if kills == KILLS:
+            project.mkdir()
+            work = Workflow(copy_project(project), checkpoints=number % 2 == 0)
+        else:
+            work = Workflow(without_a_run(shutil.copytree(smoke_project, project)), TARGET, checkpoints=True)
+        done, sockets = False, 0
         while not done:
-            moment = moments.uniform(SECONDS[0], longest) if kills < KILLS else float("inf")
-            done = work.run(partial(operator.lt, moment))
-            before, files = files, sum(len(work.files(pattern)) for pattern in STAGES.values())
-            longest = max(SECONDS[1], longest / 1.25) if files > before else 1.5 * longest
-            if not done:
-                kills += 1
-                print(f"workflow {number}: kill {kills} after {moment:.1f} s, {files} files", flush=True)
+            before = killer.killed.copy()
+            done = work.run(partial(killer, work))
+            killed = killer.killed - before
+            assert done or killed.keys() - {"server"}, work.said()  # without one the workflow goes on
+            sockets += killed.keys() >= {"Snakemake", "server"}  # then nobody is left to remove it
+            assert len(list(Path(work.temporary.name).glob("entropy-dynamics-*"))) <= sockets
+            print(f"workflow {number}: {dict(killer.killed)} killed, {killer.files} files", flush=True)
         assert differences(work.results, reference) == []
         resumed += work.resumed()
-        if kills == KILLS:
+        if killer.is_done():
             break
-    assert resumed > 0 or KILLS < 10
+    assert resumed > 0 or kills < KILLS
 
 
 # ---------------------------------------------------------------- ended in other ways
@@ -111,9 +162,8 @@ def interrupt_twice(process: subprocess.Popen) -> None:
 
 def kill_the_job(process: subprocess.Popen) -> None:
     """As the kernel does when memory runs out: the stage, and neither its shell nor Snakemake."""
-    jobs = [one for one in members(process) if one.pid != process.pid and "train" in one.cmdline()]
-    assert len(jobs) == 1
-    jobs[0].kill()
+    [job] = [child for child in psutil.Process(process.pid).children(recursive=True) if "train" in child.cmdline()]
+    job.kill()
 
 
 ENDS = {
@@ -135,7 +185,7 @@ def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how):
     assert process.poll() is None, work.said()
     ENDS[how](process)
     assert process.wait(timeout=120) != 0
-    assert not members(process)
+    work.wait_until_gone()
     log = (work.results / f"logs/{RUN}.log").read_text()
     assert "Traceback" not in log
     assert "Traceback" not in work.said() or how == "Ctrl-C twice"  # which may interrupt Snakemake's own shutdown
@@ -144,7 +194,7 @@ def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how):
         assert not list(work.results.rglob("*.partial"))
     if how != "SIGTERM to Snakemake":  # which lets its jobs finish
         assert not work.files(f"{RUN}/metrics.parquet")
-    assert work.run()
+    assert work.run(), work.said()
     assert differences(work.results, reference) == []
 
 

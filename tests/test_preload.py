@@ -40,6 +40,7 @@ class Preloaded:
             [sys.executable, "-c", STARTER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=open(folder / "errors", "w"),  # noqa: SIM115
             text=True,
             env=environment,
             cwd=ROOT,
@@ -159,7 +160,7 @@ def test_it_runs_in_a_fork_with_the_clients_folder_and_environment(preloaded, tm
 
 def test_the_client_imports_next_to_nothing(preloaded):
     program = "import os, sys; from entropy_dynamics.client import SERVER, hand_over;"
-    program += "code = hand_over(os.environ[SERVER], ['config']); print('MODULES', *sys.modules); sys.exit(code)"
+    program += "code = hand_over(os.environ[SERVER], ['', 'config']); print('MODULES', *sys.modules); sys.exit(code)"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE")}  # it imports more
     environment[SERVER] = str(preloaded.address)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=environment)
@@ -201,27 +202,38 @@ def test_snakemake_starts_it_for_a_cpu_scale_without_ranks(tmp_path, options):
 # ---------------------------------------------------------------- where no server can serve
 
 
-@pytest.mark.parametrize("reason", ["no server", "other code", "another Python"])
-def test_a_command_runs_by_itself(preloaded, reason, tmp_path, monkeypatch):
-    environment = {}
-    if reason == "no server":
-        environment = {SERVER: str(tmp_path / "nowhere")}
-    elif reason == "another Python":
-        environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    else:
-        source = Path(preload.__file__)
-        status = source.stat()
-        assert preloaded.run("config").returncode == 0  # the server has noted its sources
-        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    before = preloaded.server.cpu_times().children_user
-    try:
-        run = preloaded.run("config", **environment)
-    finally:
-        if reason == "other code":
-            os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+def children_seconds(server: Preloaded) -> float:
+    return server.server.cpu_times().children_user
+
+
+@pytest.mark.parametrize("reason", ["no server", "another Python"])
+def test_a_command_runs_by_itself(preloaded, reason, tmp_path):
+    environment = {
+        "no server": {SERVER: str(tmp_path / "nowhere" / "socket")},
+        "another Python": {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    }
+    before = children_seconds(preloaded)
+    run = preloaded.run("config", **environment[reason])
     assert (run.returncode, run.stderr) == (0, "")
     assert "training:" in run.stdout
-    assert preloaded.server.cpu_times().children_user == before
+    assert children_seconds(preloaded) == before
+
+
+def test_commands_run_by_themselves_after_the_code_was_edited_and_one_line_says_so(own, tmp_path):
+    source = Path(preload.__file__)
+    status = source.stat()
+    assert own.run("config").returncode == 0  # the server has noted its sources
+    before = children_seconds(own)
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    try:
+        runs = [own.run("config") for _ in range(2)]
+    finally:
+        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert [(run.returncode, run.stderr) for run in runs] == [(0, "")] * 2
+    assert children_seconds(own) == before
+    own.end()
+    [line] = (tmp_path / "errors").read_text().splitlines()
+    assert line.startswith("note: the code was edited")
 
 
 # ---------------------------------------------------------------- signals and kills
@@ -311,6 +323,14 @@ def test_nothing_is_left_of_a_killed_starter(own, small_results):
     own.starter.kill()
     wait_for(lambda: has_ended(own.server) and has_ended(command))
     wait_for(lambda: not own.address.parent.exists())
+    assert endless.wait(WAIT) == -signal.SIGKILL
+
+
+def test_a_command_that_runs_by_itself_ends_with_a_killed_starter_too(own, small_results):
+    own.server.kill()
+    wait_for(lambda: has_ended(own.server))
+    endless = endless_run(own, small_results)
+    own.starter.kill()
     assert endless.wait(WAIT) == -signal.SIGKILL
 
 

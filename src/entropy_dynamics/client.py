@@ -12,16 +12,35 @@ def program() -> None:
     """Run the command of this process and exit with its code."""
     if SERVER in os.environ and "RANK" not in os.environ:
         try:
-            code = hand_over(os.environ[SERVER], sys.argv[1:])
+            code = hand_over(os.environ[SERVER], sys.argv)
         except KeyboardInterrupt:  # before the command has begun
             print("interrupted; no half-written file is left", file=sys.stderr)
             code = 130
         if code is not None:
             sys.stdout.flush()
             os._exit(code)
+        end_with_starter(os.environ[SERVER])
     from entropy_dynamics.cli import program
 
     program()
+
+
+def end_with_starter(address: str) -> None:
+    """Kill this process when the one that started the server ends: the server, which would do that, may be gone."""
+    import fcntl
+    import signal
+    from threading import Thread
+
+    try:
+        folder = os.open(os.path.dirname(address), os.O_RDONLY)
+    except FileNotFoundError:  # no server was started here, or it has ended in good order
+        return
+
+    def wait() -> None:
+        fcntl.flock(folder, fcntl.LOCK_SH)  # the starter has locked it
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def python() -> list[str]:
@@ -29,8 +48,8 @@ def python() -> list[str]:
     return [sys.prefix, *(f"{name}={value}" for name, value in sorted(os.environ.items()) if name[:6] == "PYTHON")]
 
 
-def hand_over(address: str, arguments: list[str]) -> int | None:
-    """Have the server run a command with the arguments, environment, folder and files of this process.
+def hand_over(address: str, command: list[str]) -> int | None:
+    """Have the server run a command, its program first, with the environment, folder and files of this process.
 
     Signals are passed on to it. If a signal ends it, this process ends by the same one; if this process is killed, the
     server kills it.
@@ -45,7 +64,7 @@ def hand_over(address: str, arguments: list[str]) -> int | None:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        request = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ), "python": python()}
+        request = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ), "python": python()}
         try:
             server.connect(address)
             server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)

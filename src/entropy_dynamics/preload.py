@@ -6,6 +6,7 @@ else. Modules are imported when the first command needs them, and it stays singl
 """
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
@@ -34,15 +36,19 @@ STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
 _started: list[subprocess.Popen[bytes]] = []  # their standard input ends with this process, and they with it
 
 
-def start() -> None:
+def start(*server: str | Path) -> None:
     """Start the server, for the commands of this process and its children from now on.
 
     Does nothing where there is one already, or it cannot be had (Linux only).
+
+    Args:
+        server: the arguments of Python for another program that calls `serve`.
     """
     if sys.platform != "linux" or SERVER in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="entropy-dynamics-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # until this process ends (client.end_with_starter)
     address = str(Path(folder, "socket"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         try:
@@ -51,7 +57,7 @@ def start() -> None:
             return
         listener.listen(1024)  # clients wait here until the server is up
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "entropy_dynamics.preload", folder, str(listener.fileno())],
+            [sys.executable, *(server or ("-P", "-m", "entropy_dynamics.preload")), folder, str(listener.fileno())],
             stdin=subprocess.PIPE,
             env=os.environ | SINGLE_THREADED,
             pass_fds=[listener.fileno()],
@@ -72,10 +78,11 @@ def processor_seconds() -> float:
 
 
 class Server:
-    """Runs each client's command in a fork."""
+    """Runs each client's command in a fork, which leads a process group of its own."""
 
-    def __init__(self, listener: socket.socket, folder: str):
-        self.listener, self.folder, self.sources = listener, folder, _sources()
+    def __init__(self, listener: socket.socket, folder: str, load: Callable[[list[str]], object]):
+        self.listener, self.folder, self.load, self.sources = listener, folder, load, _sources()
+        self.has_warned = False
         self.events = selectors.DefaultSelector()
         self.clients: dict[int, socket.socket] = {}  # by process id of the command
         self.events.register(listener, selectors.EVENT_READ, self.accept)
@@ -92,7 +99,7 @@ class Server:
     def finish(self) -> NoReturn:
         """The process that started this one has ended: so do all commands, and their clients."""
         for pid, client in self.clients.items():
-            os.kill(pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
             _send(client, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(0)
@@ -104,23 +111,38 @@ class Server:
             client.settimeout(1)  # it may be stopped
             message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
             request = json.loads(message)
-            serves = request["python"] == python() and _sources() == self.sources  # the same modules, not edited since
+            serves = request["python"] == python() and self.is_current()  # the same modules
             if serves:
-                _import_for(request["arguments"][0] if request["arguments"] else "")
+                self.load(request["command"])
                 serves = len(os.listdir("/proc/self/task")) == 1  # a fork has one thread, and locks of all
         except Exception:  # whatever it is: the client runs its command by itself, and meets it again or does not
             serves = False
-        if serves and (pid := os.fork()) == 0:
-            for other in (self.events, self.listener, client, *self.clients.values()):
-                other.close()
-            return request, files
         if serves:
+            pid = os.fork()
+            os.setpgid(pid, pid)  # in both processes
+            if pid == 0:
+                for other in (self.events, self.listener, client, *self.clients.values()):
+                    other.close()
+                return request, files
             self.watch(pid, client)
         else:
             client.close()
         for file in files:
             os.close(file)
         return None
+
+    def is_current(self) -> bool:
+        """The code was not edited since this process started; the first time that it was, this says so."""
+        current = _sources() == self.sources
+        if not current and not self.has_warned:
+            self.has_warned = True
+            print(
+                "note: the code was edited, so every job imports it by itself from now on, which takes seconds; "
+                "a new start of snakemake ends that",
+                file=sys.stderr,
+                flush=True,
+            )
+        return current
 
     def watch(self, pid: int, client: socket.socket) -> None:
         pidfd = os.pidfd_open(pid)
@@ -145,7 +167,7 @@ class Server:
         client = self.clients.pop(pid)
         self.events.unregister(client)
         client.close()
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _send(client: socket.socket, number: int) -> None:
@@ -156,6 +178,11 @@ def _send(client: socket.socket, number: int) -> None:
 def _sources() -> list[tuple[str, int]]:
     """Names and times of modification of the code that commands run."""
     return sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
+
+
+def load(command: list[str]) -> None:
+    """Import what an `entropy-dynamics` command needs."""
+    _import_for(command[1] if len(command) > 1 else "")
 
 
 @cache
@@ -182,10 +209,15 @@ def _import_for(command: str) -> None:
     gc.freeze()  # what is not visited is not copied in the forks
 
 
-def main() -> None:
+def serve(load: Callable[[list[str]], object]) -> None:
+    """The process that `start` starts. Returns in the forks only, each with what `sys.argv` and the like are for it.
+
+    Args:
+        load: called with each command before the fork, to import what it needs.
+    """
     folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     server = os.getpid()
-    request, files = Server(listener, folder).run()
+    request, files = Server(listener, folder, load).run()
     end_with_parent()
     if os.getppid() != server:
         sys.exit(1)
@@ -195,11 +227,11 @@ def main() -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = ["entropy-dynamics", *request["arguments"]]
-    from entropy_dynamics.cli import program
-
-    program()
+    sys.argv = request["command"]
 
 
 if __name__ == "__main__":
-    main()
+    serve(load)
+    from entropy_dynamics.cli import program
+
+    program()
