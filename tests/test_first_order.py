@@ -7,6 +7,7 @@ import torch
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from conftest import ROOT
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.distributed.ranks import Ranks
@@ -15,7 +16,7 @@ from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.first_order import COLUMNS, FirstOrderChange
 from entropy_dynamics.training.optimizer import clip_and_step
 from entropy_dynamics.training.update import PolicyUpdate
-from reference import log_probabilities, rollouts_of, training_config
+from reference import batch_of, log_probabilities, rollouts_of, slow_advantages, training_config
 
 RATE = 2e-3
 
@@ -163,3 +164,29 @@ def test_the_measurement_changes_nothing(model, make_trainer):
     for name, value in rows[0].items():
         if name not in COLUMNS and not name.startswith("seconds_"):
             assert rows[1][name] == pytest.approx(value, rel=0, abs=0, nan_ok=True), name
+
+
+def test_pairs_of_rollouts_add_up_to_the_sgd_step(model, make_trainer, monkeypatch):
+    """Three ways to one number: per-rollout gradients, derivatives of every token's log p, and the trainer's own."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from shared_parameters import PARTS, Shared, measure
+
+    trainer = make_trainer(model, entropy_change_first_order=True, learning_rate=RATE)
+    measured, batch = measure(trainer, 0), batch_of(trainer)
+    effects = Shared(model, batch, 1.0).of_tokens(trainer.update.entropy_gradient(batch))
+    advantages = torch.tensor(slow_advantages(rollouts_of(trainer)[1], trainer.config.group_size))
+    by_token = (advantages[:, None].expand(batch.mask.shape)[batch.mask] * effects).mean().item()
+    row = trainer.step(0)
+    assert measured["total"] == pytest.approx(sum(measured[name] for name in PARTS), rel=1e-6)
+    assert measured["total"] == pytest.approx(by_token, rel=1e-3)
+    assert RATE * measured["total"] == pytest.approx(row["entropy_change_sgd"], rel=1e-3)
+    assert abs(measured["token_order"]) < 1
+
+
+def test_parts_of_a_gram_matrix_by_hand(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from shared_parameters import parts
+
+    gram = torch.tensor([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0], [64.0, 128.0, 256.0]])
+    expected = {"same_rollout": 273, "same_prompt": 68, "other_prompts": 170, "total": 511}
+    assert parts(gram, torch.tensor([5, 3, 5])) == expected
