@@ -31,20 +31,30 @@ from reference import even_sum, training_config
 
 MICRO_BATCHES = {"tokens_per_micro_batch": 140, "single_forward_tokens": 0}
 CASES = {
-    "kept_graphs": {"method": "clip_b", "single_forward_tokens": 10_000, "tokens_per_micro_batch": 100_000},
+    "kept_graphs": {
+        "method": "clip_b",
+        "single_forward_tokens": 10_000,
+        "tokens_per_micro_batch": 100_000,
+        "entropy_change_first_order": True,
+    },
     "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
     "fused": {"method": "grpo", **MICRO_BATCHES},
     "ablation": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
     "forking": {"method": "forking_tokens", **MICRO_BATCHES},
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
-    "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2},
+    "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2, "entropy_change_first_order": True},
     "negative": {"method": "s_star_keep_neg_gt", **MICRO_BATCHES, "updates_per_batch": 2},  # an odd number of rows
     "steer": {"method": "steer", **MICRO_BATCHES, "updates_per_batch": 2},
     "repo_r": {"method": "repo_r", "params": {"target": 9.0}, **MICRO_BATCHES, "updates_per_batch": 2},
     "entrocraft": {"method": "entrocraft", **MICRO_BATCHES},
     "nsr": {"method": "nsr", **MICRO_BATCHES},
     "gspo": {"method": "gspo", **MICRO_BATCHES, "updates_per_batch": 2},
-    "reduced": {"method": "clip_b", **MICRO_BATCHES, "reduce_every_micro_batch": True},
+    "reduced": {
+        "method": "clip_b",
+        **MICRO_BATCHES,
+        "reduce_every_micro_batch": True,
+        "entropy_change_first_order": True,
+    },
     "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "single_forward_tokens": 0},
     "adaptive_entropy": {"method": "adaptive_entropy", "params": {"target": 9.0}, **MICRO_BATCHES},
     "recomputed": {"method": "grpo", "activation_checkpointing": "full", "single_forward_tokens": 0},

@@ -36,6 +36,7 @@ def training_config(**changes) -> TrainingConfig:
         "reduce_every_micro_batch": False,
         "single_forward_tokens": SINGLE_FORWARD,
         "entropy_change_every": 1,
+        "entropy_change_first_order": False,
         "validation_set": "dapo500",
         "validation_every": 0,
         "validation_problems": 1,

@@ -72,6 +72,9 @@ def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> Non
         "neg_cov_negative": -0.014 + 0.002 * rng.standard_normal(steps),
         "grad_norm": rng.uniform(0.2, 1, steps),
         "predicted_entropy_change": (predicted := 1e-6 * rng.normal(-1, 0.7, steps)),
+        "entropy_change_sgd": (sgd := 10 * predicted + 1e-5 * rng.standard_normal(steps)),
+        "entropy_change_adam_no_momentum": 800 * sgd + 4e-3 * rng.standard_normal(steps),
+        "entropy_change_first_order": 2000 * predicted + 5e-4 * rng.standard_normal(steps),
         "entropy_change": np.where(
             np.arange(steps) % 2 == 0, 2000 * predicted + 5e-4 * rng.standard_normal(steps), np.nan
         ),

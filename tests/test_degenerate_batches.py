@@ -8,11 +8,12 @@ import torch
 
 from conftest import DISTINCT_METHODS, ROOT
 from entropy_dynamics.config import known_names, load_config
+from entropy_dynamics.training.first_order import COLUMNS
 from reference import SINGLE_FORWARD, graded, parameters
 
 CONFIGS = ROOT / "configs"
-# PPO's share of explained variance needs returns that vary; an accuracy that was not measured is NaN.
-MAY_BE_NAN = {"validation_accuracy", "validation_pass", "value_explained_variance"}
+# PPO's share of explained variance needs returns that vary; what was not measured is NaN.
+MAY_BE_NAN = {"validation_accuracy", "validation_pass", "value_explained_variance", *COLUMNS}
 DECAY = 1e-3 * 0.01  # learning rate times weight decay of `training_config`
 
 every_method = pytest.mark.parametrize("name", DISTINCT_METHODS)

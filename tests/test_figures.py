@@ -1,6 +1,7 @@
 """Figures from synthetic runs: their numbers, captions and labels, and the files that they miss."""
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.image
@@ -187,21 +188,45 @@ def test_the_theory_check_by_hand(small):
         for size, realised in ((0.01, 0.01 * predicted), (0.1, 0.2 * predicted))  # exact; twice what was predicted
     ]
     write_parquet(Layout(small).logit_steps, pd.concat(frames))
-    changes = {"predicted_entropy_change": np.linspace(-2e-6, 1e-6, STEPS)}
-    changes["entropy_change"] = np.where(np.arange(STEPS) % 4 == 0, -500 * changes["predicted_entropy_change"], np.nan)
-    write_metrics(small, Run(MODEL, "grpo", 2), **changes)
-    frame = pd.read_csv(draw("theory_check", small, SEEDS)[2])
-    theorems = frame[frame.panel != "corollary 4"]
+    theorems = pd.read_csv(draw("theory_check", small, SEEDS)[2])
     assert (theorems.groupby(["panel", "step_size"]).tokens.sum() == len(predicted)).all()
     np.testing.assert_allclose(theorems[theorems.step_size == 0.01][["slope", "correlation"]], 1, atol=1e-6)
     np.testing.assert_allclose(theorems[theorems.step_size == 0.1].slope, 2)
     assert not np.isclose(
         theorems[theorems.step_size == 0.1].realised, theorems[theorems.step_size == 0.1].predicted
     ).all()
-    seed = frame[(frame.panel == "corollary 4") & (frame.seed == 2)]
-    assert seed.step.tolist() == list(range(0, STEPS, 4))  # only where it was measured
-    np.testing.assert_allclose(seed.slope, -500)
-    np.testing.assert_allclose(seed.correlation, -1)
+
+
+def test_the_links_of_corollary_4_by_hand(small):
+    """Seed 2 has a perfect first link, a reversed second one, and is measured at every fourth step."""
+    columns = EXPERIMENTS["corollary4"].spec.columns
+    measured = np.where(np.arange(STEPS) % 4 == 0, 1.0, np.nan)
+    predicted = np.linspace(-2e-6, 1e-6, STEPS)
+    factors = dict(zip(columns[1:], (30, -500, 20, 1), strict=True))
+    changes = {name: factor * predicted * measured for name, factor in factors.items()}
+    write_metrics(small, Run(MODEL, "grpo", 2), predicted_entropy_change=predicted, **changes)
+    frame = pd.read_csv(draw("corollary4", small, SEEDS)[2])
+    pairs = list(frame[["x_column", "y_column"]].drop_duplicates().itertuples(index=False, name=None))
+    assert pairs == [*pairwise(columns), (columns[0], columns[-1])]
+    for (x, y), sign in zip(pairs, (1, -1, -1, 1, 1), strict=True):
+        link = frame[(frame.x_column == x) & (frame.y_column == y)]
+        seed = link[link.seed == 2]
+        assert seed.step.tolist() == list(range(0, STEPS, 4))
+        np.testing.assert_allclose(seed.correlation, sign)
+        np.testing.assert_allclose(seed.y, factors[y] * predicted[::4], rtol=1e-4)
+        per_seed = link.groupby("seed").correlation.first()
+        np.testing.assert_allclose(link.mean_correlation, per_seed.mean(), rtol=1e-4)
+        half = 4.303 * per_seed.std() / 3**0.5  # Student's t with two degrees of freedom
+        np.testing.assert_allclose(link.mean_correlation_high, per_seed.mean() + half, rtol=1e-3)
+
+
+def test_a_run_with_too_few_measurements_has_no_correlation(small):
+    measured = np.where(np.arange(STEPS) < 2, 1e-4 * np.arange(STEPS), np.nan)
+    write_metrics(small, Run(MODEL, "grpo", 0), entropy_change_sgd=measured)
+    frame = pd.read_csv(draw("corollary4", small, SEEDS)[2])
+    link = frame[frame.y_column == "entropy_change_sgd"]
+    assert link.mean_correlation.isna().all()
+    assert link[link.seed == 1].correlation.notna().all()
 
 
 def test_slope_and_correlation():

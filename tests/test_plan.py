@@ -14,6 +14,7 @@ from entropy_dynamics.planning.footprint import (
     GIB,
     checkpoint_buffers,
     misfit,
+    training_memory,
 )
 from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, resources
 from entropy_dynamics.planning.tables import format_plan
@@ -93,6 +94,17 @@ def test_forward_passes_of_a_training_step(method, passes):
     attention = 28 * 2 * 3_584 * 1650 / 2  # queries with keys, and weights with values: half of each square is masked
     forward = 2 * (weights + attention)
     assert training_seconds(config) == pytest.approx(1650 * 1024 * passes * forward / (50e12 * 8))
+
+
+def test_an_entropy_change_costs_a_forward_pass_and_its_first_order_a_gradient():
+    def at(every, first_order):
+        settings = f"training={{entropy_change_every: {every}, entropy_change_first_order: {first_order}}}"
+        return paper("grpo", settings)
+
+    none, realized, both = (training_seconds(at(*one)) for one in ((0, "true"), (2, "false"), (2, "true")))
+    assert (realized / none, both / none) == (pytest.approx((4 + 1 / 2) / 4), pytest.approx((4 + 5 / 2) / 4))
+    assert training_memory(at(2, "true"))["entropy gradient"] == 4 * 7_615_616_512 / 4
+    assert "entropy gradient" not in training_memory(at(0, "true"))
 
 
 def test_a_batch_that_keeps_its_graphs_needs_no_scoring_pass():

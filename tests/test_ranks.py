@@ -17,6 +17,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_model, save_policy, save_weights
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.sampling.engines import SharedSampler
+from entropy_dynamics.training.first_order import COLUMNS
 from preloaded import program
 from rank_program import CASES, STEPS, make_trainer, recorded
 
@@ -86,6 +87,13 @@ def test_one_sharded_rank_matches_one_process(root):
 @pytest.mark.parametrize("case", ["reduced", "ppo"])
 def test_two_nodes_of_two_ranks_match_one_process(case, root):
     assert_same(on_ranks(4, f"nodes/{case}", root), in_one_process(f"nodes/{case}", root), 1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "case"), [(2, "tied/kept_graphs"), (2, "tied/updates"), (4, "nodes/reduced")])
+def test_the_entropy_change_to_first_order_is_that_of_all_shards(ranks, case, root):
+    for mine, theirs in zip(on_ranks(ranks, case, root)["rows"], in_one_process(case, root)["rows"], strict=True):
+        for name in COLUMNS:
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-3), name
 
 
 def test_bfloat16_stays_near_and_keeps_fp32_master_weights(root):

@@ -123,7 +123,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
 
     for category, label, name, caption in [
         ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
-        ("4 Further", "Predicted and realized", "theory_check", "only sign and correlation are comparable"),
+        ("4 Further", "Predicted and realized", "theory_check", "the identity line holds for all"),
     ]:
         choose(browser, category)
         click(browser, row_of(label) + "//a[1]")
@@ -186,6 +186,7 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
         ("Section 5.3, Figures 2(c) and 6(c)", ["figure2", "figure6"]),
         ("Section 3.2, Corollary 2; Section 5.2, Figure 3", ["figure3"]),
         ("Section 3.1, Theorem 1", ["theory_check"]),
+        ("ours, after Section 3.2, Corollary 4", ["corollary4"]),
         ("Appendix E.3, Table 3", ["table3"]),
     ],
 )

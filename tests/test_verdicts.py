@@ -134,6 +134,17 @@ def test_corollary4_correlates_only_the_measured_steps(tmp_path):
     assert "undefined on these steps" in few.reason
 
 
+def test_signs_agree_beyond_chance(tmp_path):
+    """Signs agree at 3 of 4 steps; unrelated ones with these shares of falls, 3/4 and 1/2, would at half of them."""
+    predicted, realized = np.tile([-1e-4, -1e-4, -1e-4, 1e-4], 10), np.tile([-2e-4, -2e-4, 3e-4, 3e-4], 10)
+    for seed in range(3):
+        changes = {"predicted_entropy_change": predicted, "entropy_change": np.roll(realized, 4 * seed) * (1 + seed)}
+        write_curve(tmp_path, "grpo", seed, **changes)
+    assert finding("corollary4_sign", tmp_path).interval.value == pytest.approx(3 / 4 - 1 / 2)
+    mean = finding("corollary4_mean", tmp_path).interval.value
+    assert mean == pytest.approx(np.mean([0.5e-4 * factor / -0.5e-4 for factor in (1, 2, 3)]))
+
+
 def test_corollaries_1_and_2_by_hand(tmp_path):
     sign = np.tile([1.0, -1.0], STEPS // 2)
     for seed in range(3):

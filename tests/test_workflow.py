@@ -43,7 +43,7 @@ def test_every_table_and_figure_is_there(results):
     for name in ["table1", "table3", "table4"]:
         for suffix in (".csv", ".md", ".tex"):
             assert (results / "tables" / f"{name}{suffix}").stat().st_size > 0
-    for name in ["data_filter", "theory_check", *(f"figure{number}" for number in range(1, 7))]:
+    for name in ["data_filter", "theory_check", "corollary4", *(f"figure{number}" for number in range(1, 7))]:
         for suffix in (".png", ".svg", ".csv"):
             assert (results / "figures" / f"{name}{suffix}").stat().st_size > 0
     assert not list(results.rglob("*.partial"))
@@ -162,7 +162,7 @@ def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
 
 RUNS = 26  # training runs at the smoke scale
 NOTES = ("Using ", "Assuming ", "Building ", "host: ")  # by Snakemake, before it reads the workflow
-DRAWN = {"claims", "report", "default", "table1", "table3", "table4", "data_filter", "theory_check"}
+DRAWN = {"claims", "report", "default", "table1", "table3", "table4", "data_filter", "theory_check", "corollary4"}
 DRAWN |= {f"figure{number}" for number in range(1, 7)}
 CLAIM = "  - id: theorem1_correlation\n"
 NEW_CLAIM = """  - id: theorem1_again

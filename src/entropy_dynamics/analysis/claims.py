@@ -30,9 +30,10 @@ from entropy_dynamics.validation import OneOf, Section, parse
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 """Methods and their seeds. clip_b@mu=largest and =smallest are the ends of a sweep."""
-Statistic = Literal["mean", "ratio", "correlation", "drop", "variation"]
-"""mean | ratio of the means of two columns | correlation of two | drop of the mean from the first to the last tenth of
-the steps, as a share | variation: standard deviation over mean."""
+Statistic = Literal["mean", "ratio", "correlation", "same_sign", "drop", "variation"]
+"""mean | ratio of the means of two columns | correlation of two | same_sign: share of the steps at which two have the
+same sign, minus the share expected of unrelated ones with as many negative steps | drop of the mean from the first to
+the last tenth of the steps, as a share | variation: standard deviation over mean."""
 
 
 class ClaimSpec(Section):
@@ -92,7 +93,7 @@ class CurveClaim(ClaimSpec):
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
-        needed = 2 if self.statistic in ("ratio", "correlation") else 1
+        needed = 2 if self.statistic in ("ratio", "correlation", "same_sign") else 1
         if len(self.columns) != needed:
             raise ValueError(f"the statistic {self.statistic!r} is of {needed} columns")
         return self

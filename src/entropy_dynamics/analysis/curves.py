@@ -40,9 +40,15 @@ COLUMNS = {
     "neg_cov": Column("$\\Delta H / \\eta$", "nats", legend="$-\\mathrm{Cov}_B(A, S_* - \\mathrm{E}[S])$"),
     "neg_cov_positive": Column("$\\Delta H / \\eta$", "nats", legend="its positive portion"),
     "neg_cov_negative": Column("$\\Delta H / \\eta$", "nats", legend="its negative portion"),
+    "predicted_entropy_change": Column("Corollary 4", "nats"),
+    "entropy_change_sgd": Column("SGD step", "nats"),
+    "entropy_change_adam_no_momentum": Column("Adam, $\\beta_1 = 0$", "nats"),
+    "entropy_change_first_order": Column("AdamW step", "nats"),
+    "entropy_change": Column("measured", "nats"),
     "grad_norm": Column("gradient norm", "1"),
 }
-SPARSE = {"entropy_change", "validation_accuracy", "validation_pass"}  # NaN by design on the steps between measurements
+# NaN by design on the steps between measurements
+SPARSE = {name for name in COLUMNS if name.startswith(("entropy_change", "validation_"))}
 
 
 def column(name: str) -> Column:

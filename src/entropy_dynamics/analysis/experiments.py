@@ -255,9 +255,17 @@ class DistributionSpec(OneModelSpec):
 
 
 class TheorySpec(OneModelSpec):
-    """Predicted against measured entropy changes."""
+    """Predicted against measured entropy changes of single tokens."""
 
     kind: Literal["theory"]
+
+
+class LinksSpec(OneModelSpec):
+    """How columns go together over the steps of one method: each with the next, and the first with the last."""
+
+    kind: Literal["links"]
+    runs: Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
+    columns: Annotated[Columns, Field(min_length=2)]
 
 
 class LensSpec(OneModelSpec, LabelledSpec):
@@ -267,7 +275,7 @@ class LensSpec(OneModelSpec, LabelledSpec):
 
 
 _SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
-_SPECS += [FrontierSpec, DistributionSpec, DataFilter, TheorySpec, LensSpec]
+_SPECS += [FrontierSpec, DistributionSpec, DataFilter, TheorySpec, LinksSpec, LensSpec]
 KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 

@@ -1,4 +1,4 @@
-"""Predicted and realized entropy changes: per token (Theorems 1 and 2), per training step (Corollary 4)."""
+"""Predicted and realized entropy changes of single tokens (Theorems 1 and 2)."""
 
 from dataclasses import dataclass
 
@@ -58,25 +58,11 @@ def densities(results: Results) -> list[Density]:
     return tokens
 
 
-def training_frame(experiment: Experiment[TheorySpec], results: Results) -> pd.DataFrame:
-    """Corollary 4: one row per step whose entropy change was measured, with the slope and correlation of its run."""
-    frames = []
-    for run in experiment.runs:
-        metrics = results.metrics(run, ("predicted_entropy_change", "entropy_change")).dropna()
-        predicted, realized = (metrics[name].to_numpy() for name in ("predicted_entropy_change", "entropy_change"))
-        slope, correlation = slope_and_correlation(predicted, realized)
-        pairs = {"seed": run.seed, "step": metrics["step"], "predicted": predicted, "realised": realized}
-        frames.append(pd.DataFrame(pairs | {"slope": slope, "correlation": correlation, "panel": "corollary 4"}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def theory_frame(
-    experiment: Experiment[TheorySpec], results: Results, tokens: list[Density], training: pd.DataFrame
-) -> pd.DataFrame:
-    """Theorems and Corollary 4 in one table."""
-    frame = pd.concat([*(density.frame() for density in tokens), training], ignore_index=True)
-    order = ["panel", "step_size", "seed", "step", "predicted", "realised", "tokens", "slope", "correlation"]
-    return results.identified(frame.reindex(columns=order), experiment.models[0])
+def theory_frame(experiment: Experiment[TheorySpec], results: Results, tokens: list[Density]) -> pd.DataFrame:
+    """All densities in one table."""
+    frame = pd.concat([density.frame() for density in tokens], ignore_index=True)
+    order = ["panel", "step_size", "predicted", "realised", "tokens", "slope", "correlation"]
+    return results.identified(frame[order], experiment.models[0])
 
 
 def slope_and_correlation(

@@ -184,7 +184,7 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
 
 def _statistic(name: str, rows: np.ndarray) -> float:
     """The statistic of [steps, columns]; NaN if undefined."""
-    if not len(rows) or (name == "correlation" and len(rows) < MIN_STEPS):
+    if not len(rows) or (name in ("correlation", "same_sign") and len(rows) < MIN_STEPS):
         return float("nan")
     first, second = rows[:, 0], rows[:, -1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -193,6 +193,10 @@ def _statistic(name: str, rows: np.ndarray) -> float:
                 return float(first.mean())
             case "ratio":
                 return float(first.mean() / second.mean())
+            case "same_sign":
+                falls = rows < 0
+                p, q = falls.mean(axis=0)
+                return float((falls[:, 0] == falls[:, 1]).mean() - (p * q + (1 - p) * (1 - q)))
             case "variation":
                 return float(first.std() / first.mean())
             case "drop":

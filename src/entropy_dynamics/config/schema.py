@@ -228,6 +228,9 @@ class TrainingConfig(Section):
     ranks: all of a batch that is one micro-batch per rank, or none."""
     entropy_change_every: NonNegativeInt
     """Steps between measurements of the entropy change; 0: never."""
+    entropy_change_first_order: bool
+    """With each of them, also the first order of the change, that of an SGD step and of an AdamW step without momentum:
+    one more forward and backward pass, and the memory of one more gradient."""
     validation_every: NonNegativeInt
     """Steps between validations; 0: never."""
     validation_set: str

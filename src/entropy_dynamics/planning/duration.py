@@ -56,7 +56,7 @@ def training_seconds(config: RunConfig) -> float:
     if method.per_update:  # the tokens of all updates but the first are scored again
         passes += 1 - 1 / training.updates_per_batch
     if training.entropy_change_every:
-        passes += 1 / training.entropy_change_every
+        passes += (1 + update * training.entropy_change_first_order) / training.entropy_change_every
     if training.advantage == "gae":
         passes += 1 + update  # the critic's values, and its update
     if config.model.name in plan.measured:

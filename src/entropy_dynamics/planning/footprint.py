@@ -158,9 +158,11 @@ def training_memory(config: StageConfig) -> dict[str, float]:
         in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
     rollouts = training.prompts_per_step * training.group_size
     replica = config.engine.in_trainer and config.hardware.ranks is not None  # else it samples from the policy
+    first_order = training.entropy_change_every and training.entropy_change_first_order
     return {
         **({"engine weights": engine_weights(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),
+        **({"entropy gradient": GRADIENT * count / shards_of(config)} if first_order else {}),
         "gathered weights": compute * (root + 2 * block),  # the next block is gathered while one computes
         "gradients in flight": in_flight,
         "activations": activations,

@@ -14,6 +14,7 @@ from entropy_dynamics.reporting.frontier import draw_frontier
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.lens import draw_lens
+from entropy_dynamics.reporting.links import draw_links
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
 from entropy_dynamics.reporting.style import RC, save
 from entropy_dynamics.reporting.sweeps import draw_matched, draw_strength
@@ -29,6 +30,7 @@ DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
     "pass_rate_distribution": draw_distribution,
     "data_filter": draw_data_filter,
     "theory": draw_theory,
+    "links": draw_links,
     "lens": draw_lens,
     "strength": draw_strength,
     "matched": draw_matched,

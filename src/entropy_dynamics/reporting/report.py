@@ -65,10 +65,10 @@ def write_report(results: Results) -> Path:
 
 
 def shown_in(place: str) -> list[str]:
-    """["figure2", "figure6"] for "Section 5.3, Figures 2(c) and 6(c)", and theory_check for a theorem."""
+    """["figure2", "figure6"] for "Section 5.3, Figures 2(c) and 6(c)", and what shows the theorems and Corollary 4."""
     mentions = re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place)
     names = [f"{kind.lower()}{number}" for kind, numbers in mentions for number in re.findall(r"\d+", numbers)]
-    return names + ["theory_check"] * ("Theorem" in place)
+    return names + ["theory_check"] * ("Theorem" in place) + ["corollary4"] * ("Corollary 4" in place)
 
 
 def _picture(path: Path) -> str | None:

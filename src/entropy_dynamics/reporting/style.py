@@ -45,6 +45,7 @@ LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing":
 FOOTER_CHARACTERS = 88
 
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
+IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
 # Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in gray.
 CYCLE: list[Look] = [

@@ -24,6 +24,7 @@ from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.critic import CriticGAE, Estimate
+from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
@@ -128,6 +129,8 @@ class Trainer:
             rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = step, batch, rewards
+        with clock("measure"):
+            first_order = self.first_order(batch, step)
         with clock("score"):
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
@@ -150,6 +153,8 @@ class Trainer:
                 norms.append(
                     clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, f"step {step}")
                 )
+                if first_order is not None:
+                    first_order.add_update()
                 weights[rows], effective[rows] = decision.weights[rows], gradient.effective[rows]
             learned = {} if self.critic is None else self.critic.learn(batch, estimate, config.updates_per_batch)
         with clock("measure"):
@@ -157,6 +162,7 @@ class Trainer:
                 "step": step,
                 **validation,
                 "entropy_change": self.entropy_change(batch, scored.stats, step),
+                **(NOT_MEASURED if first_order is None else first_order.metrics()),
                 **entropy_metrics(scored.stats, advantages, weights, batch.mask, config.optimizer.learning_rate),
                 **lens_metrics(scored.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
                 **agreement,
@@ -247,6 +253,12 @@ class Trainer:
         after = self.update.statistics(batch)
         old, new = (stats.entropy[batch.mask].double().mean().item() for stats in (before, after))
         return new - old
+
+    def first_order(self, batch: RolloutBatch, step: int) -> FirstOrderChange | None:
+        """What measures that change to first order, before the batch is scored; None if none is due."""
+        if not (self.config.entropy_change_first_order and _due(step, self.config.entropy_change_every)):
+            return None
+        return FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
 
     def push(self) -> None:
         """Give the engine the policy's weights, and free the memory of the last update."""

@@ -98,6 +98,21 @@ class PolicyUpdate:
         release(self.policy)
         return stats
 
+    def entropy_gradient(self, batch: RolloutBatch) -> list[Tensor]:
+        """The gradient of the mean entropy of a batch's positions, one tensor per parameter, sharded as it is.
+
+        To be called while no graph is kept: under FSDP a backward pass has to follow each forward pass.
+        """
+        micro_batches, count = self._micro_batches(batch), batch.mask.sum()
+        self.policy.zero_grad(set_to_none=True)
+        for number, part in enumerate(micro_batches, 1):
+            entropy = self.policy.stats(batch, part, self.temperature, entropy_gradient=True).entropy
+            reduce = number == len(micro_batches) or self.config.reduce_every_micro_batch
+            backward(self.policy, entropy.sum() / count, self.ranks, reduce=reduce)
+        gradient = [parameter.grad for parameter in self.policy.parameters()]
+        self.policy.zero_grad(set_to_none=True)
+        return gradient
+
     def decide(
         self,
         batch: RolloutBatch,

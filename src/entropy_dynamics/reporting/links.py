@@ -1,0 +1,63 @@
+"""The chain from Corollary 4 to the measured entropy change: a panel per link, a mark per step and seed."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from entropy_dynamics.analysis.curves import column
+from entropy_dynamics.analysis.experiments import Experiment, LinksSpec
+from entropy_dynamics.analysis.links import Link, links, links_frame
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer, point_look
+
+SAME_UNITS = ("entropy_change_first_order", "entropy_change")
+PER_ROW = 2
+
+
+def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Panels in the order of the chain, the last of its two ends; the numbers in them."""
+    drawn = links(experiment, results)
+    rows = -(-len(drawn) // PER_ROW)
+    figure = Figure(figsize=(WIDTH, 1.55 * rows + 0.3), layout="constrained")
+    axes = figure.subplots(rows, PER_ROW).flatten()
+    for ax, link, letter in zip(axes, drawn, "abcdefgh", strict=False):
+        _draw_link(ax, link, letter)
+    for ax in axes[len(drawn) :]:
+        ax.axis("off")
+        ax.legend(*axes[0].get_legend_handles_labels(), loc="center", title="steps of GRPO", handlelength=1)
+    (model,) = experiment.models
+    seeds = "" if experiment.seeds == "one seed" else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds}"
+    notes = [
+        f"{results.scale} scale: {results.model(model).ran_with_size}",
+        f"a mark per step and seed; r: correlation over the steps of a run, mean over runs{seeds}; "
+        "dashed: equal changes",
+    ]
+    add_footer(figure, notes)
+    return figure, links_frame(experiment, results, drawn)
+
+
+def _draw_link(ax: Axes, link: Link, letter: str) -> None:
+    unit = {name: _power_of_ten(link.steps[name]) for name in ("x", "y")}
+    for place, (seed, steps) in enumerate(link.steps.groupby("seed")):
+        look = point_look(place) | {"markersize": 1.8, "markeredgewidth": 0, "alpha": 0.7}
+        ax.plot(steps["x"] / 10 ** unit["x"], steps["y"] / 10 ** unit["y"], label=f"seed {seed}", **look)
+    for line in (ax.axhline, ax.axvline):
+        line(0, color="0.6", linewidth=0.6, zorder=1)
+    if (link.x, link.y) == SAME_UNITS:
+        ax.axline((0, 0), slope=10 ** (unit["x"] - unit["y"]), **IDENTITY)
+    r = link.correlation
+    ends = "" if np.isnan(r.low) else f" [{r.low:.2f}, {r.high:.2f}]"
+    ax.set_title(f"({letter}) " + (f"$r$ {r.value:.2f}{ends}" if np.isfinite(r.value) else "too few steps"))
+    ax.set_xlabel(f"{column(link.x).quantity} ($10^{{{unit['x']}}}$ nats)")
+    ax.set_ylabel(f"{column(link.y).quantity}\n($10^{{{unit['y']}}}$ nats)")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(4))
+
+
+def _power_of_ten(values: pd.Series) -> int:
+    """The exponent of the largest value."""
+    largest = values.abs().max()
+    return int(np.floor(np.log10(largest))) if largest > 0 else 0

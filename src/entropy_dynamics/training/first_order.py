@@ -1,0 +1,57 @@
+"""The change of a batch's entropy by optimizer steps, to first order in the step, and what each part of AdamW adds.
+
+With H the mean entropy of the batch's positions under the policy, and theta its parameters, a step changes H by
+grad H . (theta' - theta) to first order. One gradient of H serves every direction, each by one dot product.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from entropy_dynamics.training.policy import whole
+
+COLUMNS = ("entropy_change_sgd", "entropy_change_adam_no_momentum", "entropy_change_first_order")
+NOT_MEASURED = dict.fromkeys(COLUMNS, math.nan)
+
+
+class FirstOrderChange:
+    """Three steps from the same gradients: plain SGD, AdamW without momentum, and AdamW as it was taken.
+
+    Construct it before the first update of a batch, call `add_update` after each.
+    """
+
+    def __init__(self, gradient: Sequence[Tensor], optimizer: torch.optim.AdamW):
+        """
+        Args:
+            gradient: of the batch's entropy, one tensor per parameter of `optimizer`; sharded as these are.
+        """
+        self.gradient, self.optimizer = gradient, optimizer
+        (self.group,) = optimizer.param_groups
+        self.start = self.now = self._dot(self.group["params"])
+        self.sgd = self.no_momentum = 0.0
+
+    @torch.no_grad()
+    def add_update(self) -> None:
+        """Add an update whose gradients, as clipped, are still in the parameters."""
+        parameters, rate = self.group["params"], self.group["lr"]
+        gradients = [parameter.grad for parameter in parameters]
+        self.sgd -= rate * self._dot(gradients)
+        scaled = (
+            gradient
+            / ((state["exp_avg_sq"] / (1 - self.group["betas"][1] ** int(state["step"]))).sqrt() + self.group["eps"])
+            for gradient, state in zip(gradients, map(self.optimizer.state.__getitem__, parameters), strict=True)
+        )
+        self.no_momentum -= rate * (self._dot(scaled) + self.group["weight_decay"] * self.now)
+        self.now = self._dot(parameters)
+
+    def metrics(self) -> dict[str, float]:
+        """`COLUMNS`, nats: the sums over the updates."""
+        return dict(zip(COLUMNS, (self.sgd, self.no_momentum, self.now - self.start), strict=True))
+
+    @torch.no_grad()
+    def _dot(self, direction: Iterable[Tensor]) -> float:
+        """In float64: the change is a difference of two products with the parameters, which are larger."""
+        pairs = zip(self.gradient, direction, strict=True)
+        return sum(float(whole((gradient.double() * part.double()).sum())) for gradient, part in pairs)
