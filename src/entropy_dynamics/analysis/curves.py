@@ -42,7 +42,8 @@ COLUMNS = {
     "neg_cov_negative": Column("$\\Delta H / \\eta$", "nats", legend="its negative portion"),
     "grad_norm": Column("gradient norm", "1"),
 }
-SPARSE = {"entropy_change", "validation_accuracy", "validation_pass"}  # NaN by design on the steps between measurements
+SPARSE = {"entropy_change", "s_centered_after", "s_centered_reweighted", "validation_accuracy", "validation_pass"}
+"""NaN by design on the steps between measurements."""
 
 
 def column(name: str) -> Column:
