@@ -299,6 +299,18 @@ def test_the_sign_of_s_compares_p_with_the_exponential_of_minus_h(logits):
 
 
 @settings(max_examples=60, deadline=None)
+@given(distributions)
+def test_unlikely_tokens_have_a_centered_s_below_zero(logits):
+    """Section 4.2: E[S] is Cov(p, log p), never negative, so S_c < 0 wherever S < 0, below exp(-H)."""
+    p = logits.softmax(-1)
+    s, expected = discriminator(p), expected_discriminator(p).item()
+    log_p = logits.log_softmax(-1)
+    assert expected == pytest.approx(((p * p * log_p).sum() - (p * p).sum() * (p * log_p).sum()).item(), abs=1e-12)
+    assert expected >= -1e-15
+    assert (s[s < -1e-12] - expected < 0).all()
+
+
+@settings(max_examples=60, deadline=None)
 @given(distributions, st.floats(-500, 500))
 def test_nothing_depends_on_a_shift_of_the_logits(logits, shift):
     p, shifted = logits.softmax(-1), (logits + shift).softmax(-1)

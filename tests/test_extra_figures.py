@@ -96,7 +96,7 @@ def test_a_panel_of_pass_at_k_has_a_line_per_method_over_log_k(solved):
     figure, footer = drawn(draw_pass_curves, "pass_at_k", solved)
     assert len(figure.subfigs) == 2
     for row in figure.subfigs:
-        assert [ax.get_title() for ax in row.axes] == ["AIME24", "AIME25", "DAPO500"]
+        assert [ax.get_title() for ax in row.axes] == ["toy AIME24", "toy AIME25", "toy DAPO500"]
         assert {(ax.get_xscale(), len(ax.lines), len(ax.collections)) for ax in row.axes} == {("log", 4, 4)}
     assert "shading: 95% intervals over 2 seeds and over problems" in footer
 

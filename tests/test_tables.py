@@ -156,7 +156,8 @@ def test_a_toy_model_never_goes_under_the_real_name(results):
     for text in (md.read_text(), tex.read_text()):
         assert "Qwen2.5-7B-Instruct" in text
         assert not re.search(r"(?<!toy Qwen2 for )(?<!toy )Qwen", text)
-        assert "DAPO500 (60 toy problems" in text
+        assert "toy DAPO500 (60 problems" in text
+        assert not re.search(r"(?<!toy )(AIME2|DAPO5)", text)
     for name in ("figure1", "figure6"):
         assert pd.read_csv(draw(name, results, SEEDS)[2]).model_that_ran.str.startswith("toy Qwen2 for ").all()
 

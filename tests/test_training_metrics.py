@@ -24,6 +24,7 @@ COLUMNS = {
     *("step", "entropy", "reward_mean", "accuracy", "response_length", "truncated", "tokens", "grad_norm"),
     *("clip_fraction", "clip_fraction_neg", "s_star_mean", "s_centered_mean", "zero_variance_groups"),
     *("neg_cov", "neg_cov_positive", "neg_cov_negative", "predicted_entropy_change", "entropy_change"),
+    *("s_centered_std", "s_centered_positive_top", "s_centered_after", "s_centered_reweighted"),
     *("validation_accuracy", "seconds_sample", "seconds_score", "seconds_update"),
 }
 
@@ -57,7 +58,8 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
         stats = list(slow_stats(shared_model, prompts, rollouts))
     row = trainer.step(0)
     with torch.no_grad():
-        after = torch.cat([one["entropy"] for one in slow_stats(model, prompts, rollouts)])
+        changed = list(slow_stats(model, prompts, rollouts))
+    after = {name: torch.cat([one[name] for one in changed]).numpy() for name in changed[0]}
 
     flat = {name: torch.cat([one[name] for one in stats]).numpy() for name in stats[0]}
     lengths = [len(rollout.token_ids) for rollout in rollouts]
@@ -67,6 +69,8 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
     dropped = low & (advantage < 0)
     kept = advantage * ~dropped
     terms = -(advantage - advantage.mean()) * (centered - centered.mean())
+    centered_after = after["s_star"] - after["s_expected"]
+    top = flat["entropy"] >= np.sort(flat["entropy"])[-math.ceil(len(centered) / 5)]
     rewards = np.array([float(even_sum(rollout).correct) for rollout in rollouts])
     expected = {
         "step": 0,
@@ -79,17 +83,23 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
         "clip_fraction_neg": dropped.sum() / (advantage < 0).sum(),
         "s_star_mean": flat["s_star"].mean(),
         "s_centered_mean": centered.mean(),
+        "s_centered_std": centered.std(),
+        "s_centered_positive_top": (centered[top] > 0).mean(),
+        "s_centered_after": centered_after.mean(),
+        "s_centered_reweighted": (np.exp(after["logp"] - flat["logp"]) * centered_after).mean(),
         "neg_cov": -(np.mean(advantage * centered) - advantage.mean() * centered.mean()),
         "neg_cov_positive": terms[terms > 0].sum() / len(terms),
         "neg_cov_negative": terms[terms < 0].sum() / len(terms),
         "zero_variance_groups": np.mean([group.std() == 0 for group in rewards.reshape(-1, 6)]),
         "predicted_entropy_change": -2e-3 * (np.mean(kept * centered) - kept.mean() * centered.mean()),
-        "entropy_change": after.mean().item() - flat["entropy"].mean(),
+        "entropy_change": after["entropy"].mean() - flat["entropy"].mean(),
         "tokens": len(centered),
     }
     assert 0 < expected["clip_fraction"] < 1
     assert 0 < expected["truncated"] < 1
     assert abs(expected["entropy_change"]) > 1e-4
+    assert 0 < expected["s_centered_positive_top"] < 1
+    assert abs(expected["s_centered_reweighted"] - expected["s_centered_after"]) > 1e-5
     for name, value in expected.items():
         assert row[name] == pytest.approx(value, rel=1e-4, abs=2e-7), name
 
@@ -99,6 +109,19 @@ def test_the_entropy_change_is_measured_on_the_batch_that_was_trained_on(shared_
     model = copy.deepcopy(shared_model)
     row = make_trainer(model, learning_rate=1e-12, weight_decay=0.0).step(0)
     assert abs(row["entropy_change"]) < 1e-6
+
+
+def test_corollary_2_and_the_law_of_sampling_for_the_tokens_that_the_sampler_draws(shared_model, make_trainer):
+    """Nothing moves: over 40 batches the mean of S_c is zero up to its error, and that of S* is not."""
+    trainer = make_trainer(copy.deepcopy(shared_model), learning_rate=1e-12, weight_decay=0.0, steps=40)
+    rows = run(trainer)
+    columns = ("tokens", "s_centered_mean", "s_centered_std", "s_star_mean", "s_star_std")
+    tokens, centered, spread, star, star_spread = (np.array([row[name] for row in rows]) for name in columns)
+    error = np.sqrt((tokens * spread**2).sum())
+    assert abs((tokens * centered).sum() / error) < 4
+    assert (tokens * star).sum() / np.sqrt((tokens * star_spread**2).sum()) > 20
+    scores = centered / spread * np.sqrt(tokens)
+    assert np.sqrt((scores**2).mean()) == pytest.approx(1, abs=0.4)  # 3.5 standard errors
 
 
 def test_entropy_metrics_see_response_tokens_only():

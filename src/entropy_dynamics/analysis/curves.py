@@ -49,6 +49,7 @@ COLUMNS = {
 }
 # NaN by design on the steps between measurements
 SPARSE = {name for name in COLUMNS if name.startswith(("entropy_change", "validation_"))}
+SPARSE |= {"s_centered_after", "s_centered_reweighted"}
 
 
 def column(name: str) -> Column:

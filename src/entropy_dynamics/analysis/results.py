@@ -144,10 +144,12 @@ class Results:
         """The label of a method in an experiment."""
         return getattr(spec, "labels", {}).get(method) or self.method_label(method)
 
-    def toy_problems(self, dataset: str) -> bool:
-        """True if the problems under this data set's name are generated ones."""
+    def dataset_label(self, dataset: str) -> str:
+        """'AIME24', or 'toy AIME24' where generated problems have its name."""
         source = self.config.data.evaluation[dataset]
-        return isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
+        toy = isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
+        name = dataset.upper() if re.search(r"\d", dataset) else dataset  # not `validation`
+        return f"toy {name}" if toy else name
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
         """Columns of a run's training curve, with `step`. `s_centered_ratio` is |s_centered_mean| / s_star_mean."""

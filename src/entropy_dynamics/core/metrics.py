@@ -1,10 +1,14 @@
 """Metrics of a batch of tokens: one flat dictionary of numbers."""
 
+import math
+
 import torch
 
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.shapes import Chosen, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
+
+TOP = 0.2  # the share of tokens that counts as of high entropy: what Wang et al. (2025) keep, Section 4.2
 
 
 def entropy_metrics(
@@ -13,18 +17,22 @@ def entropy_metrics(
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
     `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
+    `s_centered_positive_top` is the share of tokens with S_c > 0 among the fifth (`TOP`) of highest entropy.
     `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a plain gradient step of size
     `learning_rate` on the logits: an optimizer's step has another size, so only its sign and correlation compare.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
     dropped, negative = weight == 0, advantage < 0
+    entropy = stats.entropy[mask].double()
+    top = entropy >= entropy.kthvalue(len(entropy) - math.ceil(TOP * len(entropy)) + 1).values
     return {
-        "entropy": float(stats.entropy[mask].double().mean()),
+        "entropy": float(entropy.mean()),
         "s_star_mean": float(stats.s_star[mask].double().mean()),
         "s_centered_mean": float(s_centered.mean()),
         "s_star_std": float(stats.s_star[mask].double().std(correction=0)),
         "s_centered_std": float(s_centered.std(correction=0)),
+        "s_centered_positive_top": float((s_centered[top] > 0).double().mean()),
         "neg_cov": float(terms.mean()),
         "neg_cov_positive": float(terms.clamp_min(0).mean()),
         "neg_cov_negative": float(terms.clamp_max(0).mean()),
@@ -34,6 +42,21 @@ def entropy_metrics(
             batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate)
         ),
         "tokens": int(mask.sum()),
+    }
+
+
+def change_metrics(before: TokenStats, after: TokenStats, mask: Chosen) -> dict[str, float]:
+    """What an update of the policy changed on the tokens that the policy before it sampled, nats.
+
+    `entropy_change` is that of their mean entropy. `s_centered_after` is the mean of S_c under the new policy, and
+    `s_centered_reweighted` that of r S_c with the importance ratio r, which Corollary 2.1 makes zero.
+    """
+    ratio, s_centered = (after.logp - before.logp)[mask].double().exp(), after.s_centered[mask].double()
+    old, new = (stats.entropy[mask].double().mean().item() for stats in (before, after))
+    return {
+        "entropy_change": new - old,
+        "s_centered_after": s_centered.mean().item(),
+        "s_centered_reweighted": (ratio * s_centered).mean().item(),
     }
 
 

@@ -27,7 +27,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
             ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
             ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
             ax.plot(ours["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
-        ax.set_yticks(range(len(spec.evaluations)), [name.upper() for name in spec.evaluations])
+        ax.set_yticks(range(len(spec.evaluations)), [results.dataset_label(name) for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")
         ax.set_title(f"{ran}\n{METRICS[metric]}@K", fontsize=6)

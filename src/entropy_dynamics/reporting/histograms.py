@@ -24,12 +24,11 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
         ax.errorbar(x, height, ends, fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
     ax.set_xticks(range(0, k + 1, max(1, k // 8)))
     ax.set_xlabel(f"correct samples of {k}")
-    ax.set_ylabel(f"problems of {dataset.upper()} (%)")
+    ax.set_ylabel(f"problems of {results.dataset_label(dataset)} (%)")
     ax.grid(axis="x", visible=False)
     ax.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=len(methods))
-    kind = "toy problems" if results.toy_problems(dataset) else "problems"
-    note = f"{problems} {kind}; whiskers: {intervals(experiment)}"
+    note = f"{problems} problems; whiskers: {intervals(experiment)}"
     add_footer(figure, [*what_ran(experiment, results), note])
     return figure, frame
 

@@ -37,13 +37,12 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
         axes[0].set_ylabel("Pass@k (%)")
         for ax, dataset in zip(axes, experiment.evaluations, strict=True):
             _draw_panel(ax, frame[(frame["model"] == model) & (frame["dataset"] == dataset)], styles)
-            ax.set_title(dataset.upper(), fontsize=6.5, pad=3)
+            ax.set_title(results.dataset_label(dataset), fontsize=6.5, pad=3)
             if row is rows[-1]:
                 ax.set_xlabel("k", labelpad=1)
     handles = [Line2D([], [], label=pretty(results.method_label(method)), **styles[method]) for method in methods]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    kind = "toy problems" if all(map(results.toy_problems, experiment.evaluations)) else "problems"
-    note = f"{kind}; unbiased Pass@k from K samples of each; shading: {intervals(experiment)}"
+    note = f"unbiased Pass@k from K samples per problem; shading: {intervals(experiment)}"
     add_footer(figure, [*what_ran(experiment, results), note])
     return figure, frame
 

@@ -43,7 +43,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     baseline = pretty(results.method_label(experiment.spec.baseline))
     chosen = f"ring: highest Pass@k averaged over log k; dashed line: {baseline}"
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
-    sets = f"scores on {', '.join(experiment.evaluations)}{whiskers}"
+    sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
     add_footer(figure, [*what_ran(experiment, results), sets, chosen])
     return figure, frame
 
@@ -116,7 +116,7 @@ def _notes(experiment: Experiment[MatchedSpec], results: Results, frame: pd.Data
             best.append(f"{METRICS[metric]}@K {pretty(results.method_label(row['method']))} {value:+.1f}{ends}")
     label = pretty(results.method_label(experiment.spec.reference))
     highest = f"highest there (best of all, not corrected for that): {'; '.join(best)}"
-    sets = ", ".join(experiment.evaluations)
+    sets = ", ".join(map(results.dataset_label, experiment.evaluations))
     return [
         f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {entropy:.3f} nats; "
         f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, for entropies taken as "

@@ -37,8 +37,8 @@ def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd
     rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
     return {
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
-        + [f"{data.upper()} {METRICS[metric]}@{frame[f'{data}_samples'][0]}" for data, metric in columns],
-        "datasets": [dataset.upper() for dataset in datasets],
+        + [f"{results.dataset_label(d)} {METRICS[metric]}@{frame[f'{d}_samples'][0]}" for d, metric in columns],
+        "datasets": [results.dataset_label(dataset) for dataset in datasets],
         "blocks": [
             (
                 results.model(model).ran_with_size,
@@ -102,8 +102,7 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
     sets = []
     for dataset in experiment.evaluations:
         problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
-        kind = "toy problems" if results.toy_problems(dataset) else "problems"
-        sets.append(f"{dataset.upper()} ({problems} {kind}, {k} samples per problem)")
+        sets.append(f"{results.dataset_label(dataset)} ({problems} problems, {k} samples per problem)")
     sentences = [
         f"{experiment.spec.title}, at the {results.scale} scale.",
         f"Models: {'; '.join(frame['model_that_ran'].unique())}.",

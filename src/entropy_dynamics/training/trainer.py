@@ -13,7 +13,7 @@ from torch import Tensor
 from entropy_dynamics.config.schema import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
-from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
+from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_metrics
 from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
@@ -35,6 +35,7 @@ from entropy_dynamics.training.update import PolicyUpdate, Scored
 Row = dict[str, float]
 """The metrics of a step, by column of metrics.parquet."""
 VALIDATION = ("validation_accuracy", "validation_pass")  # metrics, NaN on the steps between validations
+CHANGE = ("entropy_change", "s_centered_after", "s_centered_reweighted")  # the same for `entropy_change_every`
 PHASES = ("validate", "sample", "grade", "score", "update", "measure", "push")
 
 
@@ -161,7 +162,7 @@ class Trainer:
             row = {
                 "step": step,
                 **validation,
-                "entropy_change": self.entropy_change(batch, scored.stats, step),
+                **self.change(batch, scored.stats, step),
                 **(NOT_MEASURED if first_order is None else first_order.metrics()),
                 **entropy_metrics(scored.stats, advantages, weights, batch.mask, config.optimizer.learning_rate),
                 **lens_metrics(scored.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
@@ -246,13 +247,11 @@ class Trainer:
             return dict.fromkeys(VALIDATION, math.nan)
         return self.validate()
 
-    def entropy_change(self, batch: RolloutBatch, before: TokenStats, step: int) -> float:
-        """Change of the mean entropy of a batch's positions by its updates, nats; NaN if none is due."""
+    def change(self, batch: RolloutBatch, before: TokenStats, step: int) -> Row:
+        """The metrics `CHANGE` of a batch's updates; NaN if none is due."""
         if not _due(step, self.config.entropy_change_every):
-            return math.nan
-        after = self.update.statistics(batch)
-        old, new = (stats.entropy[batch.mask].double().mean().item() for stats in (before, after))
-        return new - old
+            return dict.fromkeys(CHANGE, math.nan)
+        return change_metrics(before, self.update.statistics(batch), batch.mask)
 
     def first_order(self, batch: RolloutBatch, step: int) -> FirstOrderChange | None:
         """What measures that change to first order, before the batch is scored; None if none is due."""
