@@ -26,6 +26,7 @@ from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts
 
 OTHER = "qwen3-4b-base"
+SEEDS = SEEDS | {"tables": 5}
 
 
 def write(results: Path, seeds: dict[str, int] = SEEDS, experiments: Path = ROOT / "experiments") -> list[Path]:
@@ -57,9 +58,9 @@ def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("results") / SCALE
     for model in (MODEL, OTHER):
         write_json(Layout(folder).model(model, 0) / "model.json", model_facts(model))
-    for seed in range(3):
+    for seed in range(SEEDS["tables"]):
         write_curve(folder, "grpo", seed, entropy=np.linspace(0.4, 0.1 + 0.01 * seed, STEPS), neg_cov=0.1 + 0.01 * seed)
-        write_curve(folder, "clip_b", seed, entropy=0.3 + 0.01 * seed)
+        write_curve(folder, "clip_b", seed, entropy=0.3 + 0.02 * seed)
     write_curve(folder, "s_star_keep_pos_lt", 0, entropy=0.9)
     return folder
 
@@ -80,7 +81,7 @@ def test_claims_json_has_the_promised_keys(results):
     assert verdicts["entropy_held_clip_b_qwen2.5"] == "holds"
     assert verdicts["figure5_sign"] == "does not hold"
     single = next(one for one in own if one["id"] == "figure1_keep_pos_lt")
-    assert (single["verdict"], single["reason"]) == ("inconclusive", "one seed of s_star_keep_pos_lt")
+    assert (single["verdict"], single["reason"]) == ("inconclusive", "1 seed, and a verdict takes 5")
     assert single["effect"] is not None
     counts = [sum(v == verdict for v in verdicts.values()) for verdict in VERDICTS]
     assert summary_line(own) == (
@@ -232,7 +233,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("label: a", "lable: a", "unknown key 'claims[0].lable'; did you mean 'label'"),
         (", place: a", "", "no value for claims[0].place"),
         ("test: over_seeds", "test: over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
-        ("statistic: drop", "statistic: drops", "claims[0].statistic is 'drops'; it should be 'mean', 'ratio'"),
+        ("statistic: drop", "statistic: drops", "claims[0].statistic is 'drops'; it should be 'mean', 'log_mean'"),
         ("above: 0", "above: 0, below: 1", "give one of above, below and within, not above and below"),
         (", above: 0", "", "give one of above, below and within, not none"),
         ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables', 'extras' or 'pilot'"),
@@ -250,7 +251,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD)
-    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": range(3)}
+    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": range(SEEDS["tables"])}
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(UserError) as error:
         load_claims(SCALE, SEEDS, tmp_path)

@@ -28,14 +28,14 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path / SCALE
 
 
-def report(name: str, folder: Path, seeds: int = 2) -> pd.DataFrame:
+def report(name: str, folder: Path, seeds: int = 3) -> pd.DataFrame:
     """The CSV that `draw` writes."""
     command = ["draw", name, "--scale", SCALE, "--results", str(folder.parent)]
     assert main([*command, "--set", f"seeds.tables={seeds}"]) == 0
     return pd.read_csv(next(folder.glob(f"*/{name}.csv")))
 
 
-def drawn(draw, name: str, folder: Path, seeds: int = 2):
+def drawn(draw, name: str, folder: Path, seeds: int = 3):
     """The figure and its footer."""
     results = Results(folder, SCALE, {"tables": seeds, "extras": 1, "pilot": 1}, ROOT / "configs", ROOT / "experiments")
     figure, _ = draw(results.experiment(name), results)
@@ -46,7 +46,7 @@ def write_counts(folder: Path, run: Run, dataset: str, counts: list[int], k: int
     write_evaluation(folder, run, dataset, np.arange(k) < np.array(counts)[:, None])
 
 
-def runs_of_table1(seeds: int = 2) -> list[Run]:
+def runs_of_table1(seeds: int = 3) -> list[Run]:
     methods = {"base": 1, "grpo": seeds, "clip_b": seeds, "clip_v": seeds}
     return [Run(model, one, seed) for model in (MODEL, OTHER) for one, own in methods.items() for seed in range(own)]
 
@@ -75,12 +75,12 @@ def test_pass_at_k_by_hand(solved):
     )
     assert base["value"].tolist() == pytest.approx([100 * k / 6 for k in (1, 2, 4, 6)], abs=1e-3)  # the curves cross
     assert base["low"][6] == pytest.approx(100 * 0.025**0.25, abs=1e-3)  # four of four problems: Clopper-Pearson
-    interval = share_interval(np.array([[1, 0.8, 1 / 3, 0], [1, 0.8, 0.8, 0]]))
+    interval = share_interval(np.array([[1, 0.8, 1 / 3, 0], [1, 0.8, 0.8, 0], [1, 0.8, 1 / 3, 0]]))
     row = frame.loc[MODEL, "aime24", "clip_b", 2]
     assert [row["value"], row["low"], row["high"]] == pytest.approx(
         [100 * one for one in (interval.value, interval.low, interval.high)], abs=1e-3
     )
-    assert (row["seeds"], frame.loc[MODEL, "aime24", "base", 2]["seeds"]) == (2, 1)
+    assert (row["seeds"], frame.loc[MODEL, "aime24", "base", 2]["seeds"]) == (3, 1)
 
 
 def test_pass_at_k_ends_at_the_scores_of_table1(solved):
@@ -98,7 +98,7 @@ def test_a_panel_of_pass_at_k_has_a_line_per_method_over_log_k(solved):
     for row in figure.subfigs:
         assert [ax.get_title() for ax in row.axes] == ["toy AIME24", "toy AIME25", "toy DAPO500"]
         assert {(ax.get_xscale(), len(ax.lines), len(ax.collections)) for ax in row.axes} == {("log", 4, 4)}
-    assert "shading: 95% intervals over 2 seeds and over problems" in footer
+    assert "shading: 95% intervals over 3 seeds and over problems" in footer
 
 
 # Gains
@@ -113,7 +113,7 @@ def test_gains_are_those_of_table_1_beside_the_papers(graded):
         np.testing.assert_allclose([row.gain, row.low, row.high], ends, atol=1e-3)
     one = frame.set_index(["model", "method", "metric", "dataset"]).loc[(MODEL, "clip_b", "avg")]
     assert one["paper"].tolist() == pytest.approx([19.69 - 16.88, 16.35 - 15.42, 49.68 - 48.03])
-    clip_b, grpo = [3.5 / 4, 1, 1 / 4, 1 / 4, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 0, 0, 1, 1]  # means over both seeds
+    clip_b, grpo = [3 / 4, 1, 1 / 4, 1 / 4, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 0, 0, 1, 1]  # means over the seeds
     assert one["gain"]["aime24"] == pytest.approx(100 * (np.mean(clip_b) - np.mean(grpo)), abs=1e-3)
     figure, footer = drawn(draw_gains, "gains", graded)
     assert [ax.get_title().splitlines()[-1] for ax in figure.axes] == ["Avg@K", "Pass@K"] * 2
@@ -131,8 +131,8 @@ def graded(folder) -> Path:
     left is solved once in four samples.
     """
     base = {MODEL: [0, 2, 3, 0, 1, 4], OTHER: [1, 0, 0, 4, 4, 1]}
-    special = {("clip_b", 0): [4, 4, 1, 1, 1, 1], ("clip_b", 1): [3, 4, 1, 1, 1, 1]}
-    special |= {("grpo", seed): [1, 1, 0, 0, 4, 4] for seed in range(2)}
+    special = {("clip_b", seed): [4 - seed, 4, 1, 1, 1, 1] for seed in range(3)}
+    special |= {("grpo", seed): [1, 1, 0, 0, 4, 4] for seed in range(3)}
     for run in runs_of_table1():
         for dataset in SETS:
             counts = base[run.model] if run.method == "base" else [1] * 6
@@ -146,14 +146,13 @@ def test_gains_by_difficulty_by_hand(graded):
     frame = report("difficulty", graded).set_index(["metric", "method", "third"])
     assert list(frame.loc["avg", "clip_b"].index) == ["hard", "middle", "easy"]
     share = 100 / 3 / 2  # per data set and model, in points
-    expected = {("avg", "hard"): (7 / 8 + 1) / 2 - 1 / 4, ("avg", "middle"): 1 / 4, ("avg", "easy"): 1 / 4 - 1}
+    expected = {("avg", "hard"): (3 / 4 + 1) / 2 - 1 / 4, ("avg", "middle"): 1 / 4, ("avg", "easy"): 1 / 4 - 1}
     expected |= {("pass", "hard"): 0, ("pass", "middle"): 1, ("pass", "easy"): 0}
     for (metric, third), gain in expected.items():
         assert frame.loc[metric, "clip_b", third]["gain"] == pytest.approx(share * gain, abs=1e-3)
     assert set(frame["problems"]) == {3 * 2}
-    rest, clip = np.full((2, 2), 1 / 4), np.array([[1, 1], [3 / 4, 1]])
-    groups = [[clip, rest, rest], [-rest] * 3, [rest] * 3, [-rest] * 3]
-    interval = score_interval([[share * scores for scores in group] for group in groups])
+    rest, clip = np.full((3, 2), 1 / 4), np.array([[1, 1], [3 / 4, 1], [1 / 2, 1]])
+    interval = score_interval([share * (clip - rest), 0 * rest, 0 * rest])
     row = frame.loc["avg", "clip_b", "hard"]
     assert [row["low"], row["high"]] == pytest.approx([interval.low, interval.high], abs=1e-3)
     assert row["models_that_ran"].count("toy Qwen2 for") == 2
@@ -162,7 +161,7 @@ def test_gains_by_difficulty_by_hand(graded):
 def test_gains_by_difficulty_on_other_problems_are_not_averaged(graded, capsys):
     run = Run(OTHER, "clip_v", 1)
     write_counts(graded, run, "dapo500", [1] * 5, 4)
-    command = ["draw", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=2"]
+    command = ["draw", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=3"]
     assert main(command) == 2
     said = f"{run.evaluation_file(graded, 'dapo500')}: other problems or another K than the other runs'"
     assert said in capsys.readouterr().err
@@ -198,13 +197,13 @@ def measured(folder) -> Path:
 
 
 def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured):
-    frame = report("entropy_accuracy", measured)
+    frame = report("entropy_accuracy", measured, seeds=2)
     grpo = frame[(frame["model"] == OTHER) & (frame["method"] == "grpo")]
     assert grpo["step"].tolist() == [0, 10, 30]
     np.testing.assert_allclose(grpo["x"], [0.55, 0.45, 0.25], rtol=1e-5)
     np.testing.assert_allclose(grpo["value"], [21, 31, 51], rtol=1e-5)
     assert set(zip(frame["x_column"], frame["x_unit"], strict=True)) == {("entropy", "nats")}
-    figure, footer = drawn(draw_curves, "entropy_accuracy", measured)
+    figure, footer = drawn(draw_curves, "entropy_accuracy", measured, seeds=2)
     for ax in figure.axes:
         assert (ax.get_xlabel(), ax.get_ylabel()) in {
             ("token entropy (nats)", y) for y in ("Avg@k, validation (%)", "")
@@ -216,7 +215,7 @@ def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured)
 
 
 def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measured):
-    figure, footer = drawn(draw_curves, "learning", measured)
+    figure, footer = drawn(draw_curves, "learning", measured, seeds=2)
     for ax, lowest in zip(figure.axes, (21, 21, 51, 51), strict=True):
         for line in ax.lines:
             np.testing.assert_allclose(line.get_xydata(), [(at, lowest + at) for at in (0, 10, 20, 30)])

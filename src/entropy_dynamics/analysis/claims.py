@@ -30,10 +30,11 @@ from entropy_dynamics.validation import OneOf, Section, parse
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 """Methods and their seeds. clip_b@mu=largest and =smallest are the ends of a sweep."""
-Statistic = Literal["mean", "ratio", "correlation", "same_sign", "drop", "variation"]
-"""mean | ratio of the means of two columns | correlation of two | same_sign: share of the steps at which two have the
-same sign, minus the share expected of unrelated ones with as many negative steps | drop of the mean from the first to
-the last tenth of the steps, as a share | variation: standard deviation over mean."""
+Statistic = Literal["mean", "log_mean", "ratio", "correlation", "same_sign", "drop", "variation"]
+"""mean | log_mean: its logarithm, so that a difference is a log ratio | ratio of the means of two columns | correlation
+of two | same_sign: share of the steps at which two have the same sign, minus the share expected of unrelated ones with
+as many negative steps | drop of the mean from the first to the last tenth of the steps, as a share | variation:
+standard deviation over mean."""
 
 
 class ClaimSpec(Section):
@@ -52,6 +53,8 @@ class ClaimSpec(Section):
     """The claimed side of the threshold: exactly one of above, below and within."""
     below: float | None = None
     within: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    smallest: Annotated[float, Field(gt=0)] | None = None
+    """The smallest effect of interest, in the claim's unit: an inconclusive claim says how many seeds would find it."""
 
     @model_validator(mode="after")
     def _one_side(self) -> Self:

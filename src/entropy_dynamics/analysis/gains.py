@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment, GainsSpec
-from entropy_dynamics.analysis.problem_scores import Third, score_groups
+from entropy_dynamics.analysis.problem_scores import Third, score_columns
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import score_interval
@@ -36,17 +36,17 @@ def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -
     """One row per metric, method and third of the problems: the gain in points with its interval."""
     spec, models = experiment.spec, experiment.models
     counts = {dataset: results.same_problems(experiment.runs, dataset) for dataset in spec.evaluations}
-    samples: dict[tuple[str, str], list[dict[str, Samples]]] = {}
+    samples: dict[tuple[str, str], dict[int, dict[str, Samples]]] = {}
     for run in experiment.runs:
         of_run = {dataset: of_runs[run] for dataset, of_runs in counts.items()}
-        samples.setdefault((run.model, run.method), []).append(of_run)
+        samples.setdefault((run.model, run.method), {})[run.seed] = of_run
     compared = [method for method in experiment.methods(models[0]) if method not in (BASE, spec.baseline)]
     ran = "; ".join(results.model(model).ran_with_size for model in models)
     rows = []
     for metric, method, third in product(METRICS, compared, THIRDS):
-        groups = score_groups(samples, {method: 1, spec.baseline: -1}, metric, third)
-        gain, problems = score_interval(groups), sum(scores.shape[-1] for scores in groups[0])
+        columns = score_columns(samples, {method: 1, spec.baseline: -1}, metric, third)
+        gain, problems = score_interval(columns), sum(column.shape[-1] for column in columns)
         row = {"metric": metric, "method": method, "baseline": spec.baseline, "third": third, "problems": problems}
-        row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "seeds": len(samples[models[0], method])}
+        row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "seeds": gain.seeds}
         rows.append({"models": "; ".join(models), "models_that_ran": ran} | row)
     return pd.DataFrame(rows)

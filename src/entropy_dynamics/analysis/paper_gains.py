@@ -26,7 +26,7 @@ def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[di
         errors = [sampling_errors(avg, passed, size.problems, size.samples) for avg, passed in scores]
         for i, (metric, written) in enumerate(METRICS.items()):
             gain, error = scores[0][i] - scores[1][i], hypot(errors[0][i], errors[1][i])
-            finding = Finding(Interval.of_error(gain, error, inf), {method: 1, gains.against: 1})
+            finding = Finding(Interval.normal(gain, error), seeds=1)
             yield finding.decide(0, inf).entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
                 statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "

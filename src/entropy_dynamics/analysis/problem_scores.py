@@ -1,8 +1,7 @@
 """Scores per problem, from the counts of its correct samples: what tables and claims average over problems."""
 
-from collections.abc import Mapping
-from itertools import product
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,13 +9,18 @@ from jaxtyping import Float, Int
 from entropy_dynamics.analysis.results import Samples
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
 Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "extremes"]
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all", "hard_minus_easy"] | Third
-Evaluated = Mapping[tuple[str, str], list[dict[str, Samples]]]
-"""(model, method) -> for each seed {data set: counts}; all on the same problems."""
+T = TypeVar("T")
+Arm = tuple[str, str]
+"""(model, method)"""
+BySeed = Mapping[int, Float[np.ndarray, " problem"]]
+Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
+"""Seed -> {data set: counts} of each arm; all on the same problems."""
 
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
@@ -35,9 +39,28 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return np.isin(samples.correct, (0, samples.k)).astype(float)
 
 
-def with_seeds(method: str, seeds: list[Float[np.ndarray, " problem"]]) -> Scores:
-    """One method's scores; for the untrained model without the seed axis."""
-    return seeds[0] if method == BASE else np.stack(seeds)
+def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
+    """One method's scores; without the seed axis if there is only one untrained model, from which all seeds start."""
+    return seeds[0] if method == BASE and len(seeds) == 1 else np.stack(seeds)
+
+
+def paired(scores: Mapping[Arm, BySeed], weights: Mapping[Arm, float]) -> Scores:
+    """The weighted sum of arms on the seeds that all of them have. Raises UserError if there is none."""
+    shared = on_shared_seeds({arm: scores[arm] for arm in weights})
+    if not all(shared.values()):
+        raise UserError(f"{', '.join(dict.fromkeys(method for _, method in weights))} have no seed in common")
+    total: Scores = sum((weight * with_seeds(arm[1], shared[arm]) for arm, weight in weights.items()), np.array(0.0))
+    return total
+
+
+def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
+    """What each arm has of the seeds that all of them have, in the same order.
+
+    A single untrained model belongs to all seeds.
+    """
+    alone = {arm for arm, by_seed in arms.items() if arm[1] == BASE and len(by_seed) == 1}
+    seeds = sorted(set.intersection(*(set(by_seed) for arm, by_seed in arms.items() if arm not in alone)))
+    return {arm: [by_seed[seed] for seed in (by_seed if arm in alone else seeds)] for arm, by_seed in arms.items()}
 
 
 def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.ndarray, "k problem"]:
@@ -51,36 +74,41 @@ def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " poi
     return mean
 
 
-def score_groups(
+def score_columns(
     samples: Evaluated, weights: Mapping[str, float], metric: Metric, problems: Selection = "all"
-) -> list[list[Scores]]:
-    """The groups of `score_interval` for a weighted sum of methods, in points: the mean over data sets and models.
+) -> list[Scores]:
+    """The columns of `score_interval` for a weighted sum of methods, in points: the mean over data sets and models.
 
     Args:
-        samples: with the untrained model, if only some problems are selected. Their difficulty is its pass rate,
-            averaged over the models, so that all models have the same thirds. It takes no part in the difference
-            between two trained methods, so its samples bring no regression to the mean into that.
+        samples: with the untrained models, if only some problems are selected. Their difficulty is the pass rate
+            averaged over the untrained models, so that all models have the same thirds. It takes no part in the
+            difference between two trained methods, so its samples bring no regression to the mean into that.
         weights: the weight of each method in the sum.
+
+    Raises:
+        UserError: no seed is common to all.
     """
     models = list(dict.fromkeys(model for model, _ in samples))
-    datasets = list(next(iter(samples.values()))[0])
-    strata = [(dataset, *part) for dataset in datasets for part in _strata(samples, models, dataset, problems)]
+    datasets = list(next(iter(next(iter(samples.values())).values())))
     share = 100 / len(models) / len(datasets)
-    groups = []
-    for model, (method, weight) in product(models, weights.items()):
+    of_arm = {(model, method): share * weight for model in models for method, weight in weights.items()}
+    columns = []
+    for dataset in datasets:
         scores = {
-            dataset: with_seeds(method, [problem_scores(metric, seed[dataset]) for seed in samples[model, method]])
-            for dataset in datasets
+            arm: {seed: problem_scores(metric, counts[dataset]) for seed, counts in samples[arm].items()}
+            for arm in of_arm
         }
-        groups.append([share * weight * factor * scores[dataset][..., chosen] for dataset, factor, chosen in strata])
-    return groups
+        column = paired(scores, of_arm)
+        columns += [factor * column[..., chosen] for factor, chosen in _strata(samples, models, dataset, problems)]
+    return columns
 
 
 def _strata(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> list[tuple[float, Any]]:
     """(weight, indices of problems) of one data set; ties of difficulty in the order of the problems."""
     if problems == "all":
         return [(1.0, slice(None))]
-    rates = np.mean([samples[model, BASE][0][dataset].pass_rates for model in models], axis=0)
+    untrained = [seed[dataset].pass_rates for model in models for seed in samples[model, BASE].values()]
+    rates = np.mean(untrained, axis=0)
     hard, middle, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
     if problems == "hard_minus_easy":
         return [(1.0, hard), (-1.0, easy)]

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment, MetricsSpec, ScoresSpec
-from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
+from entropy_dynamics.analysis.problem_scores import paired, problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results, final_means
-from entropy_dynamics.analysis.statistics import Interval, holm, score_interval, seed_interval, share_interval
+from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
 
 
@@ -16,19 +16,24 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     """One row per model and method, in the order of the experiment; scores and shares in per cent.
 
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
-    _difference_high to the baseline on the same problems, with _difference_p, the p value after Holm's correction for
-    all differences of the table. Per data set _unreadable and _truncated, the shares of samples without an answer in
-    the required format and cut off at the token limit, _problems, and _samples, their number per problem. A table with
-    `entropy` also has the columns of `_entropy`.
+    _difference_high, the median over seeds of the difference to the baseline on the same seeds and problems, with
+    _difference_p, the p value after Holm's correction for all differences of the table. Per data set _unreadable and
+    _truncated, the shares of samples without an answer in the required format and cut off at the token limit,
+    _problems, and _samples, their number per problem. A table with `entropy` also has the columns of `_entropy`.
     """
     rows = []
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {
-            (dataset, metric, method): with_seeds(method, [problem_scores(metric, seed) for seed in seeds])
+            (dataset, metric): {
+                (model, method): {
+                    run.seed: problem_scores(metric, of_seed)
+                    for run, of_seed in zip(experiment.of(model, method), seeds, strict=True)
+                }
+                for method, seeds in by_method.items()
+            }
             for dataset, by_method in samples.items()
             for metric in experiment.spec.metrics
-            for method, seeds in by_method.items()
         }
         baseline = experiment.spec.baseline
         for method in experiment.methods(model):
@@ -39,9 +44,11 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
                 row |= _entropy(experiment, results, model, method)
             for dataset in samples:
                 for metric in experiment.spec.metrics:
-                    name, ours = f"{dataset}_{metric}", values[dataset, metric, method]
-                    theirs = values.get((dataset, metric, baseline)) if method != baseline else None
-                    difference = Interval() if theirs is None else score_interval([[ours], [-theirs]])
+                    name, scores = f"{dataset}_{metric}", values[dataset, metric]
+                    weights = {(model, method): 1.0, (model, baseline): -1.0}
+                    comparable = method != baseline and (model, baseline) in scores
+                    difference = score_interval([paired(scores, weights)]) if comparable else Interval()
+                    ours = with_seeds(method, list(scores[model, method].values()))
                     row |= share_interval(ours).times(100).columns(name)
                     row[f"{name}_paper"] = results.paper.score(model, method, dataset, metric)
                     row |= difference.times(100).columns(f"{name}_difference")
@@ -66,5 +73,5 @@ def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, 
         for name in (method, baseline)
     )
     equal = [np.array_equal(*pair) for pair in zip(curves, compared, strict=False)]
-    interval = seed_interval([final_means(curves)]) if curves else Interval()
+    interval = mean_interval(final_means(curves)) if curves else Interval()
     return interval.columns("entropy") | {"equals_baseline": method != baseline and bool(equal) and all(equal)}

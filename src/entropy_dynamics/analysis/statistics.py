@@ -1,30 +1,34 @@
-"""Student's t intervals of means and differences over training seeds and problems. Arrays in, intervals out.
+"""Intervals of effects over seeds and problems. Arrays in, intervals out; further axes in front are repetitions.
 
-Arrays may have further axes in front (repetitions of a simulation); intervals then contain arrays.
-Every method's variance is estimated from its own seeds: an ablation whose entropy explodes varies between seeds as no
-other method does. One seed gives no interval. Seeds of two methods are not paired (docs/decisions.md).
+The unit is the seed: an untrained model and the randomness of training. All methods of a seed start from the same
+untrained model, so methods are compared by their differences per seed, and an effect is the median of these over seeds:
+what a typical seed shows. Its interval lies between order statistics, so it assumes nothing about how seeds vary: some
+may collapse or explode. It takes five seeds; three or four get Student's t, fewer no interval (docs/results.md).
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import betaincinv, expit, logit, nctdtrinc, stdtr, stdtrit
+from scipy.special import bdtr, betaincinv, expit, logit, nctdtrinc, ndtri, stdtr, stdtrit
 
 LEVEL = 0.95
 POWER = 0.9
+T_SEEDS = 3  # the fewest with an interval: of two, Student's t is too wide to be of use
+MIN_SEEDS = 5  # the fewest with an interval that assumes no distribution, and so with a verdict
 MAX_SEEDS = 100  # more are not worth naming
 DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
+NORMAL = float(ndtri((1 + LEVEL) / 2))
 
 Number = Any  # a float, or an array of them if there are axes in front
-MeanSquares = Sequence[tuple[Number, float]]
 PerSeed = Float[np.ndarray, "*repetition seed"]
 Scores = Float[np.ndarray, "*repetition seed problem"] | Float[np.ndarray, " problem"]
-"""An untrained model has no seeds."""
+"""Without the seed axis: a single untrained model."""
 
 
 @dataclass(frozen=True)
@@ -34,126 +38,119 @@ class Interval:
     value: Number = math.nan
     low: Number = math.nan
     high: Number = math.nan
+    spread: Number = 0.0
+    """Standard deviation between seeds."""
+    seeds: int = 0
     error: Number = math.nan
-    """Standard error."""
-    df: Number = math.inf
-    """Degrees of freedom of the standard error."""
+    """Standard error that more seeds do not lower, that of the problems; NaN where the seeds do not differ at all."""
 
     @classmethod
-    def of_error(cls, value: Number, error: Number, df: Number) -> Self:
-        """Student's t interval, with df = inf the normal one."""
-        half = _quantile(df) * error
-        return cls(value, value - half, value + half, error, df)
+    def normal(cls, value: Number, error: Number) -> Self:
+        """The interval of an estimate with a known standard error."""
+        return cls(value, value - NORMAL * error, value + NORMAL * error, error=error)
 
-    @classmethod
-    def of_mean_squares(
-        cls, value: Number, parts: MeanSquares, twice: MeanSquares = (), sampling: Number = 0.0
-    ) -> Self:
-        """The interval of an estimate whose variance is a sum of independent mean squares (Satterthwaite 1946).
-
-        Args:
-            parts: (variance, degrees of freedom).
-            twice: what the parts contain twice, and so is subtracted.
-            sampling: a part of the variance that is known well; the interval is at least the normal one of it alone.
-        """
-        rounding = (ROUNDING * np.maximum(1, np.abs(value))) ** 2
-        variance = sum(part for part, _ in parts) - sum(part for part, _ in twice)
-        variance, sampling = (np.where(part > rounding, part, np.nan) for part in (variance, sampling))
-        df = variance**2 / sum(part**2 / part_df for part, part_df in (*parts, *twice))
-        df = np.maximum(df, min(part_df for _, part_df in parts))
-        normal = np.isnan(variance) | (_quantile(math.inf) * sampling**0.5 > _quantile(df) * variance**0.5)
-        return cls.of_error(value, np.where(normal, sampling, variance) ** 0.5, np.where(normal, math.inf, df))
-
-    @property
-    def detectable(self) -> Number:
-        """The smallest distance from a threshold that is found with 90 % power."""
-        # The noncentrality at which t exceeds its quantile with this power. SciPy has none for df = inf.
-        return nctdtrinc(np.minimum(self.df, 1e6), 1 - POWER, _quantile(self.df)) * self.error
+    def detectable(self, seeds: int | None = None) -> Number:
+        """The smallest distance from a threshold found with 90 % power, by so many seeds, if seeds are normal."""
+        from_problems = (NORMAL + ndtri(POWER)) * self.error
+        return np.hypot(self.spread * _detectable(seeds or self.seeds), from_problems)
 
     @property
     def p(self) -> Number:
-        """Two-sided p value for a true value of zero."""
-        return 2 * stdtr(self.df, -np.abs(self.value) / self.error)
+        """Two-sided p value for a true value of zero, if seeds are normal."""
+        # A median of normal values varies by sqrt(pi / 2) more than their mean.
+        factor = (math.pi / 2 if self.seeds >= MIN_SEEDS else 1) / max(1, self.seeds)
+        error = np.hypot(self.spread * factor**0.5, self.error)
+        return 2 * stdtr(self.seeds - 1 if self.seeds else math.inf, -np.abs(self.value) / error)
 
     def columns(self, name: str) -> dict[str, Number]:
         """The columns of a table of results: the value and its ends."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def times(self, factor: float) -> Self:
-        return replace(self, **{name: factor * getattr(self, name) for name in ("value", "low", "high", "error")})
+        names = ("value", "low", "high", "spread", "error")
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
+
+    def widened(self, error: Number) -> Self:
+        """With a further, independent standard error (MOVER: Zou and Donner 2008)."""
+        low = self.value - np.hypot(self.value - self.low, NORMAL * error)
+        high = self.value + np.hypot(self.high - self.value, NORMAL * error)
+        return replace(self, low=low, high=high, error=np.hypot(self.error, error))
 
 
-def seed_interval(groups: Sequence[PerSeed], *, seeds: int | None = None) -> Interval:
-    """Sum of the groups' means with the t interval of Welch (1947); without ends if a group has one seed.
+def seed_interval(values: PerSeed) -> Interval:
+    """The median over seeds, with the interval between order statistics (Hettmansperger and Sheather 1986).
 
-    Args:
-        groups: a number per seed, times the group's weight in the sum (-1 for what is subtracted).
-        seeds: as if every group had this many, with the same variance.
-    """
-    value = sum(group.mean(axis=-1) for group in groups)
-    if min(group.shape[-1] for group in groups) < 2:
-        return Interval(value)
-    counted = [(group, seeds or group.shape[-1]) for group in groups]
-    return Interval.of_mean_squares(value, [(group.var(axis=-1, ddof=1) / n, n - 1) for group, n in counted])
-
-
-def score_interval(groups: Sequence[Sequence[Scores]], *, seeds: int | None = None) -> Interval:
-    """Sum of the means of scores with its t interval over other seeds, problems and samples.
-
-    Problems are random and crossed with everything, seeds are random within a group. With S seeds and P problems the
-    mean square between problems (of the sum over all groups) and that between the seeds of each group both contain
-    their interaction, which includes sampling noise; so the variance of the sum is that of its means per problem / P,
-    plus for each group that of its means per seed / S, minus the interaction's / (S P): the textbook estimator of
-    two-way crossed random effects (Searle, Casella and McCulloch 1992, chapter 4).
+    Five seeds: the lowest and the highest, which enclose the median of any distribution with 93.75 %; more: between two
+    order statistics, by 95 %. Three or four seeds: `mean_interval`. Fewer, or no spread at all: no ends.
 
     Args:
-        groups: per method and model the scores on each data set, times their weight in the sum. All groups have the
-            same problems, in the same order.
-        seeds: as for `seed_interval`.
-
-    Raises:
-        ValueError: the groups' numbers of problems differ.
+        values: a number per seed, such as a difference between methods of the same seed.
     """
-    per_problem = [
-        sum(scores.mean(axis=-2) if scores.ndim > 1 else scores for scores in column)
-        for column in zip(*groups, strict=True)
-    ]
-    value = sum(column.mean(axis=-1) for column in per_problem)
-    if any(column.shape[-1] < 2 for column in per_problem):  # one problem has no spread
-        return Interval(value)
-    parts = [(column.var(axis=-1, ddof=1) / column.shape[-1], column.shape[-1] - 1) for column in per_problem]
-    interactions, sampling = [], 0.0
-    for group in (group for group in groups if group[0].ndim > 1):
-        count = group[0].shape[-2]
-        if count < 2:
-            return Interval(value)
-        n = seeds or count
-        means = sum(scores.mean(axis=-1) for scores in group)
-        parts.append((means.var(axis=-1, ddof=1) / n, n - 1))
-        # With other numbers of seeds the problems' mean square, too, contains another share of the interaction, so the
-        # difference of the two stays as it is.
-        within = [_interaction(scores) for scores in group]
-        interactions += within
-        sampling += sum(variance for variance, _ in within) * count / n
-    return Interval.of_mean_squares(value, parts, interactions, sampling)
+    mean, seeds = mean_interval(values), values.shape[-1]
+    if seeds < MIN_SEEDS:
+        return mean
+    (depth, share), ordered = _depth(seeds), np.sort(values, axis=-1)
+    low, high = (
+        mean.error + (1 - share) * side[..., depth - 1] + share * side[..., depth]
+        for side in (ordered, ordered[..., ::-1])
+    )
+    return replace(mean, value=np.median(values, axis=-1), low=low, high=high)
 
 
-def _interaction(scores: Float[np.ndarray, "*repetition seed problem"]) -> tuple[Number, float]:
-    """The variance of the mean that comes from the interaction of seeds and problems, with its degrees of freedom."""
-    seeds, problems = scores.shape[-2:]
+def mean_interval(values: PerSeed) -> Interval:
+    """The mean over seeds with Student's t interval, which assumes that seeds are normal; without ends below three."""
+    value, seeds = values.mean(axis=-1), values.shape[-1]
+    if seeds < T_SEEDS:
+        return Interval(value, seeds=seeds)
+    spread = values.std(axis=-1, ddof=1)
+    known = np.where(spread > ROUNDING * np.maximum(1, np.abs(value)), 0.0, np.nan)
+    half = known + _quantile(seeds - 1) * spread / seeds**0.5
+    return Interval(value, value - half, value + half, spread, seeds, known)
+
+
+def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], Interval] = seed_interval) -> Interval:
+    """The interval over seeds of the sum of the data sets' mean scores, widened by what other problems would change.
+
+    Problems are crossed with seeds. The mean square between the problems' means over seeds contains the interaction of
+    seeds and problems, and with it the noise of sampling, which the spread between seeds contains already; so it is
+    subtracted (two-way crossed random effects: Searle, Casella and McCulloch 1992, chapter 4).
+
+    Args:
+        columns: per data set the scores, or their differences between methods of a seed, times their weight in the sum.
+        over_seeds: `seed_interval` for differences, `mean_interval` for the scores of one method.
+    """
+    if any(column.shape[-1] < 2 for column in columns):  # one problem has no spread
+        return Interval(sum(column.mean() for column in columns))
+    error = sum(_problem_variance(column) for column in columns) ** 0.5
+    if columns[0].ndim == 1:
+        return Interval.normal(sum(column.mean() for column in columns), error)
+    return over_seeds(sum(column.mean(axis=-1) for column in columns)).widened(error)
+
+
+def _problem_variance(scores: Scores) -> Number:
+    """The variance of the mean score over other problems, without that of the interaction with seeds.
+
+    Times what Student's t adds to the normal quantile for a few problems.
+    """
+    problems = scores.shape[-1]
+    share = (_quantile(problems - 1) / NORMAL) ** 2 / problems
+    if scores.ndim == 1:
+        return share * scores.var(ddof=1)
+    seeds = scores.shape[-2]
     by_problem, by_seed = scores.mean(axis=-2, keepdims=True), scores.mean(axis=-1, keepdims=True)
     residuals = scores - by_problem - by_seed + by_seed.mean(axis=-2, keepdims=True)
-    df = (seeds - 1) * (problems - 1)
-    return (residuals**2).sum(axis=(-2, -1)) / df / (seeds * problems), df
+    between = by_problem[..., 0, :].var(axis=-1, ddof=1)
+    interaction = (residuals**2).sum(axis=(-2, -1)) / max(1, seeds - 1) / (problems - 1)
+    return share * np.maximum(0, between - interaction / seeds)
 
 
 def share_interval(scores: Scores) -> Interval:
-    """Mean of one method's scores in [0, 1] with its t interval on the logit scale, which keeps it within [0, 1].
+    """Mean of one method's scores in [0, 1], with its interval on the logit scale, which keeps it within [0, 1].
 
     If all scores are 0 or all are 1, n of n problems have this value: the one-sided Clopper-Pearson bound.
     """
-    interval = score_interval([[scores]])
-    if scores.ndim > 1 and scores.shape[-2] < 2:
+    interval = score_interval([scores], mean_interval)
+    if scores.ndim > 1 and scores.shape[-2] < T_SEEDS:
         return interval
     bound = betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
     value = np.clip(interval.value, ROUNDING, 1 - ROUNDING)
@@ -164,9 +161,9 @@ def share_interval(scores: Scores) -> Interval:
     return replace(interval, low=low, high=high)
 
 
-def seeds_needed(at: Callable[[int], Interval], distance: float) -> int | None:
-    """The fewest seeds with which the interval `at(seeds)` detects an effect at this distance; None: over MAX_SEEDS."""
-    return next((seeds for seeds in range(2, MAX_SEEDS + 1) if at(seeds).detectable <= distance), None)
+def seeds_needed(interval: Interval, effect: float) -> int | None:
+    """The fewest seeds, five or more, that detect an effect of this size; None: more than MAX_SEEDS."""
+    return next((n for n in range(MIN_SEEDS, MAX_SEEDS + 1) if interval.detectable(n) <= effect), None)
 
 
 def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:
@@ -183,8 +180,34 @@ def bootstrap_interval(rows: Float[np.ndarray, "row column"], statistic: Callabl
     rng = np.random.default_rng(0)
     drawn = np.array([statistic(rows[rng.integers(0, len(rows), len(rows))]) for _ in range(DRAWS)])
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(statistic(rows), float(low), float(high), float(drawn.std()))
+    return Interval(statistic(rows), float(low), float(high), error=float(drawn.std()))
 
 
 def _quantile(df: Number) -> Number:
     return stdtrit(df, (1 + LEVEL) / 2)
+
+
+@cache
+def _depth(seeds: int) -> tuple[int, float]:
+    """The interval begins between these order statistics from the ends: the number, and the share of the next."""
+
+    def level(depth: int) -> float:
+        """The probability that the order statistics of this depth enclose the median."""
+        return float(1 - 2 * bdtr(depth - 1, seeds, 0.5))
+
+    depth = max([d for d in range(1, seeds // 2 + 1) if level(d) >= LEVEL], default=1)
+    if level(depth) < LEVEL:  # five seeds
+        return depth, 0.0
+    excess = (level(depth) - LEVEL) / (level(depth) - level(depth + 1))
+    return depth, (seeds - depth) * excess / (depth + (seeds - 2 * depth) * excess)
+
+
+@cache
+def _detectable(seeds: int) -> float:
+    """The smallest effect on normal seeds that is found with 90 % power, in their standard deviations."""
+    if not seeds:
+        return 0.0
+    if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
+        return float(nctdtrinc(seeds - 1, 1 - POWER, _quantile(seeds - 1)) / seeds**0.5)
+    # The lower end is above zero if so many seeds are.
+    return float(ndtri(betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), POWER)))

@@ -1,15 +1,16 @@
 """What each strength of a method buys: clipped tokens, entropy and scores over a parameter, and at matched entropy."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec, Run, SweepsSpec
-from entropy_dynamics.analysis.problem_scores import Metric, problem_scores, with_seeds
+from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec, SweepsSpec
+from entropy_dynamics.analysis.problem_scores import Arm, Metric, paired, problem_scores
 from entropy_dynamics.analysis.results import Results, final_means
-from entropy_dynamics.analysis.statistics import Interval, Scores, score_interval, seed_interval
+from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 
@@ -37,9 +38,11 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
             frames = [results.metrics(run, ("clip_fraction", "entropy")) for run in runs]
             ends = final_means(frame["entropy"].to_numpy() for frame in frames)
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
-            row |= seed_interval([ends]).columns("entropy")
+            row |= mean_interval(ends).columns("entropy")
             for metric in SCORES:
-                row |= score_interval([scores_of(metric, method, runs, experiment, results)]).columns(metric)
+                row |= score_interval(
+                    scores_of(metric, {(model, method): 1.0}, experiment, results), mean_interval
+                ).columns(metric)
             rows.append(row)
     frame = pd.DataFrame(rows)
     best = frame[frame["value"].notna()].groupby(["model", "method", "parameter"])["pass_area"].idxmax()
@@ -47,12 +50,19 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
 
 
 def scores_of(
-    metric: Metric, method: str, runs: list[Run], experiment: Experiment[SweepsSpec], results: Results
+    metric: Metric, weights: Mapping[Arm, float], experiment: Experiment[SweepsSpec], results: Results
 ) -> list[Scores]:
-    """Scores of a method's runs on each data set, as shares of their mean in per cent: a group of `score_interval`."""
-    counts = [[results.samples(run, dataset) for run in runs] for dataset in experiment.evaluations]
-    scores = [[problem_scores(metric, seed) for seed in seeds] for seeds in counts]
-    return [100 / len(counts) * with_seeds(method, seeds) for seeds in scores]
+    """A weighted sum of arms on each data set, as shares of their mean in per cent: the columns of `score_interval`."""
+    shares = {arm: 100 / len(experiment.evaluations) * weight for arm, weight in weights.items()}
+    columns = []
+    for dataset in experiment.evaluations:
+        counts = {arm: {run.seed: results.samples(run, dataset) for run in experiment.of(*arm)} for arm in weights}
+        scores = {
+            arm: {seed: problem_scores(metric, samples) for seed, samples in by_seed.items()}
+            for arm, by_seed in counts.items()
+        }
+        columns.append(paired(scores, shares))
+    return columns
 
 
 def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.DataFrame:
@@ -87,14 +97,22 @@ def _matched(
 ) -> Interval:
     """The difference to the reference, linear between the two strengths whose entropies enclose the reference's.
 
-    The interval takes the entropies as known.
+    A seed whose entropies differ from the means is moved along that line, so the interval contains their spread.
     """
     (model,), reference = experiment.models, experiment.spec.reference
     entropies = rows["entropy"].to_numpy()  # ascending
     matched = float(frame.loc[frame["run"] == reference, "entropy"].iloc[0])
     if reference in set(rows["run"]) or len(rows) < 2 or not entropies[0] <= matched <= entropies[-1]:
         return Interval()
-    shares = [np.interp(matched, entropies, row) for row in np.eye(len(entropies))]
-    weights = {run: share for run, share in zip(rows["run"], shares, strict=True) if share} | {reference: -1.0}
-    scores = {run: scores_of(metric, run, experiment.of(model, run), experiment, results) for run in weights}
-    return score_interval([[weight * of_set for of_set in scores[run]] for run, weight in weights.items()])
+    above = max(1, int(np.searchsorted(entropies, matched)))
+    pair = slice(above - 1, above + 1)
+    (width,), (rise,) = np.diff(entropies[pair]), np.diff(rows[metric].to_numpy()[pair])
+    share = (matched - entropies[above - 1]) / width
+    weights = dict(zip([(model, run) for run in rows["run"].iloc[pair]], (1 - share, share), strict=True))
+    weights[model, reference] = -1.0
+    ends = {
+        arm: {run.seed: final_means([results.metrics(run, ["entropy"])["entropy"]]) for run in experiment.of(*arm)}
+        for arm in weights
+    }
+    distance = rise / width * paired(ends, weights) / len(experiment.evaluations)
+    return score_interval([column - distance for column in scores_of(metric, weights, experiment, results)])

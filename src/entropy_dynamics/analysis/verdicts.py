@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -13,10 +13,11 @@ import pandas as pd
 from entropy_dynamics.analysis.claims import Claim, CurveClaim, LogitSteps, ScoreDifference
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import score_groups
+from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
+    MIN_SEEDS,
     Interval,
     bootstrap_interval,
     score_interval,
@@ -37,10 +38,8 @@ class Finding:
     """What the runs of a claim show, and the verdict."""
 
     interval: Interval = field(default_factory=Interval)
-    seeds: dict[str, int] = field(default_factory=dict)
-    """Usable seeds per method."""
-    interval_at: Callable[[int], Interval] | None = None
-    """The interval as if every method had this many seeds."""
+    seeds: int | None = None
+    """Usable seeds, those that every method has; None: no seed is involved."""
     missing: list[str] = field(default_factory=list)
     """Files, from results/<scale>."""
     obstacles: list[str] = field(default_factory=list)
@@ -60,8 +59,11 @@ class Finding:
             self.obstacles.append(str(error))
             return None
 
-    def decide(self, low: float, high: float) -> Self:
-        """Set the verdict for this claimed range, and its reason."""
+    def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
+        """Set the verdict for this claimed range, and its reason.
+
+        `smallest`: the smallest effect of interest; an inconclusive claim says how many seeds find it with 90 % power.
+        """
         ends, obstacles = self.interval, list(self.obstacles)
         if self.missing:
             more = len(self.missing) - 1
@@ -77,15 +79,16 @@ class Finding:
             self.verdict, self.reason = "holds", "the whole interval is on the claimed side"
         elif ends.high < low or high < ends.low:
             self.verdict, self.reason = "does not hold", "the whole interval is on the other side"
-        elif self.interval_at:
-            seeds = seeds_needed(self.interval_at, min(abs(ends.value - low), abs(ends.value - high)))
-            self.notes.append(f"needs {f'about {seeds}' if seeds else f'more than {MAX_SEEDS}'} seeds")
+        elif smallest and self.seeds:
+            seeds = seeds_needed(self.interval, smallest)
+            self.notes.append(f"an effect of {smallest:g} takes {seeds or f'more than {MAX_SEEDS}'} seeds")
         self.reason = "; ".join([self.reason, *self.notes])
         return self
 
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
         """An entry of claims.json, with null for an unknown number."""
-        numbers = {name: _rounded(getattr(self.interval, name)) for name in ("low", "high", "detectable")}
+        ends = {"low": self.interval.low, "high": self.interval.high, "detectable": self.interval.detectable()}
+        numbers = {name: _rounded(end) for name, end in ends.items()}
         judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
         rest = {"seeds": self.seeds, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place} | judged | about | rest
@@ -106,9 +109,9 @@ def judge(claim: Claim, results: Results) -> Finding:
             _curve_claim(claim, spec, results, finding)
         case ScoreDifference():
             _score_difference(claim, spec, results, finding)
-    if single := [method for method, seeds in finding.seeds.items() if seeds == 1 and method != BASE]:
-        finding.obstacles.append(f"one seed of {', '.join(single)}")
-    return finding.decide(*spec.bounds)
+    if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
+        finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}, and a verdict takes {MIN_SEEDS}")
+    return finding.decide(*spec.bounds, spec.smallest)
 
 
 # Theorems: steps on single logits
@@ -136,39 +139,35 @@ def _logit_steps(spec: LogitSteps, results: Results, finding: Finding) -> None:
 
 def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> None:
     curves = _curves(claim, spec, results, finding)
-    if not all(curves.values()):
+    if not finding.seeds:
         return
-    groups = []
-    for method, rows in curves.items():
-        values = np.array([_statistic(spec.statistic, seed) for seed in rows])
+    values = np.zeros(finding.seeds)
+    for (_, method), seeds in curves.items():
+        values += claim.weights[method] * np.array([_statistic(spec.statistic, rows) for rows in seeds])
         if not np.isfinite(values).all():
             finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps")
             return
-        groups.append(claim.weights[method] * values)
-    finding.interval_at = lambda seeds: seed_interval(groups, seeds=seeds)
-    finding.interval = seed_interval(groups)
-    if spec.statistic == "correlation":
-        low, high = np.clip([finding.interval.low, finding.interval.high], -1, 1)
-        finding.interval = replace(finding.interval, low=float(low), high=float(high))
+    finding.interval = seed_interval(values)
 
 
-def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> dict[str, list[np.ndarray]]:
-    """[steps, columns] of each usable seed of each method, in the claim's window of the steps that all runs share."""
-    frames: dict[str, list[pd.DataFrame]] = {method: [] for method in claim.seeds}
+def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> dict[Arm, list[np.ndarray]]:
+    """[steps, columns] of each arm's usable seeds, in the claim's window of the steps that all of them have."""
+    frames: dict[Arm, dict[int, pd.DataFrame]] = {(spec.model, method): {} for method in claim.seeds}
     for run in claim.all_runs():
         frame = finding.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
-        frames[run.method] += [] if frame is None else [frame]
-    lengths = {len(frame) for seeds in frames.values() for frame in seeds}
+        if frame is not None:
+            frames[run.model, run.method][run.seed] = frame
+    paired = on_shared_seeds(frames)
+    finding.seeds = min(map(len, paired.values()))
+    lengths = {len(frame) for seeds in paired.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
         finding.notes.append(f"compared on the first {shortest} steps, where the shortest run ends")
     first = {"all": 0, "second_half": shortest // 2, "last_tenth": shortest - max(1, shortest // 10)}[spec.window]
-    finding.seeds = {method: len(seeds) for method, seeds in frames.items()}
     windows = {
-        method: [frame[spec.columns].to_numpy(float)[first:shortest] for frame in seeds]
-        for method, seeds in frames.items()
+        arm: [frame[spec.columns].to_numpy(float)[first:shortest] for frame in seeds] for arm, seeds in paired.items()
     }
-    return {method: [rows[np.isfinite(rows).all(axis=1)] for rows in seeds] for method, seeds in windows.items()}
+    return {arm: [rows[np.isfinite(rows).all(axis=1)] for rows in seeds] for arm, seeds in windows.items()}
 
 
 def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
@@ -191,6 +190,8 @@ def _statistic(name: str, rows: np.ndarray) -> float:
         match name:
             case "mean":
                 return float(first.mean())
+            case "log_mean":
+                return float(np.log(first.mean()))
             case "ratio":
                 return float(first.mean() / second.mean())
             case "same_sign":
@@ -212,22 +213,21 @@ def _statistic(name: str, rows: np.ndarray) -> float:
 
 def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
     samples = _samples(claim, spec, results, finding)
-    finding.seeds = {method: min(len(samples[model, method]) for model in spec.models) for method in claim.seeds}
-    if not all(samples.values()):
+    arms = {(model, method): samples[model, method] for model in spec.models for method in claim.seeds}
+    finding.seeds = min(len(seeds) for (_, method), seeds in on_shared_seeds(arms).items() if method != BASE)
+    if not finding.seeds:
         return
-    groups = score_groups(samples, claim.weights, spec.metric, spec.problems)
-    finding.interval_at = lambda seeds: score_interval(groups, seeds=seeds)
-    finding.interval = score_interval(groups)
+    finding.interval = score_interval(score_columns(samples, claim.weights, spec.metric, spec.problems))
 
 
 def _samples(
     claim: Claim, spec: ScoreDifference, results: Results, finding: Finding
-) -> dict[tuple[str, str], list[dict[str, Samples]]]:
-    """(model, method) -> for each usable seed {data set: counts}; all on the same problems."""
-    usable: dict[tuple[str, str], list[dict[str, Samples]]] = {}
+) -> dict[Arm, dict[int, dict[str, Samples]]]:
+    """Arm -> usable seed -> {data set: counts}; all on the same problems."""
+    usable: dict[Arm, dict[int, dict[str, Samples]]] = {}
     expected: dict[str, tuple[str, int]] = {}
     for run in claim.all_runs():
-        seeds = usable.setdefault((run.model, run.method), [])
+        seeds = usable.setdefault((run.model, run.method), {})
         values = {}
         for dataset in spec.evaluations:
             path = run.evaluation_file(results.root, dataset)
@@ -240,5 +240,5 @@ def _samples(
                 break
             values[dataset] = samples
         else:
-            seeds.append(values)
+            seeds[run.seed] = values
     return usable

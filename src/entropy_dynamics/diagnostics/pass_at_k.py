@@ -44,7 +44,7 @@ def pass_at_k_table(
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
         first, second = (of_file.loc[shared] for of_file in counts)
-        columns |= _columns("difference", [score_interval([[_scores(second, k)], [-_scores(first, k)]]) for k in ks])
+        columns |= _columns("difference", [score_interval([_scores(second, k) - _scores(first, k)]) for k in ks])
     return pd.DataFrame(columns), [note for note in notes if note]
 
 

@@ -19,8 +19,8 @@ def write_claims(results: Results) -> list[Path]:
     claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, subject, unit, claimed,
     test, seeds, reason}. `subject` is "this run" for the claims, judged from the files of this scale, and "paper" for
     the gains that the paper prints, judged from its numbers alone. The four numbers are null where there is none;
-    `seeds` maps a method to its number of usable seeds. Missing and diverged runs make a claim inconclusive. Raises
-    UserError if claims.yaml or paper_values.yaml is invalid.
+    `seeds` is the number of usable seeds that all compared methods have, null where no seed is involved. Missing and
+    diverged runs make a claim inconclusive. Raises UserError if claims.yaml or paper_values.yaml is invalid.
     """
     file = read_claims(results.experiments)
     claims = load_claims(results.scale, results.seeds, results.experiments)
@@ -91,5 +91,5 @@ def _cells(entry: dict[str, Any]) -> dict[str, str]:
         interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
         effect = f"{entry['effect']:.4g} {interval} {entry['unit']}"
     detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
-    seeds = ", ".join(f"{method} {count}" for method, count in entry["seeds"].items()) or "none needed"
+    seeds = "none needed" if entry["seeds"] is None else str(entry["seeds"])
     return entry | {"effect": effect, "detectable": detectable, "seeds": seeds}
