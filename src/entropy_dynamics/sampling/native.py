@@ -1,7 +1,7 @@
 """The native engine: a plain decoding loop around a transformers model.
 
-Fast on a CPU, because each prompt is prefilled once per group, cache and mask are allocated once instead of at every
-token, and finished sequences leave the batch.
+Fast on a CPU, because samples of a prompt share a row of the batch until their tokens differ (so each prompt is
+prefilled once), cache and mask are allocated once instead of at every token, and finished sequences leave the batch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
@@ -24,8 +24,6 @@ from entropy_dynamics.sampling.engines import pad_token
 if TYPE_CHECKING:
     from entropy_dynamics.config.schema import StageConfig
     from entropy_dynamics.distributed.ranks import Ranks
-
-FINISHED_SHARE = 0.1  # share of finished rows at which they leave the batch: compaction costs time
 
 
 def open_engine(
@@ -49,47 +47,35 @@ def open_engine(
 
 
 class PreallocatedLayer(DynamicLayer):
-    """A DynamicLayer whose keys and values are views into buffers of the final length."""
+    """A DynamicLayer whose keys and values are views into buffers of the largest size."""
 
-    def __init__(self, max_length: int):
+    def __init__(self, max_rows: int, max_length: int):
         super().__init__()
-        self.max_length = max_length
+        self.max_rows, self.max_length = max_rows, max_length
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        rows, heads, _, size = key_states.shape
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            batch, heads, _, size = key_states.shape
-            self.key_buffer = key_states.new_empty(batch, heads, self.max_length, size)
+            self.key_buffer = key_states.new_empty(self.max_rows, heads, self.max_length, size)
             self.value_buffer = torch.empty_like(self.key_buffer)
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
-        self.key_buffer[:, :, start:end] = key_states
-        self.value_buffer[:, :, start:end] = value_states
-        self._show(end)
+        self.key_buffer[:rows, :, start:end] = key_states
+        self.value_buffer[:rows, :, start:end] = value_states
+        self._show(rows, end)
         return self.keys, self.values
 
-    def _show(self, length: int) -> None:
-        self.keys = self.key_buffer[:, :, :length]
-        self.values = self.value_buffer[:, :, :length]
+    def _show(self, rows: int, length: int) -> None:
+        self.keys, self.values = self.key_buffer[:rows, :, :length], self.value_buffer[:rows, :, :length]
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        length = self.get_seq_length()
-        for name in ("key_buffer", "value_buffer"):
-            old = getattr(self, name)
-            new = old.new_empty(len(old) * repeats, *old.shape[1:])
-            new[:, :, :length] = old[:, :, :length].repeat_interleave(repeats, 0)
-            setattr(self, name, new)
-        self._show(length)
-
-    def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
-        """Keep rows `indices`, at most as many as there are. Rows that stay in place cost nothing."""
+    def batch_select_indices(self, indices: Int[Tensor, " row"]) -> None:
+        """Row i becomes what row `indices[i]` was. Rows that stay in place cost nothing."""
         length = self.get_seq_length()
         moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero().squeeze(-1)
-        for name in ("key_buffer", "value_buffer"):
-            buffer = getattr(self, name)
+        for buffer in (self.key_buffer, self.value_buffer):
             buffer[moved, :, :length] = buffer[indices[moved], :, :length]
-            setattr(self, name, buffer[: len(indices)])
-        self._show(length)
+        self._show(len(indices), length)
 
 
 class NativeSampler(Sampler):
@@ -125,55 +111,56 @@ class NativeSampler(Sampler):
         self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
-        repeats = len(requests[0][1])  # the same for all: a prompt whose samples exceed a batch is alone in it
-        device = self.model.device
+        device, vocabulary = self.model.device, self.model.config.vocab_size
         tokens = [torch.tensor(prompt.token_ids) for prompt, _ in requests]
         left_padded = partial(pad_sequence, batch_first=True, padding_side="left")
         ids = left_padded(tokens, padding_value=self.pad_token).to(device)
         attention = left_padded([torch.ones_like(ids) for ids in tokens]).to(device)
         width = ids.shape[1]
         layers = range(self.model.config.num_hidden_layers)
-        cache = Cache(layers=[PreallocatedLayer(width + max_new_tokens) for _ in layers])
+        cache = Cache(layers=[PreallocatedLayer(len(names), width + max_new_tokens) for _ in layers])
         padded = not bool(attention.all())
         logits = self._forward(ids, attention if padded else None, (attention.cumsum(-1) - 1).clamp_min(0), cache)
-        cache.batch_repeat_interleave(repeats)
-        logits = logits.repeat_interleave(repeats, 0)
-        length = attention.sum(-1, keepdim=True).repeat_interleave(repeats, 0)
-        mask = self._decoding_mask(attention.repeat_interleave(repeats, 0), max_new_tokens) if padded else None
+        length = attention.sum(-1, keepdim=True)
+        mask = self._decoding_mask(attention, max_new_tokens) if padded else None
 
         seeds = [sample_seed(stream, *name) for name in names]
         uniforms = torch.from_numpy(_uniforms(seeds, max_new_tokens)).to(device)
         responses = torch.full((max_new_tokens, len(names)), self.pad_token, device=device)
-        logp = torch.zeros(responses.shape, device=device)
-        rows = torch.arange(len(names), device=device)  # column of `responses` of each row still in the batch
-        alive = torch.ones(len(names), dtype=torch.bool, device=device)
+        logp = torch.zeros(responses.shape if self.returns_logp else 0, device=device)
+        unfinished = torch.arange(len(names), device=device)
+        row = torch.arange(len(requests), device=device).repeat_interleave(len(names) // len(requests))  # of each
         for position in range(max_new_tokens):
+            logits = logits[row]
             if self.logit_noise:
-                logits = logits + self.logit_noise * _noise(uniforms[position, rows], logits.shape[-1])
-            tokens = _draw(logits, temperature, uniforms[position, rows])
-            responses[position, rows] = tokens  # what follows an end token is dropped below
+                logits = logits + self.logit_noise * _noise(uniforms[position, unfinished], logits.shape[-1])
+            tokens = _draw(logits, temperature, uniforms[position, unfinished])
+            responses[position, unfinished] = tokens
             if self.returns_logp:
                 scaled = logits.float() / (temperature or 1.0)
-                logp[position, rows] = scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
-            alive &= tokens != self.end_token
-            left = int(alive.sum())
-            if left == 0 or position + 1 == max_new_tokens:
+                logp[position, unfinished] = scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+            going = tokens != self.end_token
+            unfinished, row, tokens = unfinished[going], row[going], tokens[going]
+            if len(unfinished) == 0 or position + 1 == max_new_tokens:
                 break
-            if left <= (1 - FINISHED_SHARE) * len(rows):
-                kept = _compacted(alive, left)
-                cache.batch_select_indices(kept)
-                rows, tokens, length, alive = rows[kept], tokens[kept], length[kept], alive[kept]
-                mask = None if mask is None else mask[kept]
+            branches, row = torch.unique(row * vocabulary + tokens, return_inverse=True)
+            order = _in_place(branches // vocabulary)
+            row = order.argsort()[row]
+            parents, tokens = branches[order] // vocabulary, branches[order] % vocabulary
+            cache.batch_select_indices(parents)
+            length, mask = length[parents], None if mask is None else mask[parents]
             seen = None if mask is None else mask[..., : width + position + 1]
             logits = self._forward(tokens[:, None], seen, length + position, cache)
 
         ends = responses == self.end_token
         stopped = ends.any(0)
-        sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens)  # argmax gives the first
+        sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens).tolist()  # argmax gives the first
+        reasons = ["stop" if stop else "length" for stop in stopped.tolist()]
+        values = logp.T.tolist() if self.returns_logp else [None] * len(names)
         return [
-            Rollout(name, sample, ids[:size], "stop" if stop else "length", logp[:size] if self.returns_logp else None)
-            for (name, sample), ids, logp, size, stop in zip(
-                names, responses.T.tolist(), logp.T.tolist(), sizes.tolist(), stopped.tolist(), strict=True
+            Rollout(name, sample, ids[:size], reason, logp and logp[:size])
+            for (name, sample), ids, size, reason, logp in zip(
+                names, responses.T.tolist(), sizes, reasons, values, strict=True
             )
         ]
 
@@ -223,11 +210,19 @@ class ReplicaSampler(NativeSampler):
             raise RuntimeError(f"new weights without {', '.join(stale)}: these are stale")
 
 
-def _compacted(alive: Bool[Tensor, " row"], left: int) -> Int[Tensor, " kept"]:
-    """The `left` rows that are alive, in an order that moves few: the last of them replace finished ones."""
-    kept = torch.arange(left, device=alive.device)
-    kept[~alive[:left]] = alive[left:].nonzero().squeeze(-1) + left
-    return kept
+def _in_place(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
+    """An order of branches that moves few: the first of a row takes its place, if there is such a place.
+
+    Args:
+        parents: the row that each branch continues, ascending.
+    """
+    place = torch.arange(len(parents), device=parents.device)
+    first = torch.searchsorted(parents, parents) == place
+    stays = first & (parents < len(parents))
+    order = torch.full_like(parents, -1)
+    order[parents[stays]] = place[stays]
+    order[order < 0] = place[~stays]
+    return order
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> Float[np.ndarray, "count seed"]:
