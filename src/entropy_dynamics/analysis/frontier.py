@@ -5,7 +5,7 @@ import pandas as pd
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, FrontierSpec
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import score_interval
+from entropy_dynamics.analysis.statistics import mean_interval, score_interval
 
 
 def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd.DataFrame:
@@ -24,7 +24,7 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
                 for metric in METRICS:
                     scores = [[problem_scores(metric, seed) for seed in of_set[method]] for of_set in samples]
                     share = 100 / len(datasets)
-                    interval = score_interval([[share * with_seeds(method, seeds) for seeds in scores]])
+                    interval = score_interval([share * with_seeds(method, seeds) for seeds in scores], mean_interval)
                     known = interval if at != 0 or metric == "avg" else interval.times(float("nan"))
                     row |= known.columns(metric)
                 rows.append(row | {"seeds": len(experiment.of(model, method))})

@@ -43,7 +43,7 @@ def _link(x: str, y: str, curves: list[tuple[int, pd.DataFrame]]) -> Link:
         correlations.append(correlation)
         columns = {"seed": seed, "step": measured["step"], "x": measured[x], "y": measured[y]}
         frames.append(pd.DataFrame(columns | {"correlation": correlation}))
-    return Link(x, y, pd.concat(frames, ignore_index=True), seed_interval([np.array(correlations)]))
+    return Link(x, y, pd.concat(frames, ignore_index=True), seed_interval(np.array(correlations)))
 
 
 def links_frame(experiment: Experiment[LinksSpec], results: Results, drawn: list[Link]) -> pd.DataFrame:
