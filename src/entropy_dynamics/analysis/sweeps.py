@@ -20,8 +20,7 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
 
     `run` is a run's full name; `method` is the swept method's name, or outside the sweeps the full name. Columns
     `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass` and
-    `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`. `chosen` marks the value of
-    each swept parameter with the highest `pass_area`, the mean of Pass@k over log k.
+    `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`.
     """
     rows = []
     swept = {
@@ -44,9 +43,7 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
                     scores_of(metric, {(model, method): 1.0}, experiment, results), mean_interval
                 ).columns(metric)
             rows.append(row)
-    frame = pd.DataFrame(rows)
-    best = frame[frame["value"].notna()].groupby(["model", "method", "parameter"])["pass_area"].idxmax()
-    return frame.assign(chosen=frame.index.isin(best))
+    return pd.DataFrame(rows)
 
 
 def scores_of(
@@ -72,7 +69,7 @@ def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.D
     `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the reference's entropy
     minus the reference's score, in points; NaN for the reference's method, and if no two strengths enclose it.
     """
-    frame = strength_frame(experiment, results).drop(columns="chosen").sort_values(["method", "entropy"], kind="stable")
+    frame = strength_frame(experiment, results).sort_values(["method", "entropy"], kind="stable")
     frame = frame.reset_index(drop=True)
     for metric in METRICS:
         frame[f"{metric}_front"] = _front(frame["entropy"].to_numpy(), frame[metric].to_numpy())

@@ -39,7 +39,8 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(methods)), **LINE_LEGEND)
     temperatures = ", ".join(f"{value:g}" for value in sorted(frame["temperature"].unique()) if value)
     notes = [f"temperatures {temperatures}, from the upper left on; bars: {intervals(experiment)}"]
-    add_footer(figure, [*what_ran(experiment, results), *notes, f"means over {', '.join(experiment.evaluations)}"])
+    notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
+    add_footer(figure, [*what_ran(experiment, results), *notes])
     return figure, frame
 
 
