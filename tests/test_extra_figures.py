@@ -276,4 +276,4 @@ def test_each_sweep_of_a_method_has_its_own_axis(folder):
     rows = np.reshape(figure.axes, (2, 3))
     assert rows[1, 1].get_xlabel() == "dropped tokens (%)"
     np.testing.assert_allclose(rows[0, 0].lines[0].get_xdata(), [1.0, 2.0])
-    assert not len(rows[1, 0].lines[0].get_xdata())  # what drops nothing is the baseline
+    assert [line.get_linestyle() for line in rows[1, 0].lines] == ["--"]  # what drops nothing is the baseline

@@ -50,7 +50,8 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
 
 def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look) -> None:
     ends = [sweep[column] - sweep[f"{column}_low"], sweep[f"{column}_high"] - sweep[column]]
-    ax.errorbar(sweep["clip_fraction"], sweep[column], ends, elinewidth=0.6, **look)
+    if len(sweep):
+        ax.errorbar(sweep["clip_fraction"], sweep[column], ends, elinewidth=0.6, **look)
     for value in baseline[column]:
         ax.axhline(value, color=look["color"], linewidth=0.7, linestyle="--", zorder=0.5)
 
