@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import scipy  # imports scipy.special when it is first used
 from jaxtyping import Float
-from scipy.special import betaincinv, expit, logit, nctdtrinc, stdtr, stdtrit
 
 LEVEL = 0.95
 POWER = 0.9
@@ -68,12 +68,12 @@ class Interval:
     def detectable(self) -> Number:
         """The smallest distance from a threshold that is found with 90 % power."""
         # The noncentrality at which t exceeds its quantile with this power. SciPy has none for df = inf.
-        return nctdtrinc(np.minimum(self.df, 1e6), 1 - POWER, _quantile(self.df)) * self.error
+        return scipy.special.nctdtrinc(np.minimum(self.df, 1e6), 1 - POWER, _quantile(self.df)) * self.error
 
     @property
     def p(self) -> Number:
         """Two-sided p value for a true value of zero."""
-        return 2 * stdtr(self.df, -np.abs(self.value) / self.error)
+        return 2 * scipy.special.stdtr(self.df, -np.abs(self.value) / self.error)
 
     def columns(self, name: str) -> dict[str, Number]:
         """The columns of a table of results: the value and its ends."""
@@ -155,12 +155,12 @@ def share_interval(scores: Scores) -> Interval:
     interval = score_interval([[scores]])
     if scores.ndim > 1 and scores.shape[-2] < 2:
         return interval
-    bound = betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
+    bound = scipy.special.betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
     value = np.clip(interval.value, ROUNDING, 1 - ROUNDING)
     half = (interval.high - interval.value) / (value * (1 - value))
     extremes = [interval.value < ROUNDING, interval.value > 1 - ROUNDING]
-    low = np.select(extremes, (0, bound), expit(logit(value) - half))
-    high = np.select(extremes, (1 - bound, 1), expit(logit(value) + half))
+    low = np.select(extremes, (0, bound), scipy.special.expit(scipy.special.logit(value) - half))
+    high = np.select(extremes, (1 - bound, 1), scipy.special.expit(scipy.special.logit(value) + half))
     return replace(interval, low=low, high=high)
 
 
@@ -187,4 +187,4 @@ def bootstrap_interval(rows: Float[np.ndarray, "row column"], statistic: Callabl
 
 
 def _quantile(df: Number) -> Number:
-    return stdtrit(df, (1 + LEVEL) / 2)
+    return scipy.special.stdtrit(df, (1 + LEVEL) / 2)
