@@ -67,7 +67,7 @@ def test_shards_are_reused_if_their_inputs_agree(interrupted, monkeypatch, chang
     maker, record = Maker(), "entropy_dynamics.results.provenance"
     match changed:
         case "code":
-            monkeypatch.setattr(f"{record}._code_hash", lambda: "another grader")
+            monkeypatch.setattr(f"{record}.code_hash", lambda: "another grader")
         case "machine and commit":
             monkeypatch.setattr(f"{record}.commit_of_code", lambda: "another")
             monkeypatch.setattr(f"{record}.hardware", lambda: "another")

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, get_args
 
 from entropy_dynamics.client import MESSAGE_BYTES, SERVER, python
 from entropy_dynamics.distributed.launch import end_with_parent
+from entropy_dynamics.errors import UserError
 
 PACKAGE = Path(__file__).parent
 DRAWING = ("draw", "claims", "report")
@@ -190,6 +191,7 @@ def _import_for(command: str) -> None:
     """Import what a command needs; what is not installed is the command's to report."""
     with suppress(ImportError):
         import_module("entropy_dynamics.commands")
+        _read_configs()
         if command in DRAWING:
             package = import_module("entropy_dynamics.reporting")
             for module in pkgutil.iter_modules(package.__path__):
@@ -199,14 +201,31 @@ def _import_for(command: str) -> None:
 
             import_torch()
             import transformers
+            from transformers.conversion_mapping import get_checkpoint_conversion_mapping
             from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-            from entropy_dynamics.config.schema import Architecture
+            from entropy_dynamics.config.schema import Architecture, method_sections
+            from entropy_dynamics.engines import engine_types
+            from entropy_dynamics.results.provenance import code_hash, packages
+            from entropy_dynamics.tasks import set_sources
 
             for architecture in get_args(Architecture):
                 getattr(transformers, CLASSES[architecture])
+                get_checkpoint_conversion_mapping(architecture)
+            for same_for_all in (method_sections, engine_types, set_sources, code_hash, packages):
+                same_for_all()
             import_module(f"entropy_dynamics.stages.{command}")
     gc.freeze()  # what is not visited is not copied in the forks
+
+
+@cache
+def _read_configs() -> None:
+    """Parse the configs, whose contents are then known to all forks: a changed file is parsed again."""
+    from entropy_dynamics.config import CONFIGS, read_yaml
+
+    for path in CONFIGS.rglob("*.yaml"):
+        with suppress(UserError):  # the command's to report, if it needs that file
+            read_yaml(path)
 
 
 def serve(load: Callable[[list[str]], object]) -> None:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
+import scipy  # imports scipy.special when it is first used
 from jaxtyping import Float
-from scipy.special import bdtr, betaincinv, expit, logit, nctdtrinc, ndtri, stdtr, stdtrit
 
 LEVEL = 0.95
 POWER = 0.9
@@ -23,7 +24,7 @@ MIN_SEEDS = 5  # the fewest with an interval that assumes no distribution, and s
 MAX_SEEDS = 100  # more are not worth naming
 DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
-NORMAL = float(ndtri((1 + LEVEL) / 2))
+NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 Number = Any  # a float, or an array of them if there are axes in front
 PerSeed = Float[np.ndarray, "*repetition seed"]
@@ -51,7 +52,7 @@ class Interval:
 
     def detectable(self, seeds: int | None = None) -> Number:
         """The smallest distance from a threshold found with 90 % power, by so many seeds, if seeds are normal."""
-        from_problems = (NORMAL + ndtri(POWER)) * self.error
+        from_problems = (NORMAL + scipy.special.ndtri(POWER)) * self.error
         return np.hypot(self.spread * _detectable(seeds or self.seeds), from_problems)
 
     @property
@@ -60,7 +61,7 @@ class Interval:
         # A median of normal values varies by sqrt(pi / 2) more than their mean.
         factor = (math.pi / 2 if self.seeds >= MIN_SEEDS else 1) / max(1, self.seeds)
         error = np.hypot(self.spread * factor**0.5, self.error)
-        return 2 * stdtr(self.seeds - 1 if self.seeds else math.inf, -np.abs(self.value) / error)
+        return 2 * scipy.special.stdtr(self.seeds - 1 if self.seeds else math.inf, -np.abs(self.value) / error)
 
     def columns(self, name: str) -> dict[str, Number]:
         """The columns of a table of results: the value and its ends."""
@@ -152,12 +153,12 @@ def share_interval(scores: Scores) -> Interval:
     interval = score_interval([scores], mean_interval)
     if scores.ndim > 1 and scores.shape[-2] < T_SEEDS:
         return interval
-    bound = betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
+    bound = scipy.special.betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
     value = np.clip(interval.value, ROUNDING, 1 - ROUNDING)
     half = (interval.high - interval.value) / (value * (1 - value))
     extremes = [interval.value < ROUNDING, interval.value > 1 - ROUNDING]
-    low = np.select(extremes, (0, bound), expit(logit(value) - half))
-    high = np.select(extremes, (1 - bound, 1), expit(logit(value) + half))
+    low = np.select(extremes, (0, bound), scipy.special.expit(scipy.special.logit(value) - half))
+    high = np.select(extremes, (1 - bound, 1), scipy.special.expit(scipy.special.logit(value) + half))
     return replace(interval, low=low, high=high)
 
 
@@ -184,7 +185,7 @@ def bootstrap_interval(rows: Float[np.ndarray, "row column"], statistic: Callabl
 
 
 def _quantile(df: Number) -> Number:
-    return stdtrit(df, (1 + LEVEL) / 2)
+    return scipy.special.stdtrit(df, (1 + LEVEL) / 2)
 
 
 @cache
@@ -193,7 +194,7 @@ def _depth(seeds: int) -> tuple[int, float]:
 
     def level(depth: int) -> float:
         """The probability that the order statistics of this depth enclose the median."""
-        return float(1 - 2 * bdtr(depth - 1, seeds, 0.5))
+        return float(1 - 2 * scipy.special.bdtr(depth - 1, seeds, 0.5))
 
     depth = max([d for d in range(1, seeds // 2 + 1) if level(d) >= LEVEL], default=1)
     if level(depth) < LEVEL:  # five seeds
@@ -208,6 +209,8 @@ def _detectable(seeds: int) -> float:
     if not seeds:
         return 0.0
     if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
-        return float(nctdtrinc(seeds - 1, 1 - POWER, _quantile(seeds - 1)) / seeds**0.5)
+        return float(scipy.special.nctdtrinc(seeds - 1, 1 - POWER, _quantile(seeds - 1)) / seeds**0.5)
     # The lower end is above zero if so many seeds are.
-    return float(ndtri(betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), POWER)))
+    return float(
+        scipy.special.ndtri(scipy.special.betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), POWER))
+    )

@@ -13,7 +13,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -225,7 +225,7 @@ def read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-@lru_cache(maxsize=64)  # OmegaConf takes 20 ms for a small file, and one command may load dozens of configs
+@cache  # OmegaConf takes 20 ms for a small file, and one command may load dozens of configs
 def _parsed(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 

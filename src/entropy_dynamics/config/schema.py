@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -260,10 +259,9 @@ class EvaluationConfig(Section):
 
 
 class MethodConfig(Section):
-    model_config = ConfigDict(use_attribute_docstrings=False)  # their search is slow in models made by create_model
-
     name: str
-    label: Annotated[str, Field(description="Its name in tables and figures.")]
+    label: str
+    """Its name in tables and figures."""
     params: Method
 
     def build(self) -> Method:

@@ -1,16 +1,19 @@
 """Tables, figures and the report: drawing and templates, no statistics."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from entropy_dynamics.analysis.experiments import ScoresSpec
-from entropy_dynamics.analysis.results import Results
+if TYPE_CHECKING:  # `compare` needs no pandas
+    from entropy_dynamics.analysis.results import Results
 
 
-def render(name: str, results: Results) -> list[Path]:
+def render(name: str, results: "Results") -> list[Path]:
     """Write the files of one table (csv, md, tex) or figure (png, svg, csv) and return their paths.
 
     Raises UserError, before it writes, for an unknown name and for a file of a run that is missing or damaged.
     """
+    from entropy_dynamics.analysis.experiments import ScoresSpec
+
     experiment = results.experiment(name)
     if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
         from entropy_dynamics.reporting.tables import write_table as write

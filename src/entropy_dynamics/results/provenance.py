@@ -38,8 +38,8 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
     """
     return {
         "git": commit_of_code(),
-        "code_sha256": _code_hash(),
-        "packages": {name: installed for name in PACKAGES if (installed := _version(name)) is not None},
+        "code_sha256": code_hash(),
+        "packages": packages(),
         "python": platform.python_version(),
         "hardware": hardware(),
         "inputs": {path.as_posix(): sha256(path) for path in map(Path, inputs) if path.is_file()},
@@ -76,6 +76,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
+@cache
 def commit_of_code() -> dict[str, Any]:
     """The commit of the code, and `changed`: the working tree has changes; None outside a checkout."""
 
@@ -90,16 +91,20 @@ def commit_of_code() -> dict[str, Any]:
 
 
 @cache  # the running code was read at the start, whatever is edited later
-def _code_hash() -> str:
+def code_hash() -> str:
     root = Path(__file__).parents[1]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*.py")}
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 
-def _version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
+@cache
+def packages() -> dict[str, str]:
+    """The versions of those of PACKAGES that are installed."""
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _cpu_name() -> str:
