@@ -1,6 +1,7 @@
 """One training step against the plain formulas: batches, statistics, masks, gradients, PPO steps, order of prompts."""
 
 import copy
+import dataclasses
 import itertools
 from functools import partial
 
@@ -12,6 +13,7 @@ from conftest import ARCHITECTURES
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, load_method
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training import batch as batch_module
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
@@ -33,7 +35,7 @@ from reference import (
 # ---------------------------------------------------------------- batches
 
 
-def test_hand_worked_collation():
+def test_hand_worked_collation(monkeypatch):
     prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
     rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
     batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
@@ -43,11 +45,32 @@ def test_hand_worked_collation():
     assert batch.lengths.tolist() == [5, 2, 6]
     assert batch.groups.tolist() == [0, 1, 0]
     assert batch.mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+    assert batch.copy_of.tolist() == [0, 1, 2]
+    monkeypatch.setattr(batch_module, "PADDING", 1)
     assert [rows.tolist() for rows in batch.micro_batches(12)] == [[2, 0], [1]]
     assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
     assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
     assert [rows.tolist() for rows in batch.micro_batches(100, torch.tensor([1, 2]))] == [[2, 1]]
     assert [rows.tolist() for rows in batch.micro_batches(6, prompts=False)] == [[2, 0], [1]]
+
+
+def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch):
+    prompts = [Prompt("a", [5]), Prompt("b", [5])]
+    responses = {"a": [[1, 2, 3], [1], [1, 2, 3], [2]], "b": [[1, 2, 3], [1, 2, 4], [1, 2, 3]]}
+    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    assert batch.copy_of.tolist() == [0, 1, 0, 3, 4, 5, 4]
+
+    def cut(tokens, padding, **options):
+        monkeypatch.setattr(batch_module, "PADDING", padding)
+        return [rows.tolist() for rows in batch.micro_batches(tokens, prompts=False, **options)]
+
+    assert cut(15, 1) == [[0, 2, 4, 6, 5, 1, 3]]  # five different rows of three tokens
+    assert cut(14, 1) == [[0, 2, 4, 6, 5, 1], [3]]
+    assert cut(6, 1) == [[0, 2, 4, 6], [5, 1], [3]]
+    assert cut(15, 3 / 15) == [[0, 2, 4, 6, 5], [1, 3]]  # the two short rows would be padded by four tokens
+    assert cut(15, 4 / 15) == [[0, 2, 4, 6, 5, 1, 3]]
+    assert cut(12, 1, rows=torch.tensor([1, 2, 0, 3]), ranks=2) == [[2, 0], [1, 3]]
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 100, 333, 10_000])
@@ -100,6 +123,25 @@ def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_mode
         (logp, gradient), (expected_logp, expected) = found
         assert_close(logp, expected_logp)
         assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
+    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8])]
+    responses = {"a": [[1, 2], [1, 2], [1, 2, 0]], "b": [[2, 2, 3], [1, 2], [2, 2, 3], [2, 2, 3]]}
+    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)  # also ends the third response
+    rows, found, run = torch.tensor([6, 1, 2, 4, 5, 0]), [], []
+    for each in (batch, dataclasses.replace(batch, copy_of=torch.arange(len(batch)))):
+        model = make_model(layers=2)
+        policy = Policy(model, share_prompts=share_prompts)
+        policy.register_forward_hook(lambda module, inputs, output: run.append(len(inputs[1])))
+        stats = policy.stats(each, rows, 1.0, entropy_gradient=True)
+        (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
+        found.append((stats.logp.detach(), stats.s_expected, gradients(model)))
+    assert run == [4, 6]
+    for got, expected in zip(*found, strict=True):
+        assert_close(got, expected)
 
 
 def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):

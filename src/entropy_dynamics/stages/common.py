@@ -1,6 +1,7 @@
 """Shared by stages: checks before the work, prompts of problems, graded samples, tables with their provenance."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from entropy_dynamics.tasks.prompts import prompt_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+GRADES_KEPT = 1024  # the samples of a problem repeat each other, and follow each other
 
 
 def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> None:
@@ -76,11 +79,12 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
     """A function that grades a rollout of any of `problems`."""
     by_id = {problem.id: problem for problem in problems}
 
-    def grade(rollout: Rollout) -> Grade:
-        response = tokenizer.decode(rollout.token_ids, skip_special_tokens=True)
-        return by_id[rollout.problem_id].grade(response, rollout.finish_reason)
+    @lru_cache(maxsize=GRADES_KEPT)
+    def grade(problem_id: str, token_ids: tuple[int, ...], finish_reason: str) -> Grade:
+        response = tokenizer.decode(token_ids, skip_special_tokens=True)
+        return by_id[problem_id].grade(response, finish_reason)
 
-    return grade
+    return lambda rollout: grade(rollout.problem_id, tuple(rollout.token_ids), rollout.finish_reason)
 
 
 def graded_samples(

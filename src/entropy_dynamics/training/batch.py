@@ -10,6 +10,10 @@ from torch import Tensor
 from entropy_dynamics.core.shapes import Groups, PerToken, Rows
 from entropy_dynamics.sampling import Prompt, Rollout
 
+PADDING = (
+    1 / 16
+)  # share of the limit that may be padding in a micro-batch; one more costs about as much at the laptop scale
+
 
 @dataclass(frozen=True)
 class RolloutBatch:
@@ -22,6 +26,8 @@ class RolloutBatch:
     """Rollouts of one prompt share a number."""
     mask: Bool[Tensor, "batch token"]
     """True on response tokens."""
+    copy_of: Int[Tensor, " batch"]
+    """The first row with the same tokens: rollouts of a prompt may be equal."""
     engine_logp: PerToken | None = None
     """log p of the response tokens as the engine computed them, if it does."""
 
@@ -35,6 +41,8 @@ class RolloutBatch:
             for group, rollout in zip(groups, rollouts, strict=True)
         ]
         response_lengths = torch.tensor([len(rollout.token_ids) for rollout in rollouts])
+        first: dict[tuple[int, ...], int] = {}
+        copy_of = [first.setdefault((group, *rollouts[row].token_ids), row) for row, group in enumerate(groups)]
         engine_logp = None
         if all(rollout.logp is not None for rollout in rollouts):
             engine_logp = torch.nn.utils.rnn.pad_sequence(
@@ -46,6 +54,7 @@ class RolloutBatch:
             response_lengths=response_lengths,
             groups=torch.tensor(groups),
             mask=torch.arange(int(response_lengths.max())) < response_lengths[:, None],
+            copy_of=torch.tensor(copy_of),
             engine_logp=engine_logp,
         )
 
@@ -71,11 +80,13 @@ class RolloutBatch:
     ) -> list[Int[Tensor, " part"]]:
         """Cut `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
-        Without `prompts` these are tokens of responses only: for a model that runs a prompt once for all its responses.
+        Equal rows count once, as the model runs them once. Without `prompts` these are tokens of responses only: for a
+        model that runs a prompt once for all its responses.
 
-        Rows are sorted by length, so a micro-batch holds little padding; a row longer than `tokens` is a micro-batch
-        by itself. The number of micro-batches is a multiple of `ranks`, and any `ranks` consecutive ones cost about
-        the same: assigned round-robin, every rank makes the same number of forward passes, of similar sizes.
+        Rows are sorted by length, and on one rank a micro-batch ends early where the next shorter ones would bring its
+        padding above `PADDING`; a row longer than `tokens` is a micro-batch by itself. The number of micro-batches is a
+        multiple of `ranks`, and any `ranks` consecutive ones cost about the same: assigned round-robin, every rank
+        makes the same number of forward passes, of similar sizes.
 
         Raises:
             ValueError: the number of rows is not a multiple of `ranks`.
@@ -84,15 +95,24 @@ class RolloutBatch:
         if len(rows) % ranks:
             raise ValueError(f"{len(rows)} rows cannot be divided evenly among {ranks} ranks")
         lengths = (self.lengths if prompts else self.response_lengths)[rows].cpu()
-        order = lengths.argsort(descending=True, stable=True)
-        cuts, start = [], 0
+        copy_of = self.copy_of[rows].cpu()
+        order = copy_of.argsort(stable=True)
+        order = order[lengths[order].argsort(descending=True, stable=True)]
+        first = copy_of[order].diff(prepend=copy_of.new_tensor([-1])) != 0  # of its copies
+        cuts, start, descending = [], 0, lengths[order]
         while start < len(rows):
-            count = max(1, tokens // int(lengths[order[start]]))
-            cuts.append(order[start : start + count])
-            start += count
+            longest = int(descending[start])
+            distinct = first[start:].cumsum(0) + int(not first[start])
+            end = start + int(torch.searchsorted(distinct, max(1, tokens // longest), right=True))
+            padding = ((longest - descending[start:end]) * first[start:end]).cumsum(0)
+            if ranks == 1 and padding[-1] > tokens * PADDING:  # end before the length that is too short
+                length = descending[start + int(torch.searchsorted(padding, tokens * PADDING, right=True))]
+                end = start + int((descending[start:end] > length).sum())
+            cuts.append(order[start:end])
+            start = end
 
         def padded(cut: Tensor) -> int:
-            return len(cut) * int(lengths[cut[0]])  # a cut begins with its longest row
+            return len(copy_of[cut].unique()) * int(lengths[cut[0]])  # a cut begins with its longest row
 
         while len(cuts) % ranks:
             largest = max(range(len(cuts)), key=lambda place: padded(cuts[place]) if len(cuts[place]) > 1 else 0)

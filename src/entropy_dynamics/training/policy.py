@@ -81,12 +81,13 @@ class Policy(nn.Module):
     def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, entropy_gradient: bool = False) -> TokenStats:
         """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding.
 
-        `logp` carries the gradient into the model, and `entropy` with `entropy_gradient`.
+        `logp` carries the gradient into the model, and `entropy` with `entropy_gradient`. Equal rows are run once.
         """
-        mask = batch.mask[rows]
-        columns = self(batch, rows, temperature, entropy_gradient)
+        distinct, of = batch.copy_of[rows].unique(return_inverse=True)
+        mask = batch.mask[distinct]
+        columns = self(batch, distinct, temperature, entropy_gradient)
         zeros = torch.zeros(mask.shape, device=mask.device)
-        return TokenStats(*(zeros.masked_scatter(mask, column) for column in columns))
+        return TokenStats(*(zeros.masked_scatter(mask, column)[of] for column in columns))
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The language model's weights by their names in its files, each gathered from the ranks in turn.

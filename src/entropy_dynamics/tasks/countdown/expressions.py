@@ -11,7 +11,7 @@ from entropy_dynamics.tasks.boxed import MAX_LENGTH
 
 _WRITTEN = {r"\times": "*", r"\cdot": "*", "×": "*", r"\div": "/", "÷": "/", "−": "-", r"\left": " ", r"\right": " "}
 _CHARACTERS = re.compile(r"[0-9+\-*/()\s]*")
-_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}  # exact, and integers are fast
 _PRECEDENCE = ("+-", "*/")
 
 
@@ -19,7 +19,7 @@ _PRECEDENCE = ("+-", "*/")
 class Expression:
     text: str
     """Without spaces and leading zeros, with the operators + - * /."""
-    value: Fraction
+    value: Fraction | int
     numbers: Counter[int]
     """Its numbers with their counts."""
 
@@ -47,7 +47,7 @@ def parse_expression(text: str) -> Expression | None:
     return Expression("".join(tokens), value, Counter(int(token) for token in tokens if token.isdigit()))
 
 
-def _evaluate(tokens: deque[str], level: int = 0) -> Fraction:
+def _evaluate(tokens: deque[str], level: int = 0) -> Fraction | int:
     """The value of the longest expression at the front of `tokens` whose operators bind at least as `level`'s."""
     if level < len(_PRECEDENCE):
         value = _evaluate(tokens, level + 1)
@@ -57,7 +57,7 @@ def _evaluate(tokens: deque[str], level: int = 0) -> Fraction:
         return value
     token = tokens.popleft()
     if token != "(":
-        return Fraction(int(token))
+        return int(token)
     value = _evaluate(tokens)
     if tokens.popleft() != ")":
         raise ValueError("an open parenthesis")
