@@ -8,7 +8,8 @@ from entropy_dynamics.cli import main
 
 
 def claim(id: str, verdict: str, effect: float | None, low: float | None = None, high: float | None = None) -> dict:
-    return {"id": id, "subject": "this run", "verdict": verdict, "effect": effect, "low": low, "high": high}
+    about = {"id": id, "subject": "this run", "seeds": 5}
+    return about | {"verdict": verdict, "effect": effect, "low": low, "high": high}
 
 
 @pytest.fixture
@@ -18,10 +19,10 @@ def compare(tmp_path, capsys):
         files = tmp_path / "run" / "claims.json", tmp_path / "second.json"
         for file, entries in zip(files, (first, second), strict=True):
             file.write_text(json.dumps(entries))
-        code = main(["compare", str(tmp_path / "run"), str(files[1])])
+        code = main(["compare", str(tmp_path / "run"), str(files[1]), "--table"])
         out, err = capsys.readouterr()
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines() if line[:1] == "|"]
-        return code, out.partition("\n")[0] + err, {row[0]: row[1:] for row in rows[2:]}
+        return code, out.partition("\n\n")[0] + err, {row[0]: row[1:] for row in rows[2:]}
 
     return call
 
@@ -39,17 +40,29 @@ def test_differences_and_their_intervals_by_hand(compare):
     assert rows["same"] == ["**holds**", "**inconclusive**", "10 [7, 13]", "14 [10, 18]", "4 [-1, 9]", "yes"]
     assert rows["apart"][-2:] == ["5.5 [0.5, 10.5]", "**no**"]
     assert rows["skewed"][-2:] == ["1 [-4, 13]", "yes"]
-    assert summary.startswith("2 of 3 effects (67%) agree")
-    assert "Of 3 verdicts 2 changed, 1 of them from holds to does not hold" in summary
+    assert summary.splitlines() == [
+        "Effects:  2 of 3 (67%) have zero in the interval of their difference; asked for: 95 %",
+        "Verdicts: 2 of 3 changed, 1 of them reversed; asked for: at most 2, none reversed",
+        "Differ:   same (holds → inconclusive), apart (holds → does not hold)",
+    ]
 
 
-def test_claims_without_an_interval_or_of_the_paper_alone_are_not_counted(compare):
+def test_without_the_table_there_are_three_lines(tmp_path, capsys):
+    for name, effect in (("a.json", 1), ("b.json", 9)):
+        (tmp_path / name).write_text(json.dumps([claim("far", "holds", effect, effect - 1, effect + 1)]))
+    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    *_, named = lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), named) == (3, "Differ:   far (effect)")
+
+
+def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counted(compare):
     gain = claim("gain", "holds", 1, 0, 2) | {"subject": "paper"}
-    first = [claim("one_seed", "inconclusive", 1), claim("missing", "inconclusive", None), gain]
+    exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None}
+    first = [claim("one_seed", "inconclusive", 1), claim("missing", "inconclusive", None), exact, gain]
     code, summary, rows = compare(first, [*first, claim("new", "holds", 1, 0, 2)])
-    assert (code, list(rows)) == (0, ["one_seed", "missing"])
-    assert [row[-1] for row in rows.values()] == ["–", "–"]
-    assert "0 of 0 effects agree" in summary
+    assert (code, list(rows)) == (0, ["one_seed", "missing", "exact"])
+    assert [row[-1] for row in rows.values()] == ["–", "–", "–"]
+    assert "0 of 0 have zero" in summary
 
 
 @pytest.mark.parametrize(

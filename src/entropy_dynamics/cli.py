@@ -122,11 +122,13 @@ def _parser() -> argparse.ArgumentParser:
     stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
+    compare.add_argument("--table", action="store_true", help="all claims, below the three lines")
 
     archive = command("archive", "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
+    archive.add_argument("--publish", type=Path, metavar="OUT", help="only counts per problem and metrics, into OUT")
 
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
         sub = command(name, about, " Formats: docs/diagnostics.md.")

@@ -191,13 +191,20 @@ def report(options: argparse.Namespace) -> None:
 def compare(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.comparison import write_comparison
 
-    print(write_comparison(*options.runs), end="")
+    print(write_comparison(*options.runs, table=options.table), end="")
 
 
 def archive(options: argparse.Namespace) -> None:
     from entropy_dynamics.results.archive import write_archive
 
     folder = options.folder if options.folder.name else options.folder.resolve()  # `.` has no name
+    if options.publish:
+        from entropy_dynamics.analysis.published import publish
+        from entropy_dynamics.analysis.results import Results
+
+        for path in publish(Results(folder, folder.name, {}), options.publish):
+            print(path)
+        return
     print(write_archive(Layout(folder), options.out or folder.with_name(f"{folder.name}.zip"), options.policies))
 
 

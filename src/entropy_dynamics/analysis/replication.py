@@ -17,6 +17,16 @@ class Replicate:
     id: str
     verdicts: tuple[str, str]
     effects: tuple[Interval, Interval]
+    random: bool
+    """Whether seeds decide the effect: what is computed without any agrees with itself."""
+
+    @property
+    def changed(self) -> bool:
+        return self.verdicts[0] != self.verdicts[1]
+
+    @property
+    def reversed(self) -> bool:
+        return set(self.verdicts) == {"holds", "does not hold"}
 
     @property
     def difference(self) -> Interval:
@@ -29,9 +39,9 @@ class Replicate:
 
     @property
     def agrees(self) -> bool | None:
-        """Zero is in the interval of the difference; None if one of the runs has no interval."""
+        """Zero is in the interval of the difference; None without seeds, or if one of the runs has no interval."""
         low, high = self.difference.low, self.difference.high
-        return None if math.isnan(low + high) else bool(low <= 0 <= high)
+        return bool(low <= 0 <= high) if self.random and not math.isnan(low + high) else None
 
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
@@ -40,7 +50,10 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
     if not pairs:
         raise UserError(f"{first} and {second} have no claim in common")
-    return [Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b))) for id, (a, b) in pairs.items()]
+    return [
+        Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b)), bool(a["seeds"]))
+        for id, (a, b) in pairs.items()
+    ]
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:

@@ -8,24 +8,28 @@ from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.reporting.templates import fill
 
 
-def write_comparison(first: Path, second: Path) -> str:
-    """The table, under one line of counts. Raises UserError as `replicates`."""
+def write_comparison(first: Path, second: Path, table: bool = False) -> str:
+    """Three lines, and with `table` all claims below them. Raises UserError as `replicates`."""
     claims = replicates(first, second)
     compared = [claim for claim in claims if claim.agrees is not None]
-    agreeing = sum(claim.agrees is True for claim in compared)
-    share = f" ({agreeing / len(compared):.0%})" if compared else ""
-    changed = [set(claim.verdicts) for claim in claims if len(set(claim.verdicts)) > 1]
-    reverse = changed.count({"holds", "does not hold"})
-    summary = (
-        f"{agreeing} of {len(compared)} effects{share} agree: zero is in the 95 % interval of their difference. Of "
-        f"{len(claims)} verdicts {len(changed)} changed, {reverse} of them from holds to does not hold or back."
-    )
-    return fill("comparison.md", summary=summary, rows=[_row(claim) for claim in claims])
+    apart = [claim for claim in compared if not claim.agrees]
+    changed = [claim for claim in claims if claim.changed]
+    share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
+    effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
+    verdicts = f"{len(changed)} of {len(claims)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
+    named = [f"{claim.id} ({' → '.join(claim.verdicts)})" for claim in changed]
+    named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
+    lines = [
+        f"Effects:  {effects}; asked for: 95 %",
+        f"Verdicts: {verdicts}; asked for: at most 2, none reversed",
+        f"Differ:   {', '.join(named) or 'none'}",
+    ]
+    return fill("comparison.md", lines=lines, rows=[_row(claim) for claim in claims] if table else [])
 
 
 def _row(claim: Replicate) -> list[str]:
     effects = [_number(effect) for effect in (*claim.effects, claim.difference)]
-    mark = "**" if len(set(claim.verdicts)) > 1 else ""
+    mark = "**" if claim.changed else ""
     verdicts = [f"{mark}{verdict}{mark}" for verdict in claim.verdicts]
     return [claim.id, *verdicts, *effects, {None: "–", True: "yes", False: "**no**"}[claim.agrees]]
 

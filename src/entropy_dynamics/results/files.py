@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from entropy_dynamics.errors import UserError
 
@@ -98,9 +98,9 @@ def write_json(path: Path | str, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_parquet(path: Path | str, frame: "pd.DataFrame") -> None:
+def write_parquet(path: Path | str, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
     with written_whole(path) as temporary:
-        frame.to_parquet(temporary, index=False, write_page_checksum=True)
+        frame.to_parquet(temporary, index=False, compression=compression, write_page_checksum=True)
 
 
 def read_parquet(

@@ -1,0 +1,83 @@
+"""Published counts and metrics: what a reader recomputes from them alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.problem_scores import score_columns
+from entropy_dynamics.analysis.published import read_counts
+from entropy_dynamics.analysis.statistics import score_interval
+from entropy_dynamics.cli import main
+from synthetic_results import MODEL, SCALE, write_evaluation, write_metrics
+
+OTHER = "qwen3-4b-base"
+SETS = {"aime24": (40, 16), "dapo500": (60, 8)}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Three methods on two models, eight seeds; GRPO has three more, and others lie in between."""
+    root, out = tmp_path_factory.mktemp("results") / SCALE, tmp_path_factory.mktemp("published")
+    rng = np.random.default_rng(0)
+    for dataset, (problems, samples) in SETS.items():
+        rates = rng.beta(0.6, 1.2, (problems, 1))
+        for model in (MODEL, OTHER):
+            for method, gain, seeds in (("base", 0.0, 8), ("clip_b", 0.06, 8), ("grpo", 0.0, 11)):
+                for seed in range(seeds):
+                    share = (rates + gain + 0.03 * rng.standard_normal()).clip(0, 1)
+                    correct = rng.random((problems, samples)) < share
+                    write_evaluation(root, Run(model, method, seed), dataset, correct)
+    for seed in range(2):
+        write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+    assert main(["archive", str(root), "--publish", str(out)]) == 0
+    return root, out
+
+
+def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
+    """Nothing of the project: the median of eight paired differences, its order statistics, and the problems."""
+    counts = pd.read_parquet(published[1] / "counts.parquet")
+    counts["score"] = counts["correct"] / counts["samples"]
+    wide = counts.pivot(index=["dataset", "problem", "model", "seed"], columns="method", values="score")
+    gains = 100 * (wide["clip_b"] - wide["grpo"]).dropna().groupby(["dataset", "problem", "seed"]).mean().unstack()
+    seeds, variance = np.zeros(8), 0.0
+    for _, of_set in gains.groupby("dataset"):
+        d = of_set.to_numpy() / 2  # [problem, seed]; two data sets
+        seeds += d.mean(0)
+        noise = d - d.mean(0) - d.mean(1, keepdims=True) + d.mean()
+        problems, t = len(d), {40: 2.0227, 60: 2.0010}[len(d)]
+        variance += (t / 1.96) ** 2 * (d.mean(1).var(ddof=1) - (noise**2).sum() / 7 / (problems - 1) / 8) / problems
+    ordered, middle = np.sort(seeds), np.median(seeds)
+    # The lowest and highest of eight enclose the median with 1 - 2/256, the next with 1 - 18/256; between them by 95 %.
+    share = (excess := (1 - 2 / 256 - 0.95) / (16 / 256)) * 7 / (1 + 6 * excess)
+    low, high = (1 - share) * ordered[[0, -1]] + share * ordered[[1, -2]]
+    ends = middle - np.hypot(middle - low, 1.96 * variance**0.5), middle + np.hypot(high - middle, 1.96 * variance**0.5)
+    found = score_interval(
+        score_columns(read_counts(published[1] / "counts.parquet"), {"clip_b": 1, "grpo": -1}, "avg")
+    )
+    assert (found.value, found.seeds) == (pytest.approx(middle), 8)
+    assert (found.low, found.high) == pytest.approx(ends, rel=1e-4)
+
+
+def test_counts_are_those_of_the_samples(published):
+    root, out = published
+    counts = pd.read_parquet(out / "counts.parquet").set_index(["model", "method", "seed", "dataset"]).sort_index()
+    assert len(counts) == (40 + 60) * 2 * (8 + 8 + 11)
+    samples = pd.read_parquet(Run(OTHER, "clip_b", 3).evaluation_file(root, "aime24"))
+    rows = counts.loc[OTHER, "clip_b", 3, "aime24"]
+    assert rows["correct"].tolist() == samples.groupby("problem_id")["correct"].sum().tolist()
+    assert set(rows["samples"]) == {16}
+    assert (out / "counts.parquet").stat().st_size < 20_000  # 4 bytes a row would be 21,600
+
+
+def test_metrics_of_all_runs_are_one_table(published):
+    root, out = published
+    metrics = pd.read_parquet(out / "metrics.parquet")
+    assert metrics["step"].tolist() == [*range(5)] * 2
+    stored = pd.read_parquet(Run(MODEL, "grpo", 1).metrics_file(root))
+    np.testing.assert_allclose(metrics.loc[metrics["seed"] == 1, "entropy"], stored["entropy"], rtol=1e-6)
+
+
+def test_nothing_to_publish_is_one_line(tmp_path, capsys):
+    assert main(["archive", str(tmp_path), "--publish", str(tmp_path / "out")]) == 2
+    assert "no files" in capsys.readouterr().err
