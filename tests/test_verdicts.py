@@ -13,7 +13,6 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.results.files import write_parquet
-from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS
 
 OTHER = "qwen3-4b-base"
@@ -105,15 +104,15 @@ def test_an_inconclusive_claim_says_how_many_seeds_it_needs(tmp_path, distance, 
     assert found.reason == f"the interval includes the threshold; needs {needs}"
 
 
-def test_collapse_by_hand(tmp_path):
+def test_the_fall_of_the_entropy_by_hand(tmp_path):
     for seed, end in enumerate([0.14, 0.15, 0.16]):
         entropy = np.r_[np.full(4, 0.3), np.full(32, 7.0), np.full(4, end)]  # first and last tenth of 40 steps
         write_curve(tmp_path, "grpo", seed, entropy=entropy)
-    found = finding("entropy_collapse_qwen2.5", tmp_path)
+    found = finding("entropy_falls_qwen2.5", tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.5))
     drops = 1 - np.array([0.14, 0.15, 0.16]) / 0.3
     assert found.interval.low == pytest.approx(0.5 - 4.303 * drops.std(ddof=1) / 3**0.5, rel=1e-3)
-    one = finding("entropy_collapse_qwen2.5", tmp_path, {"tables": 1, "extras": 1, "pilot": 1})
+    one = finding("entropy_falls_qwen2.5", tmp_path, {"tables": 1, "extras": 1, "pilot": 1})
     assert no_interval(one)
     assert "one seed" in one.reason
 
@@ -134,57 +133,121 @@ def test_corollary4_correlates_only_the_measured_steps(tmp_path):
     assert "undefined on these steps" in few.reason
 
 
-def test_corollaries_1_and_2_by_hand(tmp_path):
+@pytest.mark.parametrize(("size", "verdict"), [(0.8, "holds"), (4.0, "does not hold")])
+def test_the_law_of_sampling_by_hand(tmp_path, size, verdict):
+    """10,000 tokens with a standard deviation of 0.1: their mean is 0.001 sqrt(2 / pi) = 0.0008 in size."""
     sign = np.tile([1.0, -1.0], STEPS // 2)
     for seed in range(3):
+        spread = 0.1 + 0.001 * seed
+        mean = size * 0.001 * sign
         write_curve(
-            tmp_path, "grpo", seed, s_centered_mean=(0.004 + seed * 1e-4) * sign + 1e-5 * seed, s_star_mean=0.08
+            tmp_path, "grpo", seed, s_centered_mean=mean, s_centered_std=spread, s_star_mean=0.08, tokens=10_000
         )
-    average, batch, orders = (finding(one, tmp_path) for one in ("corollary1", "corollary2", "three_orders"))
-    assert (average.verdict, average.interval.value) == (
-        "holds",
-        pytest.approx(1e-5 / 0.08, rel=1e-4),
-    )  # signs cancel over a run
-    assert (batch.verdict, batch.interval.value) == (
-        "holds",
-        pytest.approx(0.0041 / 0.08, rel=1e-3),
-    )  # but not within a batch
-    assert orders.verdict == "does not hold"
+    law, paper = finding("sampling_law", tmp_path), finding("sampling_law_paper", tmp_path)
+    expected = np.mean([size / (100 * spread * (2 / np.pi) ** 0.5) / 0.1 for spread in (0.1, 0.101, 0.102)])
+    assert (law.verdict, law.interval.value) == (verdict, pytest.approx(expected))
+    assert (paper.verdict, paper.interval.value) == ("holds", pytest.approx(0.101 * (2 / np.pi) ** 0.5 / 1000 / 0.08))
 
 
-def test_clip_fraction_of_the_extreme_mu_of_the_sweep(tmp_path):
-    (claim,) = [one for one in load_claims(SCALE, SEEDS, ROOT / "experiments") if one.spec.id == "mu_clip_b"]
-    (largest,), (smallest,) = claim.runs, claim.against
-    values = [float(name.partition("mu=")[2]) for name in (smallest, largest)]
-    assert values[0] < values[1]
+def test_the_law_of_sampling_holds_for_uncorrelated_tokens_only(tmp_path):
+    """Tokens that come in sixteens of the same value are 16 times fewer."""
+    for copies, verdict in ((1, "holds"), (16, "does not hold")):
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            tokens = rng.standard_normal((STEPS, 1600 // copies)).repeat(copies, axis=1)
+            columns = {"s_centered_mean": tokens.mean(axis=1), "s_centered_std": tokens.std(axis=1)}
+            write_curve(tmp_path, "grpo", seed, s_star_mean=0.5, tokens=1600, **columns)
+        found = finding("sampling_law", tmp_path)
+        assert found.verdict == verdict
+        assert found.interval.value == pytest.approx(copies**0.5, rel=0.15)
+
+
+def test_corollary_2_1_compares_the_sizes_of_two_means(tmp_path):
+    measured = np.arange(STEPS) % 2 == 0
     for seed in range(3):
-        write_curve(tmp_path, smallest, seed, clip_fraction=0.03 + 0.001 * seed)
-        write_curve(tmp_path, largest, seed, clip_fraction=0.01 + 0.001 * seed)
-    found = finding("mu_clip_b", tmp_path, EXTRAS)
-    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(-0.02))
+        after = np.where(measured, -0.02 - 0.001 * seed, np.nan)
+        weighted = np.where(measured, 0.03 * np.cos(np.pi * np.arange(STEPS) / 2), np.nan)  # a mean of zero
+        write_curve(tmp_path, "grpo_off_policy", seed, s_centered_after=after, s_centered_reweighted=weighted)
+    found = finding("corollary2_1", tmp_path)
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(-0.021))
 
 
-@pytest.mark.parametrize(("slope", "verdict"), [(1.01, "holds"), (2.0, "does not hold"), (1.05, "inconclusive")])
-def test_theorems_from_logit_steps(tmp_path, slope, verdict):
+def test_which_score_predicts_better(tmp_path):
+    """Corollary 4 explains half of the variance, the sum of -A S* a tenth."""
     rng = np.random.default_rng(0)
-    predicted = rng.standard_normal(300) * 1e-3
-    realised = slope * predicted + 1e-5 * rng.standard_normal(300)
-    frame = pd.DataFrame({"theorem": np.repeat([1, 2], 300), "step_size": 1e-3, "predicted": np.tile(predicted, 2)})
-    write_parquet(Layout(tmp_path).logit_steps, frame.assign(realised=np.r_[realised, 0 * realised]))
-    found = finding("theorem1_slope", tmp_path)
-    assert found.verdict == verdict
-    assert found.interval.value == pytest.approx(slope, abs=2e-3)
-    assert finding("theorem1_correlation", tmp_path).verdict == "holds"
-    assert finding("theorem2_slope", tmp_path).verdict == "does not hold"  # nothing moved
-    assert finding("theorem2_correlation", tmp_path).verdict == "inconclusive"  # so there is no correlation
+    for seed in range(3):
+        right, other, rest = rng.standard_normal((3, 4000))
+        change = right / 2**0.5 + other / 10**0.5 + rest * 0.4**0.5
+        kept = {f"lens_{part}_kept": other / 4 for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")}
+        write_curve(tmp_path, "grpo", seed, steps=4000, entropy_change=change, predicted_entropy_change=right, **kept)
+    found = finding("s_centered_over_s_star", tmp_path)
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.5**0.5 - 0.1**0.5, abs=0.03))
 
 
-def test_theorems_are_judged_at_the_smallest_step(tmp_path):
-    size = np.repeat([1e-3, 1e-1], 50)
-    predicted = size * np.random.default_rng(0).standard_normal(100)
-    frame = pd.DataFrame({"theorem": 1, "step_size": size, "predicted": predicted})
-    write_parquet(Layout(tmp_path).logit_steps, frame.assign(realised=predicted * (1 + 3 * size)))
-    assert finding("theorem1_slope", tmp_path).interval.value == pytest.approx(1.003)
+def test_what_a_method_keeps_of_two_quadrants(tmp_path):
+    """Of 0.2 and -0.4 in positive samples the method keeps 0.3 and -0.4: 1.5 against 1."""
+    for seed in range(3):
+        write_curve(
+            tmp_path,
+            "unlikeliness",
+            seed,
+            lens_pos_lt=0.2,
+            lens_pos_lt_kept=0.3 + 0.001 * seed,
+            lens_pos_gt=-0.4,
+            lens_pos_gt_kept=-0.4,
+        )
+    found = finding("s_star_unlikeliness", tmp_path)
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.505))
+
+
+def test_the_balance_of_what_raises_and_lowers_the_entropy(tmp_path):
+    """(0.1 + 0.2) against (0.2 + 0.4) is -1/3; of (0.1 + 0.2) against 0.2 is left 0.2."""
+    parts = ("pos_lt", "neg_gt", "pos_gt", "neg_lt")
+    for seed in range(3):
+        for method, values in (("grpo", (0.1, 0.2, -0.2, -0.4)), ("forking_tokens", (0.1, 0.2, -0.2, 0.0))):
+            noise = 1 + 0.01 * seed  # a factor of all is none of the balance
+            kept = {f"lens_{part}_kept": noise * value for part, value in zip(parts, values, strict=True)}
+            kept["lens_neg_gt_kept"] += 0.001 * seed
+            write_curve(tmp_path, method, seed, **kept)
+    found = finding("s_star_forking_tokens", tmp_path)
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.2 + 1 / 3, abs=2e-3))
+
+
+def write_sweep(results: Path, entropies: dict[float, float], seeds: int = 3) -> None:
+    """Runs of Clip_B at the values of Figure 2; those above 2.5 drop nothing."""
+    for mu, entropy in entropies.items():
+        for seed in range(seeds):
+            dropped = np.where(np.arange(STEPS) == 3, 0.02, 0.0) if mu < 2.5 else 0.0
+            write_curve(results, f"clip_b@mu={mu}", seed, entropy=entropy + 0.001 * seed, clip_fraction=dropped)
+
+
+def test_the_trend_over_all_doses_of_the_sweep(tmp_path):
+    [claim] = [one for one in load_claims(SCALE, SEEDS, ROOT / "experiments") if one.spec.id == "mu_entropy_clip_b"]
+    assert list(claim.runs) == ["clip_b@mu=1.0", "clip_b@mu=1.5", "clip_b@mu=2.0", "clip_b@mu=3.0"]
+    write_sweep(tmp_path, {1.0: 0.5, 1.5: 0.45, 2.0: 0.3, 3.0: 7.0})
+    found = finding("mu_entropy_clip_b", tmp_path, EXTRAS)
+    slope = np.polyfit(np.log([1.0, 1.5, 2.0]), [0.5, 0.45, 0.3], 1)[0]  # without the last, which is the baseline
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(slope))
+    assert "without clip_b@mu=3.0, which drops no token" in found.reason
+    write_sweep(tmp_path, {1.0: 0.1, 1.5: 0.2, 2.0: 0.3, 3.0: 7.0})
+    assert finding("mu_entropy_clip_b", tmp_path, EXTRAS).verdict == "does not hold"
+    for seed in range(3):
+        write_curve(tmp_path, "clip_b@mu=2.0", seed, clip_fraction=0.0)
+    found = finding("mu_entropy_clip_b", tmp_path, EXTRAS)
+    assert no_interval(found)
+    assert found.reason.startswith("2 values that drop tokens make no trend")
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.02, "holds"), (1.3, "does not hold"), (1.09, "inconclusive")])
+def test_the_cost_of_a_step_is_a_ratio(tmp_path, factor, verdict):
+    phases = {f"seconds_{phase}": 0.1 for phase in ("push", "sample", "grade", "score", "update")}
+    for seed in range(3):
+        slow = 1 + 0.02 * seed
+        write_curve(tmp_path, "grpo", seed, **{name: slow * value for name, value in phases.items()})
+        kept = {name: value * factor * slow * (1 + 0.01 * (seed - 1)) for name, value in phases.items()}
+        write_curve(tmp_path, "clip_b", seed, seconds_measure=9.0, **kept)
+    found = finding("cost_clip_b", tmp_path)
+    assert (found.verdict, found.interval.value) == (verdict, pytest.approx(np.log(factor), abs=1e-3))
 
 
 @pytest.mark.parametrize(
@@ -214,20 +277,53 @@ def test_metrics_of_scores_by_hand(tmp_path):
     avg_clip, pass_clip = np.mean([0.5, 0.5, 0.375]), np.mean([1, 1, 0.75])
     assert finding("avg_gain_clip_b", tmp_path).interval.value == pytest.approx(100 * (avg_clip - 0.75), abs=1e-3)
     assert finding("pass_gain_clip_b", tmp_path).interval.value == pytest.approx(100 * (pass_clip - 0.75), abs=1e-3)
-    both = finding("pass_over_avg_clip_b", tmp_path)
-    assert both.interval.value == pytest.approx(100 * (pass_clip - avg_clip - 0.0), abs=1e-3)
-    assert finding("figure4_middle", tmp_path).interval.value == pytest.approx(100 * (0.25 / 3 - 1), abs=1e-3)
+    assert finding("figure4_solved", tmp_path).interval.value == pytest.approx(-75)
+    assert finding("aime_over_dapo_clip_b", tmp_path).interval.value == pytest.approx(0, abs=1e-9)
     # Both models have the same scores: that much for each, in points, the data sets averaged.
     clip = 100 * np.array([[0.5] * 4, [0.5] * 4, [0.5, 0.5, 0.5, 0.0]])
     grpo = 100 * np.tile([1.0, 1.0, 1.0, 0.0], (3, 1))
     groups = [[sign * scores / 2 / 3] * 3 for scores, sign in ((clip, 1), (grpo, -1)) for _ in range(2)]
-    assert finding("avg_gain_clip_b", tmp_path).interval == score_interval(groups)
+    found, expected = finding("avg_gain_clip_b", tmp_path).interval, score_interval(groups)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_gains_on_some_data_sets_minus_those_on_another(tmp_path):
+    """Clip_B gains half of AIME25's samples on one of two models, and loses all of DAPO500's on both."""
+    always, half, never = np.ones((4, 2), bool), np.tile([True, False], (4, 1)), np.zeros((4, 2), bool)
+    for seed, model in ((seed, model) for seed in range(3) for model in (MODEL, OTHER)):
+        for dataset in ("aime24", "aime25", "dapo500"):
+            write_samples(tmp_path, "grpo", seed, dataset, half, model)
+        write_samples(tmp_path, "clip_b", seed, "aime24", half, model)
+        write_samples(tmp_path, "clip_b", seed, "aime25", always if model == MODEL else half, model)
+        write_samples(tmp_path, "clip_b", seed, "dapo500", never, model)
+    found = finding("aime_over_dapo_clip_b", tmp_path)
+    assert found.interval.value == pytest.approx(100 * (0.5 / 2 / 2 + 0.5))
+    everywhere = finding("pass_over_avg_everywhere_clip_b", tmp_path)  # pass - avg: 50 before, 0 where all is solved
+    assert everywhere.interval.value == pytest.approx(-50)
+    assert "the estimates of 0 of 6 are as claimed" in everywhere.reason
+
+
+@pytest.mark.parametrize(("exceptions", "verdict"), [(0, "holds"), (1, "does not hold")])
+def test_everywhere_is_decided_by_the_worst_data_set(tmp_path, exceptions, verdict):
+    """Clip_B solves every problem now and then, GRPO a third of them often; on one data set the other way round."""
+    for seed, model in ((seed, model) for seed in range(3) for model in (MODEL, OTHER)):
+        rng = np.random.default_rng([seed, len(model)])
+        for dataset in ("aime24", "aime25", "dapo500"):
+            often, now_and_then = (np.where(rng.random((90, 1)) < 1 / 3, 0.9, 0.02), np.full((90, 1), 0.1))
+            shares = [now_and_then, often]
+            if exceptions and (model, dataset) == (OTHER, "aime25"):
+                shares.reverse()
+            for method, share in zip(("clip_b", "grpo"), shares, strict=True):
+                write_samples(tmp_path, method, seed, dataset, rng.random((90, 32)) < share, model)
+    found = finding("pass_over_avg_everywhere_clip_b", tmp_path)
+    assert found.verdict == verdict
+    assert f"the estimates of {6 - exceptions} of 6 are as claimed" in found.reason
 
 
 def test_all_k_and_thirds_of_difficulty(tmp_path):
     """A claim with other keys: Clip_B solves the hard third, GRPO the easy one, as often per sample elsewhere."""
     text = (ROOT / "experiments" / "claims.yaml").read_text()
-    entry = text[text.index("  - id: figure4_middle") : text.index("  # On the way")]
+    entry = text[text.index("  - id: figure4_solved") : text.index("  # On the way")]
     base = np.repeat([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], 2, axis=0).astype(bool)
     mixed = np.array([[1, 0, 0, 0]] * 6, bool)
     hard, easy = mixed.copy(), mixed.copy()
@@ -241,7 +337,7 @@ def test_all_k_and_thirds_of_difficulty(tmp_path):
     def effect(metric: str, problems: str) -> float:
         claims = tmp_path / "experiments" / "claims.yaml"
         claims.parent.mkdir(exist_ok=True)
-        changed = entry.replace("metric: extremes", f"metric: {metric}\n    problems: {problems}")
+        changed = entry.replace("metric: all_correct", f"metric: {metric}\n    problems: {problems}")
         claims.write_text(text[: text.index("claims:\n")] + "claims:\n" + changed + text[text.index("\npaper:\n") :])
         (claim,) = load_claims(SCALE, SEEDS, claims.parent)
         return judge(claim, Results(tmp_path, SCALE, SEEDS, ROOT / "configs", claims.parent)).interval.value
@@ -249,7 +345,7 @@ def test_all_k_and_thirds_of_difficulty(tmp_path):
     assert effect("avg", "all") == pytest.approx(0)
     assert effect("avg", "hard") == pytest.approx(75)
     assert effect("avg", "easy") == pytest.approx(-75)
-    assert effect("avg", "hard_minus_easy") == pytest.approx(150)
+    assert effect("all_correct", "easy") == pytest.approx(-100)
     # Pass@k of one correct sample of four is k / 4; over log k by the trapezoidal rule.
     log, rest = np.log([1, 2, 3, 4]), 1 - np.array([0.25, 0.5, 0.75, 1])
     area = ((rest[1:] + rest[:-1]) / 2 * np.diff(log)).sum() / log[-1]
@@ -308,10 +404,11 @@ def test_identical_runs_are_inconclusive(tmp_path):
 
 
 def test_evaluations_on_other_problems_are_inconclusive(tmp_path):
-    write_scores(tmp_path, "forking_tokens", [0.2, 0.21, 0.22])
-    write_scores(tmp_path, "grpo", [0.4, 0.41, 0.42])
-    write_samples(tmp_path, "grpo", 1, "aime25", np.ones((29, 32), bool))
-    found = finding("forking_below_grpo", tmp_path)
+    write_scores(tmp_path, "ppo_clip_b", [0.4, 0.41, 0.42])
+    write_scores(tmp_path, "ppo", [0.2, 0.21, 0.22])
+    assert finding("ppo_gain_clip_b", tmp_path).verdict == "holds"
+    write_samples(tmp_path, "ppo", 1, "aime25", np.ones((29, 32), bool))
+    found = finding("ppo_gain_clip_b", tmp_path)
     assert found.verdict == "inconclusive"
     assert "seed1/aime25.parquet has other problems" in found.reason
 
@@ -323,6 +420,3 @@ def test_damaged_files_make_a_claim_inconclusive(tmp_path):
     path = Run(MODEL, "grpo", 0).metrics_file(tmp_path)
     path.write_text("no")
     assert "metrics.parquet is damaged (" in finding("figure5_sign", tmp_path).reason
-    Layout(tmp_path).logit_steps.parent.mkdir()
-    Layout(tmp_path).logit_steps.write_text("no")
-    assert "logit_steps.parquet is damaged (" in finding("theorem1_slope", tmp_path).reason

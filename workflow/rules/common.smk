@@ -205,4 +205,4 @@ def claim_inputs(wildcards):
     made = {
         file for name in WANTED for file in EXPERIMENTS[name].input_files(LAYOUT.root)
     }
-    return [file for file in files if file in made or file == LAYOUT.logit_steps]
+    return [file for file in files if file in made]

@@ -40,7 +40,7 @@ def _no_step(columns: list[str]) -> list[str]:
 
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 Columns = Annotated[Names, AfterValidator(_no_step)]
-"""Columns of metrics.parquet, or s_centered_ratio = |s_centered_mean| / s_star_mean."""
+"""Columns of metrics.parquet, or of `analysis.results.DERIVED`."""
 SeedGroup = Literal["tables", "extras", "pilot"]
 """A key of the scale's `seeds`."""
 Seeds = Mapping[str, int]
@@ -58,8 +58,9 @@ class Run:
     def metrics_file(self, results: Path) -> Path:
         return Layout(results).metrics(self.model, self.method, self.seed)
 
-    def evaluation_file(self, results: Path, dataset: str) -> Path:
-        return Layout(results).samples(self.model, self.method, self.seed, dataset)
+    def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
+        """`temperature`: null is the one of all tables."""
+        return Layout(results).samples(self.model, self.method, self.seed, dataset, temperature)
 
 
 class RunGroup(Section):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,9 +12,9 @@ from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "extremes"]
+Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
 Third = Literal["hard", "middle", "easy"]
-Selection = Literal["all", "hard_minus_easy"] | Third
+Selection = Literal["all"] | Third
 Evaluated = Mapping[tuple[str, str], list[dict[str, Samples]]]
 """(model, method) -> for each seed {data set: counts}; all on the same problems."""
 
@@ -31,8 +31,8 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return difference
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
-        case "extremes":
-            return np.isin(samples.correct, (0, samples.k)).astype(float)
+        case "all_correct":
+            return np.where(samples.correct == samples.k, 1.0, 0.0)
 
 
 def with_seeds(method: str, seeds: list[Float[np.ndarray, " problem"]]) -> Scores:
@@ -52,7 +52,11 @@ def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " poi
 
 
 def score_groups(
-    samples: Evaluated, weights: Mapping[str, float], metric: Metric, problems: Selection = "all"
+    samples: Evaluated,
+    weights: Mapping[str, float],
+    metric: Metric,
+    problems: Selection = "all",
+    of_datasets: Mapping[str, float] | None = None,
 ) -> list[list[Scores]]:
     """The groups of `score_interval` for a weighted sum of methods, in points: the mean over data sets and models.
 
@@ -61,11 +65,13 @@ def score_groups(
             averaged over the models, so that all models have the same thirds. It takes no part in the difference
             between two trained methods, so its samples bring no regression to the mean into that.
         weights: the weight of each method in the sum.
+        of_datasets: the weight of each data set in place of the mean over all.
     """
     models = list(dict.fromkeys(model for model, _ in samples))
-    datasets = list(next(iter(samples.values()))[0])
-    strata = [(dataset, *part) for dataset in datasets for part in _strata(samples, models, dataset, problems)]
-    share = 100 / len(models) / len(datasets)
+    known = list(next(iter(samples.values()))[0])
+    datasets = of_datasets or dict.fromkeys(known, 1 / len(known))
+    strata = [(dataset, weight, _chosen(samples, models, dataset, problems)) for dataset, weight in datasets.items()]
+    share = 100 / len(models)
     groups = []
     for model, (method, weight) in product(models, weights.items()):
         scores = {
@@ -76,12 +82,10 @@ def score_groups(
     return groups
 
 
-def _strata(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> list[tuple[float, Any]]:
-    """(weight, indices of problems) of one data set; ties of difficulty in the order of the problems."""
+def _chosen(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> Any:
+    """The indices of these problems of one data set; ties of difficulty in the order of the problems."""
     if problems == "all":
-        return [(1.0, slice(None))]
+        return slice(None)
     rates = np.mean([samples[model, BASE][0][dataset].pass_rates for model in models], axis=0)
-    hard, middle, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
-    if problems == "hard_minus_easy":
-        return [(1.0, hard), (-1.0, easy)]
-    return [(1.0, {"hard": hard, "middle": middle, "easy": easy}[problems])]
+    thirds = np.array_split(np.argsort(rates, kind="stable"), 3)
+    return dict(zip(get_args(Third), thirds, strict=True))[problems]

@@ -17,7 +17,6 @@ from scipy.special import betaincinv, expit, logit, nctdtrinc, stdtr, stdtrit
 LEVEL = 0.95
 POWER = 0.9
 MAX_SEEDS = 100  # more are not worth naming
-DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
 
 Number = Any  # a float, or an array of them if there are axes in front
@@ -164,6 +163,19 @@ def share_interval(scores: Scores) -> Interval:
     return replace(interval, low=low, high=high)
 
 
+def smallest(intervals: Sequence[Interval]) -> Interval:
+    """The smallest of several effects: above zero, all are.
+
+    The lower end is the lowest of theirs, since the one of the smallest effect is among them. Any upper end bounds the
+    smallest effect from above, but the lowest of several would be too low too often: the lowest after Bonferroni's
+    correction.
+    """
+    first = min(intervals, key=lambda interval: interval.value)
+    quantiles = [stdtrit(interval.df, 1 - (1 - LEVEL) / 2 / len(intervals)) for interval in intervals]
+    highs = [one.value + quantile * one.error for one, quantile in zip(intervals, quantiles, strict=True)]
+    return replace(first, low=np.min([interval.low for interval in intervals]), high=np.min(highs))
+
+
 def seeds_needed(at: Callable[[int], Interval], distance: float) -> int | None:
     """The fewest seeds with which the interval `at(seeds)` detects an effect at this distance; None: over MAX_SEEDS."""
     return next((seeds for seeds in range(2, MAX_SEEDS + 1) if at(seeds).detectable <= distance), None)
@@ -176,14 +188,6 @@ def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"
     adjusted = np.full(len(p), np.nan)
     adjusted[ordered] = np.maximum.accumulate(p[ordered] * np.arange(len(ordered), 0, -1)).clip(max=1)
     return adjusted
-
-
-def bootstrap_interval(rows: Float[np.ndarray, "row column"], statistic: Callable[[np.ndarray], float]) -> Interval:
-    """A statistic of independent rows with its percentile interval."""
-    rng = np.random.default_rng(0)
-    drawn = np.array([statistic(rows[rng.integers(0, len(rows), len(rows))]) for _ in range(DRAWS)])
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(statistic(rows), float(low), float(high), float(drawn.std()))
 
 
 def _quantile(df: Number) -> Number:

@@ -250,8 +250,15 @@ class TrainingConfig(Section):
 
 class EvaluationConfig(Section):
     temperature: PositiveFloat
+    temperatures: list[NonNegativeFloat]
+    """Further ones, for claims about temperature; 0 is greedy decoding, one sample per problem."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K, for each evaluation set."""
+
+    @property
+    def all_temperatures(self) -> list[float]:
+        """Ascending."""
+        return sorted({self.temperature, *self.temperatures})
 
 
 class MethodConfig(Section):

@@ -79,9 +79,10 @@ class Layout:
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
         return self._of_run("evaluations", model, method, seed)
 
-    def samples(self, model: str, method: str, seed: int | str, dataset: str) -> Path:
-        """One row per sample of an evaluation set."""
-        return self.evaluation(model, method, seed) / f"{dataset}.parquet"
+    def samples(self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None) -> Path:
+        """One row per sample of an evaluation set; `temperature` where it is another than that of all tables."""
+        name = dataset if temperature is None else f"{dataset}@{temperature:g}"
+        return self.evaluation(model, method, seed) / f"{name}.parquet"
 
     def shards(self, *names: str) -> Path:
         """Finished shards of a long sampling."""
