@@ -67,6 +67,8 @@ def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> Non
         "clip_fraction": 0.0 if run.method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
         "s_star_mean": 0.09 - 0.03 * t + 0.003 * rng.standard_normal(steps),
         "s_centered_mean": 2e-4 * rng.standard_normal(steps),
+        "s_centered_std": 0.12 + 0.01 * rng.standard_normal(steps),
+        "tokens": 4000,
         "neg_cov": -0.004 + 0.002 * rng.standard_normal(steps),
         "neg_cov_positive": 0.01 + 0.002 * rng.standard_normal(steps),
         "neg_cov_negative": -0.014 + 0.002 * rng.standard_normal(steps),
@@ -139,9 +141,7 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
         for run in experiment.runs:
             if run.metrics_file(results) in experiment.input_files(results):
                 write_metrics(results, run)
-            for dataset, temperature in product(
-                experiment.evaluations, [None, *getattr(experiment.spec, "temperatures", [])]
-            ):
+            for dataset, temperature in product(experiment.evaluations, [None, *experiment.temperatures]):
                 write_evaluation(results, run, dataset, temperature=temperature)
 
 

@@ -92,10 +92,10 @@ def test_experiments(refused, name, place, value, said):
 CLAIMS = [
     ("claims", [], "claims is []; it should have at least 1 item"),
     ("claims", [3], "claims[0] is 3; it should be a mapping of keys to values"),
-    ("claims.0.test", "logit_step", "claims[0]: unknown test 'logit_step'; did you mean 'logit_steps'"),
-    ("claims.0.theorem", 3, "claims[0].theorem is 3; it should be 1 or 2"),
+    ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
     ("claims.0.within", [1.0], "claims[0].within is [1.0]"),
-    ("claims.1.id", "theorem1_slope", "claims: two claims have the id 'theorem1_slope'"),
+    ("claims.0.why", "", "claims[0]: a threshold other than 0 needs its reason, in `why`"),
+    ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
     ("tests.over_seeds", 3, "tests.over_seeds is 3; it should be a valid string"),
     ("paper.against", 3, "paper.against is 3"),
     ("paper.evaluations.aime24.problems", 0, "paper.evaluations.aime24.problems is 0; it should be greater than 0"),

@@ -8,13 +8,13 @@ from scipy import stats
 
 from entropy_dynamics.analysis.statistics import (
     Interval,
-    bootstrap_interval,
     holm,
     mean_interval,
     score_interval,
     seed_interval,
     seeds_needed,
     share_interval,
+    smallest,
 )
 from simulated_seeds import coverage, covered_differences, covered_scores
 
@@ -221,10 +221,17 @@ def test_holm_holds_the_error_of_a_whole_table():
     assert np.mean([holm(one).min() < 0.05 for one in p]) == pytest.approx(0.05, abs=0.01)
 
 
-def test_bootstrap_of_a_slope_agrees_with_its_standard_error():
-    rng = np.random.default_rng(0)
-    x, noise = rng.standard_normal((2, 400))
-    found = bootstrap_interval(
-        np.column_stack([x, 2 * x + noise]), lambda rows: rows[:, 0] @ rows[:, 1] / (rows[:, 0] ** 2).sum()
-    )
-    assert found.high - found.low == pytest.approx(2 * 1.96 / np.sqrt((x**2).sum()), rel=0.1)
+@pytest.mark.parametrize("true", [(0, 0, 0, 0, 0, 0), (0, 0.3, 1, 2, 5, 9), (0, 9, 9, 9, 9, 9)], ids=str)
+def test_the_interval_of_the_smallest_of_six_effects_covers_it(true):
+    rng, df = np.random.default_rng(0), 9
+    effects = np.array(true) + rng.standard_t(df, (REPETITIONS, 6))
+    found = [smallest([Interval.of_error(value, 1.0, df) for value in row]) for row in effects]
+    lows, highs = (np.array([getattr(interval, end) for interval in found]) for end in ("low", "high"))
+    assert np.mean(lows > 0) < 0.03
+    assert np.mean(highs < 0) < 0.03  # the lowest of six upper ends without a correction: 14 %
+
+
+def test_the_smallest_effect_by_hand():
+    found = smallest([Interval.of_error(5.0, 2.0, math.inf), Interval.of_error(4.0, 0.5, math.inf)])
+    assert (found.value, found.low) == (4, pytest.approx(5 - 1.96 * 2, abs=1e-3))
+    assert found.high == pytest.approx(4 + 2.2414 * 0.5, abs=1e-3)  # 98.75 %

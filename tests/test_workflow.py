@@ -164,15 +164,17 @@ RUNS = 26  # training runs at the smoke scale
 NOTES = ("Using ", "Assuming ", "Building ", "host: ")  # by Snakemake, before it reads the workflow
 DRAWN = {"claims", "report", "default", "table1", "table3", "table4", "data_filter", "theory_check", "corollary4"}
 DRAWN |= {f"figure{number}" for number in range(1, 7)}
-CLAIM = "  - id: theorem1_correlation\n"
-NEW_CLAIM = """  - id: theorem1_again
-    label: Theorem 1
+CLAIM = "  - id: sampling_law_paper\n"
+NEW_CLAIM = """  - id: figure5_again
+    label: Figure 5
     statement: The same once more.
-    place: Section 3.1
-    test: logit_steps
-    theorem: 1
-    statistic: slope
-    above: 0
+    place: Appendix C.2
+    test: over_seeds
+    model: qwen2.5-7b-instruct
+    runs: {grpo: tables}
+    statistic: mean
+    columns: [neg_cov]
+    below: 0
     unit: nats
 
 """
@@ -309,8 +311,13 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
     ("name", "old", "new", "message"),
     [
         ("table1", "kind: scores", "kind: score", "table1.yaml: unknown kind 'score'; did you mean 'scores'?"),
-        ("claims", "test: logit_steps", "test: logit", "claims.yaml: claims[0]: unknown test 'logit'; did you mean"),
-        ("claims", "sweep: figure2", "sweep: figure", "claims.yaml: claim mu_clip_b: unknown table or figure 'figure'"),
+        (
+            "claims",
+            "test: over_seeds",
+            "test: over_seed",
+            "claims.yaml: claims[0]: unknown test 'over_seed'; did you mean",
+        ),
+        ("claims", "sweep: figure2", "sweep: figure", "claims.yaml: claim mu_entropy_clip_b: unknown table or figure"),
     ],
 )
 def test_a_broken_experiment_or_claim_is_one_line(tmp_path, name, old, new, message):

@@ -53,17 +53,16 @@ LOCAL_CPU = (
 )
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-# THEORY names the experiment whose model the theorems are checked on, FRONTIER that with all temperatures
-THEORY, FRONTIER = "theory_check", "frontier"
-NAMED = SCALE_CONFIG.experiments or []
+# THEORY names the experiment whose model the theorems are checked on
+THEORY, NAMED = "theory_check", SCALE_CONFIG.experiments or []
 with one_line():
     EXPERIMENTS = {
         name: load_experiment(name, SCALE, SEEDS)
-        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY, FRONTIER])
+        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY])
     }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-TEMPERATURES = EXPERIMENTS[FRONTIER].spec.temperatures
+TEMPERATURES = SCALE_CONFIG.evaluation.temperatures
 ((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
 # what `all` builds; each name is a target at every scale
 WANTED = NAMED or [
@@ -222,4 +221,4 @@ def claim_inputs(wildcards):
     made = {
         file for name in WANTED for file in EXPERIMENTS[name].input_files(LAYOUT.root)
     }
-    return [file for file in files if file in made or file == LAYOUT.logit_steps]
+    return [file for file in files if file in made]

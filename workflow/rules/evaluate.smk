@@ -25,30 +25,32 @@ rule evaluate:
         "--seed {wildcards.seed} > {log} 2>&1"
 
 
-# Trained policies at further temperatures, all in one job.
-rule temperatures:
-    input:
-        checked,
-        LAYOUT.facts(*RUN),
-        [LAYOUT.problems(name) for name in EVALUATION_SETS],
-    output:
-        [
-            LAYOUT.samples(*RUN, name, temperature)
-            for temperature in TEMPERATURES
-            for name in EVALUATION_SETS
-        ],
-    log:
-        LAYOUT.log("temperatures", *RUN),
-    priority: urgency
-    conda:
-        "../../environment.yml"
-    threads: of_job("threads", "evaluate")
-    resources:
-        **needs_of_ranks("evaluate"),
-    params:
-        scale=SCALE,
-        settings=settings("evaluate"),
-        temperatures=[f"{temperature:g}" for temperature in TEMPERATURES],
-    shell:
-        "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "
-        "--seed {wildcards.seed} --temperatures {params.temperatures} > {log} 2>&1"
+if TEMPERATURES:
+
+    # Trained policies at further temperatures, all in one job.
+    rule temperatures:
+        input:
+            checked,
+            LAYOUT.facts(*RUN),
+            [LAYOUT.problems(name) for name in EVALUATION_SETS],
+        output:
+            [
+                LAYOUT.samples(*RUN, name, temperature)
+                for temperature in TEMPERATURES
+                for name in EVALUATION_SETS
+            ],
+        log:
+            LAYOUT.log("temperatures", *RUN),
+        priority: urgency
+        conda:
+            "../../environment.yml"
+        threads: of_job("threads", "evaluate")
+        resources:
+            **needs_of_ranks("evaluate"),
+        params:
+            scale=SCALE,
+            settings=settings("evaluate"),
+            temperatures=[f"{temperature:g}" for temperature in TEMPERATURES],
+        shell:
+            "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "
+            "--seed {wildcards.seed} --temperatures {params.temperatures} > {log} 2>&1"

@@ -29,12 +29,27 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, Section, parse
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
-"""Methods and their seeds. clip_b@mu=largest and =smallest are the ends of a sweep."""
-Statistic = Literal["mean", "log_mean", "ratio", "correlation", "same_sign", "drop", "variation"]
-"""mean | log_mean: its logarithm, so that a difference is a log ratio | ratio of the means of two columns | correlation
-of two | same_sign: share of the steps at which two have the same sign, minus the share expected of unrelated ones with
-as many negative steps | drop of the mean from the first to the last tenth of the steps, as a share | variation:
-standard deviation over mean."""
+"""Methods and their seeds."""
+Statistic = Literal[
+    "mean",
+    "log_mean",
+    "drop",
+    "ratio",
+    "size_difference",
+    "correlation",
+    "same_sign",
+    "correlation_difference",
+    "ratio_difference",
+]
+"""mean | log_mean: its logarithm, so that a difference is a log ratio | drop of the mean from the first to the last
+tenth of the steps, as a share | ratio of the means of two columns | size_difference: of the absolute values of two
+means, first minus second | correlation of two columns | same_sign: share of the steps at which two have the same sign,
+minus the share expected of unrelated ones with as many negative steps | correlation_difference: of the first column's
+correlation with the second, minus that with the third | ratio_difference: of two ratios of means, first to second minus
+third to fourth."""
+COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2, "same_sign": 2}
+COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
+Temperature = Literal["greedy", "best", "matched_pass"] | float
 
 
 class ClaimSpec(Section):
@@ -53,6 +68,8 @@ class ClaimSpec(Section):
     """The claimed side of the threshold: exactly one of above, below and within."""
     below: float | None = None
     within: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    why: str = ""
+    """The reason for a threshold other than 0."""
     smallest: Annotated[float, Field(gt=0)] | None = None
     """The smallest effect of interest, in the claim's unit: an inconclusive claim says how many seeds would find it."""
 
@@ -61,6 +78,11 @@ class ClaimSpec(Section):
         given = [side for side in ("above", "below", "within") if getattr(self, side) is not None]
         if len(given) != 1:
             raise ValueError(f"give one of above, below and within, not {' and '.join(given) or 'none'}")
+        if not set(self.bounds) <= {-inf, 0, inf}:
+            if not self.why:
+                raise ValueError("a threshold other than 0 needs its reason, in `why`")
+        elif self.why:
+            raise ValueError("`why` is the reason for a threshold other than 0")
         return self
 
     @property
@@ -76,14 +98,6 @@ class ClaimSpec(Section):
         return f"from {low:g} to {high:g}" if self.within else f"below {high:g}" if low == -inf else f"above {low:g}"
 
 
-class LogitSteps(ClaimSpec):
-    """A theorem, tested by exact steps on the logits of single tokens."""
-
-    test: Literal["logit_steps"]
-    theorem: Literal[1, 2]
-    statistic: Literal["slope", "correlation"]
-
-
 class CurveClaim(ClaimSpec):
     """A statistic of training curves."""
 
@@ -96,7 +110,7 @@ class CurveClaim(ClaimSpec):
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
-        needed = 2 if self.statistic in ("ratio", "correlation", "same_sign") else 1
+        needed = COLUMNS_OF.get(self.statistic, 1)
         if len(self.columns) != needed:
             raise ValueError(f"the statistic {self.statistic!r} is of {needed} columns")
         return self
@@ -114,8 +128,16 @@ class CurveDifference(CurveClaim):
 
     test: Literal["curve_difference"]
     against: Methods
-    sweep: str | None = None
-    """The experiment whose largest and smallest parameter values are meant."""
+
+
+class SweepTrend(CurveClaim):
+    """Slope of the statistic over the logarithm of a parameter, through all of its values that drop some tokens."""
+
+    test: Literal["sweep_trend"]
+    runs: Annotated[Methods, Field(max_length=1)]
+    """A method with its parameter, without a value: clip_b@mu."""
+    sweep: str
+    """The experiment that has the values."""
 
 
 class ScoreDifference(ClaimSpec):
@@ -125,14 +147,36 @@ class ScoreDifference(ClaimSpec):
     models: Names
     runs: Methods
     against: Methods
-    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "extremes"]
-    """pass_area: mean of Pass@k over log k | extremes: share of problems that no sample solves, or every one."""
+    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
+    """pass_area: mean of Pass@k over log k | all_correct: share of problems that every sample solves."""
     evaluations: Names
-    problems: Literal["all", "hard", "easy", "hard_minus_easy"] = "all"
-    """Thirds of each data set by the untrained model's pass rate, or the difference between two of them."""
+    minus: list[str] = Field(default_factory=list)
+    """Data sets whose mean difference is subtracted from that of `evaluations`."""
+    problems: Literal["all", "hard", "easy"] = "all"
+    """A third of each data set by the untrained model's pass rate."""
+    everywhere: bool = False
+    """The smallest of the differences on each model and data set, instead of their mean."""
+    temperature: Temperature | None = None
+    """Of the evaluations; null: the paper's | greedy: 0 | best: of each method and model the one with the highest score
+    on the validation set | matched_pass: the methods of `runs` at the paper's, the one of `against` at that at which,
+    interpolated between two, its Pass@K is theirs."""
+
+    @model_validator(mode="after")
+    def _fits_temperature(self) -> Self:
+        if isinstance(self.temperature, str) and self.metric != "avg":
+            raise ValueError(f"temperature {self.temperature!r} compares the metric 'avg'")
+        if self.temperature == "matched_pass" and {len(self.models), len(self.runs), len(self.against)} != {1}:
+            raise ValueError("temperature 'matched_pass' compares two methods on one model")
+        return self
+
+    @property
+    def datasets(self) -> dict[str, float]:
+        """The weight of each data set in the score."""
+        sides = ((1, self.evaluations), (-1, self.minus))
+        return {dataset: sign / len(side) for sign, side in sides for dataset in side}
 
 
-_TESTS: tuple[type[ClaimSpec], ...] = (LogitSteps, OverSeeds, CurveDifference, ScoreDifference)
+_TESTS: tuple[type[ClaimSpec], ...] = (OverSeeds, CurveDifference, SweepTrend, ScoreDifference)
 TESTS = {get_args(spec.model_fields["test"].annotation)[0]: spec for spec in _TESTS}
 
 
@@ -161,9 +205,9 @@ def _distinct_ids(claims: list[ClaimSpec]) -> list[ClaimSpec]:
 class Descriptions(Section):
     """Explanations of the tests, for readers of the verdicts."""
 
-    logit_steps: str
     over_seeds: str
     curve_difference: str
+    sweep_trend: str
     score_difference: str
     paper_gain: str
 
@@ -202,7 +246,7 @@ class Claim:
 
     @property
     def evaluations(self) -> list[str]:
-        return getattr(self.spec, "evaluations", [])
+        return list(getattr(self.spec, "datasets", {}))
 
     def all_runs(self) -> list[Run]:
         """The runs of the compared methods, and the untrained models if they define which problems are hard."""
@@ -217,9 +261,21 @@ class Claim:
         return self.config.untrained(model, min(seeds.start for seeds in self.seeds.values()))
 
     def files(self, results: Path, run: Run) -> list[Path]:
-        """The files of one run that the claim reads."""
-        evaluations = [run.evaluation_file(results, dataset) for dataset in self.evaluations]
-        return evaluations or [run.metrics_file(results)]
+        """The files of one run that the claim reads; none for temperatures that the scale does not evaluate at."""
+        if not isinstance(self.spec, ScoreDifference):
+            return [run.metrics_file(results)]
+        at = self.spec.temperature
+        datasets = [*self.spec.datasets, *([self.config.training.validation_set] if at == "best" else [])]
+        if at is None or run.method == BASE:
+            return [run.evaluation_file(results, dataset) for dataset in datasets]
+        known = self.config.evaluation.all_temperatures
+        wanted = known if at in ("best", "matched_pass") else [0.0 if at == "greedy" else at]
+        own = self.config.evaluation.temperature
+        return [
+            run.evaluation_file(results, dataset, None if temperature == own else temperature)
+            for dataset, temperature in product(datasets, wanted)
+            if temperature in known
+        ]
 
 
 def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
@@ -240,39 +296,42 @@ def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, confi
 
     def side(spec: ClaimSpec, name: str) -> dict[str, range]:
         groups: Methods = getattr(spec, name, {})
-        return {
-            _swept(spec, method, scale, seeds, experiments): seeds_of(group, seeds) for method, group in groups.items()
-        }
+        if isinstance(spec, SweepTrend):
+            groups = _swept(spec, scale, seeds, experiments)
+        return {method: seeds_of(group, seeds) for method, group in groups.items()}
 
-    return [Claim(spec, side(spec, "runs"), side(spec, "against"), config) for spec in read_claims(experiments).claims]
+    return [
+        Claim(spec, side(spec, "runs"), side(spec, "against") if hasattr(spec, "against") else {}, config)
+        for spec in read_claims(experiments).claims
+    ]
 
 
-def _swept(spec: ClaimSpec, method: str, scale: str, seeds: Seeds, experiments: Path) -> str:
-    """'clip_b@mu=largest' -> 'clip_b@mu=2.1', the largest value that the sweep has at this scale."""
-    prefix, _, end = method.rpartition("=")
-    if end not in ("smallest", "largest"):
-        return method
-    where, sweep = f"{experiments / 'claims.yaml'}: claim {spec.id}", getattr(spec, "sweep", None)
+def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path) -> Methods:
+    """{'clip_b@mu=1.2': 'extras', ...}: the values that the sweep has at this scale, ascending."""
+    [(swept, group)] = spec.runs.items()
+    where = f"{experiments / 'claims.yaml'}: claim {spec.id}"
     try:
-        runs = load_experiment(sweep, scale, seeds, experiments).runs if sweep else ()
+        runs = load_experiment(spec.sweep, scale, seeds, experiments).runs
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    swept = sorted(
-        (run.method for run in runs if run.method.startswith(f"{prefix}=")),
-        key=lambda name: float(name.rpartition("=")[2]),
-    )
-    if not swept:
-        raise UserError(f"{where}: {method} needs the key `sweep`, an experiment with runs {prefix}=...")
-    return swept[0 if end == "smallest" else -1]
+    methods = {run.method for run in runs if run.method.startswith(f"{swept}=")}
+    if not methods:
+        raise UserError(f"{where}: {spec.sweep} has no runs {swept}=...")
+    return dict.fromkeys(sorted(methods, key=swept_value), group)
+
+
+def swept_value(method: str) -> float:
+    """1.2 for 'clip_b@mu=1.2'."""
+    return float(method.rpartition("=")[2])
 
 
 def input_files(
     results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
 ) -> list[Path]:
     """The files in results/<scale> that the claims are judged by, of the models that the scale has."""
-    known, layout = config_of(scale, configs).models, Layout(results)
+    config, layout = config_of(scale, configs), Layout(results)
     claims = load_claims(scale, seeds, experiments, configs)
-    needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in known]
+    needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in config.models]
     facts = [layout.facts(run.model, BASE, claim.untrained(run.model)) for claim, run in needed]
     files = [file for claim, run in needed for file in claim.files(results, run)]
-    return list(dict.fromkeys([layout.logit_steps, *facts, *files]))
+    return list(dict.fromkeys([*facts, *files]))

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, RootModel, model_validator
+from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, load_config, read_yaml, split_method
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
@@ -23,11 +23,10 @@ from entropy_dynamics.validation import OneOf, Section, parse
 EXPERIMENTS = Path("experiments")
 FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
 NOT_EXPERIMENTS = {"paper_values", "claims"}
-T = TypeVar("T")
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 
 
-def _distinct(names: list[T]) -> list[T]:
+def _distinct(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"{names} has an entry twice")
     return names
@@ -41,7 +40,7 @@ def _no_step(columns: list[str]) -> list[str]:
 
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 Columns = Annotated[Names, AfterValidator(_no_step)]
-"""Columns of metrics.parquet, or s_centered_ratio = |s_centered_mean| / s_star_mean."""
+"""Columns of metrics.parquet, or of `analysis.results.DERIVED`."""
 SeedGroup = Literal["tables", "extras", "pilot"]
 """A key of the scale's `seeds`."""
 Seeds = Mapping[str, int]
@@ -60,7 +59,7 @@ class Run:
         return Layout(results).metrics(self.model, self.method, self.seed)
 
     def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
-        """`temperature`: where it is not that of tables and claims."""
+        """`temperature`: null is that of all tables."""
         return Layout(results).samples(self.model, self.method, self.seed, dataset, temperature)
 
 
@@ -184,11 +183,9 @@ class PassSpec(ComparedSpec):
 
 
 class FrontierSpec(ComparedSpec):
-    """Avg@K against Pass@K over the temperature of the evaluation, a panel per model, a line per method."""
+    """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
 
     kind: Literal["frontier"]
-    temperatures: Annotated[list[NonNegativeFloat], Field(min_length=1), AfterValidator(_distinct)]
-    """Besides that of tables and claims; 0 is greedy."""
 
 
 class DifficultySpec(ComparedSpec):
@@ -293,6 +290,8 @@ class Experiment(Generic[S]):
     runs: tuple[Run, ...]
     untrained: Mapping[str, int]
     """Model -> the seed of the untrained model whose model.json says what ran."""
+    temperatures: tuple[float, ...] = ()
+    """At which evaluations are read, besides that of all tables."""
 
     @property
     def heading(self) -> str:
@@ -335,7 +334,7 @@ class Experiment(Generic[S]):
     def input_files(self, results: Path) -> list[Path]:
         """The files in results/<scale> that the experiment reads."""
         layout = Layout(results)
-        at = [None, *getattr(self.spec, "temperatures", [])]
+        at = [None, *self.temperatures]
         evaluations = [
             run.evaluation_file(results, dataset, temperature)
             for run, dataset, temperature in product(self.runs, self.evaluations, at)
@@ -367,7 +366,8 @@ def load_experiment(
     runs = _runs(spec, config, seeds) if isinstance(spec, RunsSpec) else ()
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
-    experiment = Experiment(name, spec, runs, untrained)
+    temperatures = tuple(config.evaluation.temperatures) if isinstance(spec, FrontierSpec) else ()
+    experiment = Experiment(name, spec, runs, untrained, temperatures)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):
         _check_panel(experiment, panel, f"{path}: panels[{i}]")

@@ -17,7 +17,7 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
     rows = []
     for model in experiment.models:
         about = {"model": model, "model_that_ran": results.model(model).ran_with_size}
-        for at in sorted([None, *experiment.spec.temperatures], key=lambda at: usual if at is None else at):
+        for at in sorted([None, *experiment.temperatures], key=lambda at: usual if at is None else at):
             samples = [results.paired_samples(experiment, model, dataset, at) for dataset in datasets]
             for method in experiment.methods(model):
                 row = about | {"method": method, "temperature": usual if at is None else at}

@@ -1,18 +1,68 @@
-"""The gains that the paper reports against their sampling noise, from its printed scores alone."""
+"""The paper's own scores against their sampling noise: its printed gains, and the claims on scores."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
-from math import exp, hypot, inf
+from math import exp, hypot, inf, isnan, nan
 from typing import Any
 
 from scipy.special import betaln
 
-from entropy_dynamics.analysis.claims import PaperGains
+from entropy_dynamics.analysis.claims import Claim, EvaluationSize, PaperGains, ScoreDifference
 from entropy_dynamics.analysis.experiments import METRICS
 from entropy_dynamics.analysis.paper import PaperValues
-from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.analysis.verdicts import Finding
+from entropy_dynamics.analysis.statistics import Interval, smallest
+from entropy_dynamics.analysis.verdicts import Finding, note_cells
 from entropy_dynamics.errors import UserError
+
+
+def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperValues) -> Finding | None:
+    """A claim on scores judged by the paper's own numbers; None where it does not print them.
+
+    The data sets are weighted as for our runs. Without Pass@K there is no sampling error, and so no interval.
+
+    Args:
+        sizes: of the paper's evaluations.
+    """
+    spec = claim.spec
+    if not isinstance(spec, ScoreDifference) or spec.temperature is not None or spec.problems != "all":
+        return None
+    cells = {}
+    for model, dataset in product(spec.models, spec.datasets):
+        scores = {method: _score(paper, model, method, dataset, spec.metric, sizes) for method in claim.weights}
+        known = {method: score for method, score in scores.items() if score is not None}
+        if len(known) < len(scores):
+            return None
+        value = sum(weight * known[method][0] for method, weight in claim.weights.items())
+        error = hypot(*(weight * known[method][1] for method, weight in claim.weights.items()))
+        cells[model, dataset] = Interval.normal(value, error)
+    finding = Finding()
+    if spec.everywhere:
+        finding.interval = smallest(list(cells.values()))
+        note_cells(finding, list(cells.values()), spec)
+    else:
+        shares = {cell: spec.datasets[cell[1]] / len(spec.models) for cell in cells}
+        value = sum(share * cells[cell].value for cell, share in shares.items())
+        finding.interval = Interval.normal(value, hypot(*(s * cells[c].error for c, s in shares.items())))
+    if isnan(finding.interval.low):
+        finding.obstacles.append("no sampling error without Pass@K, which the paper does not print for all of them")
+    return finding.decide(*spec.bounds)
+
+
+def _score(
+    paper: PaperValues, model: str, method: str, dataset: str, metric: str, sizes: Mapping[str, EvaluationSize]
+) -> tuple[float, float] | None:
+    """A printed score with its sampling error, points; the error is NaN if that takes a score that is not printed."""
+    printed = {name: paper.score(model, method, dataset, name) for name in METRICS}
+    avg, passed, size = printed["avg"], printed["pass"], sizes.get(dataset)
+    if metric == "pass_minus_avg":
+        value = None if avg is None or passed is None else passed - avg
+    else:
+        value = printed.get(metric)  # type: ignore[call-overload]
+    if value is None:
+        return None
+    if avg is None or passed is None or size is None:
+        return value, nan
+    return value, sampling_errors(avg, passed, size.problems, size.samples)[metric]
 
 
 def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
@@ -25,8 +75,8 @@ def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[di
         scores = [[_printed(paper, model, side, dataset, metric) for metric in METRICS] for side in sides]
         errors = [sampling_errors(avg, passed, size.problems, size.samples) for avg, passed in scores]
         for i, (metric, written) in enumerate(METRICS.items()):
-            gain, error = scores[0][i] - scores[1][i], hypot(errors[0][i], errors[1][i])
-            finding = Finding(Interval.normal(gain, error), seeds=1)
+            gain, error = scores[0][i] - scores[1][i], hypot(errors[0][metric], errors[1][metric])
+            finding = Finding(Interval.normal(gain, error))
             yield finding.decide(0, inf).entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
                 statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "
@@ -48,12 +98,12 @@ def _printed(paper: PaperValues, model: str, method: str, dataset: str, metric: 
     return score
 
 
-def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> tuple[float, float]:
-    """Standard errors of Avg@K and Pass@K, in points, if K answers to each of the same problems are sampled again.
+def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> dict[str, float]:
+    """Standard errors of avg, pass and pass_minus_avg, in points, if K answers to each problem are sampled again.
 
     The probability p of a correct answer is Beta(a, b) over the problems, with the parameters that give both scores;
     then Var(Avg@K) = E[p (1 - p)] / (K problems), and with f = (1 - p)^K, the probability that all K are incorrect,
-    Var(Pass@K) = E[f (1 - f)] / problems.
+    Var(Pass@K) = E[f (1 - f)] / problems, Cov(Avg@K, Pass@K) = E[p f] / problems (without a correct answer both are 0).
 
     Args:
         avg, passed: Avg@K and Pass@K, per cent.
@@ -65,12 +115,14 @@ def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> t
     for _ in range(200):
         total = (low * high) ** 0.5
         low, high = (total, high) if _all_incorrect(mean, total, samples) > missed else (low, total)
-    within = mean * (1 - mean) * total / (total + 1)  # E[p (1 - p)]
+    within = mean * (1 - mean) * total / (total + 1) / samples  # E[p (1 - p)] / K
     missing = _all_incorrect(mean, total, samples) - _all_incorrect(mean, total, 2 * samples)  # E[f] - E[f^2]
-    return 100 * (within / (problems * samples)) ** 0.5, 100 * (missing / problems) ** 0.5
+    both = mean * _all_incorrect(mean, total, samples, correct=1)  # E[p f]
+    variances = {"avg": within, "pass": missing, "pass_minus_avg": within + missing - 2 * both}
+    return {metric: 100 * (variance / problems) ** 0.5 for metric, variance in variances.items()}
 
 
-def _all_incorrect(mean: float, total: float, samples: int) -> float:
-    """E[(1 - p)^samples] for p ~ Beta(mean * total, (1 - mean) * total), 0 < mean < 1."""
-    a, b = mean * total, (1 - mean) * total
+def _all_incorrect(mean: float, total: float, samples: int, correct: int = 0) -> float:
+    """E[(1 - p)^samples] for p ~ Beta(mean * total, (1 - mean) * total), 0 < mean < 1, after `correct` answers."""
+    a, b = mean * total + correct, (1 - mean) * total
     return exp(betaln(a, b + samples) - betaln(a, b))

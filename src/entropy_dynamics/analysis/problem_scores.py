@@ -1,7 +1,7 @@
 """Scores per problem, from the counts of its correct samples: what tables and claims average over problems."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,9 +12,9 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "extremes"]
+Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
 Third = Literal["hard", "middle", "easy"]
-Selection = Literal["all", "hard_minus_easy"] | Third
+Selection = Literal["all"] | Third
 T = TypeVar("T")
 Arm = tuple[str, str]
 """(model, method)"""
@@ -35,8 +35,8 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return difference
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
-        case "extremes":
-            return np.isin(samples.correct, (0, samples.k)).astype(float)
+        case "all_correct":
+            return np.where(samples.correct == samples.k, 1.0, 0.0)
 
 
 def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
@@ -75,7 +75,11 @@ def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " poi
 
 
 def score_columns(
-    samples: Evaluated, weights: Mapping[str, float], metric: Metric, problems: Selection = "all"
+    samples: Evaluated,
+    weights: Mapping[str, float],
+    metric: Metric,
+    problems: Selection = "all",
+    of_datasets: Mapping[str, float] | None = None,
 ) -> list[Scores]:
     """The columns of `score_interval` for a weighted sum of methods, in points: the mean over data sets and models.
 
@@ -84,32 +88,29 @@ def score_columns(
             averaged over the untrained models, so that all models have the same thirds. It takes no part in the
             difference between two trained methods, so its samples bring no regression to the mean into that.
         weights: the weight of each method in the sum.
+        of_datasets: the weight of each data set in place of the mean over all.
 
     Raises:
         UserError: no seed is common to all.
     """
     models = list(dict.fromkeys(model for model, _ in samples))
-    datasets = list(next(iter(next(iter(samples.values())).values())))
-    share = 100 / len(models) / len(datasets)
-    of_arm = {(model, method): share * weight for model in models for method, weight in weights.items()}
+    known = list(next(iter(next(iter(samples.values())).values())))
+    of_arm = {(model, method): 100 / len(models) * weight for model in models for method, weight in weights.items()}
     columns = []
-    for dataset in datasets:
+    for dataset, share in (of_datasets or dict.fromkeys(known, 1 / len(known))).items():
         scores = {
             arm: {seed: problem_scores(metric, counts[dataset]) for seed, counts in samples[arm].items()}
             for arm in of_arm
         }
         column = paired(scores, of_arm)
-        columns += [factor * column[..., chosen] for factor, chosen in _strata(samples, models, dataset, problems)]
+        columns.append(share * column[..., _chosen(samples, models, dataset, problems)])
     return columns
 
 
-def _strata(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> list[tuple[float, Any]]:
-    """(weight, indices of problems) of one data set; ties of difficulty in the order of the problems."""
+def _chosen(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> Any:
+    """The indices of these problems of one data set; ties of difficulty in the order of the problems."""
     if problems == "all":
-        return [(1.0, slice(None))]
+        return slice(None)
     untrained = [seed[dataset].pass_rates for model in models for seed in samples[model, BASE].values()]
-    rates = np.mean(untrained, axis=0)
-    hard, middle, easy = np.array_split(np.argsort(rates, kind="stable"), 3)
-    if problems == "hard_minus_easy":
-        return [(1.0, hard), (-1.0, easy)]
-    return [(1.0, {"hard": hard, "middle": middle, "easy": easy}[problems])]
+    thirds = np.array_split(np.argsort(np.mean(untrained, axis=0), kind="stable"), 3)
+    return dict(zip(get_args(Third), thirds, strict=True))[problems]

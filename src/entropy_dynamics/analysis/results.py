@@ -13,6 +13,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
+from entropy_dynamics.analysis.columns import DERIVED
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, Spec, first_of, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
@@ -144,6 +145,11 @@ class Results:
         """The label of a method in an experiment."""
         return getattr(spec, "labels", {}).get(method) or self.method_label(method)
 
+    @property
+    def temperatures(self) -> list[float]:
+        """At which the policies of the tables are evaluated, ascending."""
+        return self.config.evaluation.all_temperatures
+
     def dataset_label(self, dataset: str) -> str:
         """'AIME24', or 'toy AIME24' where generated problems have its name."""
         source = self.config.data.evaluation[dataset]
@@ -152,22 +158,21 @@ class Results:
         return f"toy {name}" if toy else name
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
-        """Columns of a run's training curve, with `step`. `s_centered_ratio` is |s_centered_mean| / s_star_mean."""
+        """Columns of a run's training curve, or of `DERIVED`, with `step`."""
         wanted = ["step", *columns]
-        ratio_of = ["s_centered_mean", "s_star_mean"] if "s_centered_ratio" in wanted else []
-        stored = [column for column in wanted if column != "s_centered_ratio"] + ratio_of
-        frame = self._parquet(run.metrics_file(self.root), stored)
-        if ratio_of:
-            frame["s_centered_ratio"] = frame["s_centered_mean"].abs() / frame["s_star_mean"]
-        return frame[wanted].sort_values("step")
+        parts = [part for column in wanted for part in DERIVED.get(column, ([column],))[0]]
+        frame = self._parquet(run.metrics_file(self.root), parts)
+        computed = {column: DERIVED[column][1](frame) for column in wanted if column in DERIVED}
+        return frame.assign(**computed)[wanted].sort_values("step")
 
     def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
         """A run's counts on one data set. The file is read once: many claims ask for the same.
 
         Args:
-            temperature: where it is not that of tables and claims.
+            temperature: null is that of all tables.
         """
-        path = run.evaluation_file(self.root, dataset, temperature)
+        own = temperature == self.config.evaluation.temperature
+        path = run.evaluation_file(self.root, dataset, None if own else temperature)
         if path not in self._counted:
             self._counted[path] = self._count(path)
         return self._counted[path]

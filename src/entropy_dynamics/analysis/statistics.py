@@ -22,7 +22,6 @@ POWER = 0.9
 T_SEEDS = 3  # the fewest with an interval: of two, Student's t is too wide to be of use
 MIN_SEEDS = 5  # the fewest with an interval that assumes no distribution, and so with a verdict
 MAX_SEEDS = 100  # more are not worth naming
-DRAWS = 2000
 ROUNDING = 1e-9  # smaller differences come from the order of additions
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
@@ -162,6 +161,19 @@ def share_interval(scores: Scores) -> Interval:
     return replace(interval, low=low, high=high)
 
 
+def smallest(intervals: Sequence[Interval]) -> Interval:
+    """The smallest of several effects: above zero, all are.
+
+    The lower end is the lowest of theirs, since the one of the smallest effect is among them. Any upper end bounds the
+    smallest effect from above, but the lowest of several would be too low too often: the lowest after Bonferroni's
+    correction, by which each is as much farther from its estimate as normal quantiles are.
+    """
+    first = min(intervals, key=lambda interval: interval.value)
+    factor = NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / len(intervals)) / NORMAL
+    highs = [interval.value + factor * (interval.high - interval.value) for interval in intervals]
+    return replace(first, low=np.min([interval.low for interval in intervals]), high=np.min(highs))
+
+
 def seeds_needed(interval: Interval, effect: float) -> int | None:
     """The fewest seeds, five or more, that detect an effect of this size; None: more than MAX_SEEDS."""
     return next((n for n in range(MIN_SEEDS, MAX_SEEDS + 1) if interval.detectable(n) <= effect), None)
@@ -174,14 +186,6 @@ def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"
     adjusted = np.full(len(p), np.nan)
     adjusted[ordered] = np.maximum.accumulate(p[ordered] * np.arange(len(ordered), 0, -1)).clip(max=1)
     return adjusted
-
-
-def bootstrap_interval(rows: Float[np.ndarray, "row column"], statistic: Callable[[np.ndarray], float]) -> Interval:
-    """A statistic of independent rows with its percentile interval."""
-    rng = np.random.default_rng(0)
-    drawn = np.array([statistic(rows[rng.integers(0, len(rows), len(rows))]) for _ in range(DRAWS)])
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(statistic(rows), float(low), float(high), error=float(drawn.std()))
 
 
 def _quantile(df: Number) -> Number:

@@ -1,34 +1,37 @@
 """The verdict on one claim: an effect, its 95 % interval, and on which side of the threshold the interval lies."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import Claim, CurveClaim, LogitSteps, ScoreDifference
+from entropy_dynamics.analysis.claims import Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns
+from entropy_dynamics.analysis.problem_scores import Arm, Evaluated, on_shared_seeds, score_columns
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
     MIN_SEEDS,
     Interval,
-    bootstrap_interval,
     score_interval,
     seed_interval,
     seeds_needed,
+    smallest,
 )
+from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # fewer make no correlation
+MIN_VALUES = 3  # of a parameter: two make a difference, not a trend
 
 T = TypeVar("T")
 
@@ -103,35 +106,15 @@ def judge(claim: Claim, results: Results) -> Finding:
     """The verdict on one claim from the files of one scale; a missing file makes it inconclusive."""
     finding, spec = Finding(), claim.spec
     match spec:
-        case LogitSteps():
-            _logit_steps(spec, results, finding)
         case CurveClaim():
             _curve_claim(claim, spec, results, finding)
+        case ScoreDifference(temperature="matched_pass"):
+            _matched_pass(claim, spec, results, finding)
         case ScoreDifference():
             _score_difference(claim, spec, results, finding)
     if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
         finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}, and a verdict takes {MIN_SEEDS}")
     return finding.decide(*spec.bounds, spec.smallest)
-
-
-# Theorems: steps on single logits
-
-
-def _logit_steps(spec: LogitSteps, results: Results, finding: Finding) -> None:
-    frame = finding.read(results, results.layout.logit_steps, results.logit_steps)
-    if frame is None:
-        return
-    frame = frame[frame["theorem"] == spec.theorem]
-    # The theorems hold to first order: larger steps show their limit.
-    smallest = frame[frame["step_size"] == frame["step_size"].min()]
-    rows = smallest[["predicted", "realised"]].to_numpy(float)
-    if len(rows) < MIN_STEPS:
-        finding.obstacles.append(f"{len(rows)} steps of Theorem {spec.theorem} are too few")
-    elif not np.isfinite(rows).all():
-        finding.obstacles.append("some predicted or realized changes are not finite")
-    else:
-        finding.interval = bootstrap_interval(rows, partial(_statistic, spec.statistic))
-        finding.notes.append(f"{len(rows)} tokens")
 
 
 # Curves
@@ -141,13 +124,36 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
     curves = _curves(claim, spec, results, finding)
     if not finding.seeds:
         return
+    weights = _trend(claim, spec, results, finding) if isinstance(spec, SweepTrend) else claim.weights
     values = np.zeros(finding.seeds)
-    for (_, method), seeds in curves.items():
-        values += claim.weights[method] * np.array([_statistic(spec.statistic, rows) for rows in seeds])
+    for method, weight in weights.items():
+        values += weight * np.array([_statistic(spec.statistic, rows) for rows in curves[spec.model, method]])
         if not np.isfinite(values).all():
             finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps")
             return
-    finding.interval = seed_interval(values)
+    if weights:
+        finding.interval = seed_interval(values)
+
+
+def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -> dict[str, float]:
+    """The weights that make a sum of methods the slope over the logarithm of their parameter (least squares).
+
+    A value with which no step of any seed drops a token is not a dose of the method, but the baseline, and left out.
+    """
+
+    def drops(method: str) -> bool:
+        runs = [Run(spec.model, method, seed) for seed in claim.seeds[method]]
+        return any(results.metrics(run, ["clip_fraction"])["clip_fraction"].any() for run in runs)
+
+    methods = [method for method in claim.runs if drops(method)]
+    if without := [method for method in claim.runs if method not in methods]:
+        finding.notes.append(f"without {', '.join(without)}, which drops no token")
+    if len(methods) < MIN_VALUES:
+        finding.obstacles.append(f"{len(methods)} values that drop tokens make no trend")
+        return {}
+    x = np.log([swept_value(method) for method in methods])
+    x -= x.mean()
+    return dict(zip(methods, x / (x @ x), strict=True))
 
 
 def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> dict[Arm, list[np.ndarray]]:
@@ -183,58 +189,145 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
 
 def _statistic(name: str, rows: np.ndarray) -> float:
     """The statistic of [steps, columns]; NaN if undefined."""
-    if not len(rows) or (name in ("correlation", "same_sign") and len(rows) < MIN_STEPS):
+    if not len(rows) or (name.startswith(("correlation", "same_sign")) and len(rows) < MIN_STEPS):
         return float("nan")
-    first, second = rows[:, 0], rows[:, -1]
+    means = rows.mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         match name:
             case "mean":
-                return float(first.mean())
+                return float(means[0])
             case "log_mean":
-                return float(np.log(first.mean()))
-            case "ratio":
-                return float(first.mean() / second.mean())
+                return float(np.log(means[0]))
             case "same_sign":
                 falls = rows < 0
                 p, q = falls.mean(axis=0)
                 return float((falls[:, 0] == falls[:, 1]).mean() - (p * q + (1 - p) * (1 - q)))
-            case "variation":
-                return float(first.std() / first.mean())
             case "drop":
-                tenth = max(1, len(first) // 10)
+                first, tenth = rows[:, 0], max(1, len(rows) // 10)
                 return float(1 - first[-tenth:].mean() / first[:tenth].mean())
-            case "slope":
-                return float(first @ second / (first @ first))
-        return float(np.corrcoef(rows.T)[0, 1])
+            case "ratio":
+                return float(means[0] / means[1])
+            case "size_difference":
+                return float(abs(means[0]) - abs(means[1]))
+            case "ratio_difference":
+                return float(means[0] / means[1] - means[2] / means[3])
+        with_first = np.corrcoef(rows.T)[0]
+        return float(with_first[1] - with_first[2] if name == "correlation_difference" else with_first[1])
 
 
 # Scores
 
 
 def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
-    samples = _samples(claim, spec, results, finding)
+    temperatures = _temperatures(claim, spec, results, finding)
+    if finding.obstacles or finding.missing:
+        return
+    samples = _samples(claim, list(spec.datasets), results, finding, temperatures)
     arms = {(model, method): samples[model, method] for model in spec.models for method in claim.seeds}
-    finding.seeds = min(len(seeds) for (_, method), seeds in on_shared_seeds(arms).items() if method != BASE)
+    finding.seeds = _shared(arms)
     if not finding.seeds:
         return
-    finding.interval = score_interval(score_columns(samples, claim.weights, spec.metric, spec.problems))
+    if spec.everywhere:
+        cells = []
+        for model, dataset in product(spec.models, spec.datasets):
+            of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
+            columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
+            cells.append(score_interval(columns))
+        finding.interval = smallest(cells)
+        note_cells(finding, cells, spec)
+        return
+    columns = score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets)
+    finding.interval = score_interval(columns)
+
+
+def _shared(arms: Evaluated) -> int:
+    """The number of seeds that all arms have."""
+    return min(len(seeds) for (_, method), seeds in on_shared_seeds(arms).items() if method != BASE)
+
+
+def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
+    """On how many of the data sets a claim about each of them is true of the estimate."""
+    low, high = spec.bounds
+    true = sum(low < cell.value < high for cell in cells)
+    finding.notes.append(f"the estimates of {true} of {len(cells)} are as claimed")
+
+
+def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> dict[Arm, float | None]:
+    """At which temperature each method is compared; None: that of all tables."""
+    if spec.temperature != "best":
+        one = 0.0 if isinstance(spec.temperature, str) else spec.temperature
+        if one is not None and one not in results.temperatures:
+            finding.obstacles.append(f"this scale has no evaluations at temperature {one:g}")
+        return dict.fromkeys(product(spec.models, claim.seeds), one)
+    best: dict[Arm, float | None] = {}
+    validation = results.config.training.validation_set
+    for arm, by_temperature in _at_all_temperatures(claim, [validation], results, finding).items():
+        counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
+        best[arm] = best_temperature(counts)
+    finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
+    return best
+
+
+def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
+    """The methods' difference per seed, with the one of `against` at the Pass@K of the other."""
+    (method,), (other,) = claim.runs, claim.against
+    [model], own = spec.models, results.config.evaluation.temperature
+    counts = _at_all_temperatures(claim, list(spec.datasets), results, finding)
+    if finding.obstacles or finding.missing:
+        return
+    policies = counts[model, method][own]
+    frontier = [at for temperature, at in counts[model, other].items() if temperature > 0]  # greedy has one sample
+    shared = sorted(set(policies).intersection(*frontier))
+    finding.seeds = len(shared)
+    seeds = [matched_pass(policies[seed], [at[seed] for at in frontier], spec.datasets) for seed in shared]
+    if outside := sum(seed is None for seed in seeds):
+        what = f"the Pass@K of {method} is outside that of {other} at all temperatures"
+        finding.obstacles.append(f"{what} in {outside} of {len(seeds)} seeds")
+    elif seeds:
+        weights = spec.datasets.items()
+        columns = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
+        finding.interval = score_interval(columns)
+
+
+def _at_all_temperatures(
+    claim: Claim, datasets: list[str], results: Results, finding: Finding
+) -> dict[Arm, dict[float, dict[int, dict[str, Samples]]]]:
+    """Arm -> temperature -> seed -> {data set: counts}; empty, with the reason, if any is missing."""
+    if len(results.temperatures) < 2:
+        finding.obstacles.append(f"this scale has evaluations at temperature {results.temperatures[0]:g} alone")
+        return {}
+    arms = list(product(claim.models, claim.seeds))
+    of = {
+        temperature: _samples(claim, datasets, results, finding, dict.fromkeys(arms, temperature))
+        for temperature in results.temperatures
+    }
+    if finding.obstacles or finding.missing:
+        return {}
+    return {arm: {temperature: samples[arm] for temperature, samples in of.items()} for arm in arms}
 
 
 def _samples(
-    claim: Claim, spec: ScoreDifference, results: Results, finding: Finding
+    claim: Claim,
+    datasets: list[str],
+    results: Results,
+    finding: Finding,
+    temperatures: Mapping[Arm, float | None],
 ) -> dict[Arm, dict[int, dict[str, Samples]]]:
     """Arm -> usable seed -> {data set: counts}; all on the same problems."""
     usable: dict[Arm, dict[int, dict[str, Samples]]] = {}
-    expected: dict[str, tuple[str, int]] = {}
+    expected: dict[Any, Any] = {}
+    own = results.config.evaluation.temperature
     for run in claim.all_runs():
+        temperature = temperatures.get((run.model, run.method))
         seeds = usable.setdefault((run.model, run.method), {})
         values = {}
-        for dataset in spec.evaluations:
-            path = run.evaluation_file(results.root, dataset)
-            samples = finding.read(results, path, partial(results.samples, run, dataset))
+        for dataset in datasets:
+            path = run.evaluation_file(results.root, dataset, None if temperature == own else temperature)
+            samples = finding.read(results, path, partial(results.samples, run, dataset, temperature))
             if samples is None:
                 break
-            if expected.setdefault(dataset, (samples.ids, samples.k)) != (samples.ids, samples.k):
+            facts = {dataset: samples.ids, (dataset, temperature): samples.k}
+            if any(expected.setdefault(what, fact) != fact for what, fact in facts.items()):
                 name = path.relative_to(results.root)
                 finding.obstacles.append(f"{name} has other problems or another K than the rest")
                 break

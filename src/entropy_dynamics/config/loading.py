@@ -29,12 +29,13 @@ CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model and method to the names that match it in `for`
 ALTERNATIVES = ("source", "task")  # a section with another value of one of these replaces the one below
 SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
+EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads; what its input files record already is not among them
     "problems": ("data",),
     "model": ("model", "sampling.max_new_tokens"),
     "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates"),
-    "train": (*SAMPLED, "sampling.temperature", "method.name", "method.params", "training", "evaluation"),
-    "evaluate": (*SAMPLED, "evaluation"),
+    "train": (*SAMPLED, "sampling.temperature", "method.name", "method.params", "training", *EVALUATED),
+    "evaluate": (*SAMPLED, *EVALUATED),
     "theory": ("model.prompt_format", "sampling"),
 }
 

@@ -252,10 +252,17 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    temperature: NonNegativeFloat
-    """That of tables and claims; 0 is greedy."""
+    temperature: PositiveFloat
+    """That of all tables."""
+    temperatures: list[NonNegativeFloat]
+    """Further ones, for the frontier and the claims about temperature; 0 is greedy."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K, for each evaluation set; one sample at temperature 0, where all would be equal."""
+
+    @property
+    def all_temperatures(self) -> list[float]:
+        """Ascending."""
+        return sorted({self.temperature, *self.temperatures})
 
 
 class MethodConfig(Section):

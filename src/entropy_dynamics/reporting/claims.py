@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims
-from entropy_dynamics.analysis.paper_gains import judge_gains
+from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.results import Model, Results
-from entropy_dynamics.analysis.verdicts import VERDICTS, judge
+from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims_figure import write_figure
 from entropy_dynamics.reporting.templates import fill
@@ -16,11 +16,13 @@ from entropy_dynamics.results.files import write_json, write_text
 def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
-    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, subject, unit, claimed,
-    test, seeds, reason}. `subject` is "this run" for the claims, judged from the files of this scale, and "paper" for
-    the gains that the paper prints, judged from its numbers alone. The four numbers are null where there is none;
-    `seeds` is the number of usable seeds that all compared methods have, null where no seed is involved. Missing and
-    diverged runs make a claim inconclusive. Raises UserError if claims.yaml or paper_values.yaml is invalid.
+    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, subject, unit, claimed, why,
+    paper, test, seeds, reason}. `why` is the reason for a threshold other than 0; `paper` is {verdict, effect, low,
+    high, reason} of the claim by the paper's own scores, or null where it does not print them. `subject` is "this run"
+    for the claims, judged from the files of this scale, and "paper" for the gains that the paper prints, judged from
+    its numbers alone. The four numbers are null where there is none; `seeds` is the number of usable seeds that all
+    compared methods have, null where no seed is involved. Missing and diverged runs make a claim inconclusive. Raises
+    UserError if claims.yaml or paper_values.yaml is invalid.
     """
     file = read_claims(results.experiments)
     claims = load_claims(results.scale, results.seeds, results.experiments)
@@ -30,11 +32,13 @@ def write_claims(results: Results) -> list[Path]:
     entries = [
         finding.entry(
             id=claim.spec.id,
-            statement=_statement(claim, models),
+            statement=_named(claim.spec.statement, claim, models, results),
             place=claim.spec.place,
             subject="this run",
             unit=claim.spec.unit,
             claimed=claim.spec.claimed,
+            why=claim.spec.why,
+            paper=_by_paper(judge_paper(claim, file.paper.evaluations, results.paper)),
             test=tests[claim.spec.test],
         )
         for claim, finding in zip(claims, findings, strict=True)
@@ -47,7 +51,8 @@ def write_claims(results: Results) -> list[Path]:
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
-    write_figure(claims, findings, replaced, [head, summary, gains_summary], png, svg)
+    labels = [_named(claim.spec.label, claim, models, results) for claim in claims]
+    write_figure(claims, labels, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg]
 
 
@@ -77,19 +82,33 @@ def _model(results: Results, name: str) -> Model | None:
         return None
 
 
-def _statement(claim: Claim, models: dict[str, Model | None]) -> str:
+def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:
+    """A statement or label with the names of the model that ran and of the data sets."""
     name = claim.models[0] if claim.models else ""
     if model := models.get(name):
         name = f"the {model.ran}" if model.toy else model.ran
-    return claim.spec.statement.replace("{model}", name)
+    for dataset in results.config.data.evaluation:
+        text = text.replace(f"{{{dataset}}}", results.dataset_label(dataset))
+    return text.replace("{model}", name)
+
+
+def _by_paper(finding: Finding | None) -> dict[str, Any] | None:
+    if finding is None:
+        return None
+    entry = finding.entry("", "", "")
+    return {name: entry[name] for name in ("verdict", "effect", "low", "high", "reason")}
 
 
 def _cells(entry: dict[str, Any]) -> dict[str, str]:
     """An entry as the cells of a row."""
-    effect = "none"
-    if entry["effect"] is not None:
-        interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
-        effect = f"{entry['effect']:.4g} {interval} {entry['unit']}"
+    effect = "none" if entry["effect"] is None else f"{_effect(entry)} {entry['unit']}"
+    paper = "none" if entry.get("paper") is None else f"{_effect(entry['paper'])}: {entry['paper']['verdict']}"
+    claimed = f"{entry['claimed']}: {entry['why']}" if entry.get("why") else entry["claimed"]
     detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
     seeds = "none needed" if entry["seeds"] is None else str(entry["seeds"])
-    return entry | {"effect": effect, "detectable": detectable, "seeds": seeds}
+    return entry | {"effect": effect, "paper": paper, "claimed": claimed, "detectable": detectable, "seeds": seeds}
+
+
+def _effect(entry: dict[str, Any]) -> str:
+    interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
+    return f"{entry['effect']:.4g} {interval}"

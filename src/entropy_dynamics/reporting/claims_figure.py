@@ -23,11 +23,17 @@ STYLES: dict[str, Look] = {
 
 
 def write_figure(
-    claims: list[Claim], findings: list[Finding], replaced: set[str], notes: list[str], png: Path, svg: Path
+    claims: list[Claim],
+    names: list[str],
+    findings: list[Finding],
+    replaced: set[str],
+    notes: list[str],
+    png: Path,
+    svg: Path,
 ) -> None:
     """One row per claim, in the order of the file. `replaced`: models under whose name a smaller one ran."""
     with matplotlib.rc_context(RC):
-        save(_draw(claims, findings, replaced, notes), "Claims", png, svg)
+        save(_draw(claims, names, findings, replaced, notes), "Claims", png, svg)
 
 
 def distance(claim: ClaimSpec, interval: Interval) -> float:
@@ -43,7 +49,9 @@ def distance(claim: ClaimSpec, interval: Interval) -> float:
     )
 
 
-def _draw(claims: list[Claim], findings: list[Finding], replaced: set[str], notes: list[str]) -> Figure:
+def _draw(
+    claims: list[Claim], names: list[str], findings: list[Finding], replaced: set[str], notes: list[str]
+) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.0 + 0.132 * len(claims)), layout="constrained")
     ax = figure.subplots()
     ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
@@ -57,7 +65,8 @@ def _draw(claims: list[Claim], findings: list[Finding], replaced: set[str], note
         elif np.isfinite(effect):  # no interval to measure its distance with
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
-    labels = [claim.spec.label + (" †" if replaced & set(claim.models) else "") for claim in claims]
+    small = [" †" if replaced & set(claim.models) else "" for claim in claims]
+    labels = [name + mark for name, mark in zip(names, small, strict=True)]
     ax.set_yticks(range(len(claims)), labels, fontsize=5.5)
     ax.set_ylim(len(claims) - 0.4, -0.6)
     ax.set_xlim(-FARTHEST - 0.8, FARTHEST + 0.8)

@@ -81,6 +81,9 @@ def _effect(claim: dict[str, Any]) -> str:
     interval = "" if claim["low"] is None else f" [{claim['low']:.3g}, {claim['high']:.3g}]"
     needs = claim["reason"].rpartition("; ")[2] if claim["verdict"] == "inconclusive" else ""
     shown = f"{claim['effect']:.3g}{interval} {claim['unit']}; claimed: {claim['claimed']}"
+    if paper := claim["paper"]:
+        interval = "" if paper["low"] is None else f" [{paper['low']:.3g}, {paper['high']:.3g}]"
+        shown += f"; the paper's scores: {paper['effect']:.3g}{interval}"
     return f"{shown}; {needs}" if needs else shown
 
 

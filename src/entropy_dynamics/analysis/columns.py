@@ -1,0 +1,41 @@
+"""Columns that are computed from those of metrics.parquet."""
+
+import math
+from collections.abc import Callable
+
+import pandas as pd
+
+PAPER_TOKENS = 1_000_000  # of a step: 64 prompts with 16 responses each (Appendix B), of about 1,000 tokens
+KEPT = [f"lens_{part}_kept" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]
+TRAINING = [f"seconds_{phase}" for phase in ("push", "sample", "grade", "score", "update")]
+
+
+def _noise(frame: pd.DataFrame, tokens: pd.Series | int) -> pd.Series:
+    """E|mean S_c| / mean S* where the mean of S_c is normal with the standard error of so many uncorrelated tokens.
+
+    Strictly on-policy S_c has the conditional mean 0 (Corollary 1), so the tokens of a response are uncorrelated.
+    """
+    return math.sqrt(2 / math.pi) * frame["s_centered_std"] / tokens**0.5 / frame["s_star_mean"]
+
+
+DERIVED: dict[str, tuple[list[str], Callable[[pd.DataFrame], pd.Series]]] = {
+    "s_centered_ratio": (
+        ["s_centered_mean", "s_star_mean"],
+        lambda frame: frame["s_centered_mean"].abs() / frame["s_star_mean"],
+    ),
+    "s_centered_noise": (
+        ["s_centered_std", "s_star_mean", "tokens"],
+        lambda frame: _noise(frame, frame["tokens"]),
+    ),
+    "s_centered_noise_paper": (["s_centered_std", "s_star_mean"], lambda frame: _noise(frame, PAPER_TOKENS)),
+    "s_star_push": (KEPT, lambda frame: frame[KEPT].sum(axis=1)),
+    "push_balance": (KEPT, lambda frame: frame[KEPT].sum(axis=1) / frame[KEPT].abs().sum(axis=1)),
+    "training_seconds": (TRAINING, lambda frame: frame[TRAINING].sum(axis=1)),
+}
+"""Name -> the columns that it is made of, and how.
+
+`s_centered_ratio` is |mean S_c| / mean S* of a batch, `s_centered_noise` its expectation from sampling alone, and
+`s_centered_noise_paper` that for a batch of the paper's size. `s_star_push` is the mean of -A S* with the effective
+advantages of the lens, the entropy change that S* predicts; `push_balance` is what raises the entropy minus what lowers
+it, as a share of both, which no step size changes. `training_seconds` leaves out validation and measurements.
+"""

@@ -1,0 +1,72 @@
+"""Policies compared at the temperatures that suit each of them, instead of at one for all."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Float
+
+from entropy_dynamics.analysis.problem_scores import problem_scores
+from entropy_dynamics.analysis.results import Samples
+
+Evaluation = Mapping[str, Samples]
+"""Data set -> counts of one policy at one temperature."""
+
+
+def best_temperature(validation: Mapping[float, Sequence[Samples]]) -> float:
+    """That of the highest Avg@K on the validation set, mean over the seeds; of equal ones the first."""
+    means = {
+        temperature: np.mean([samples.pass_rates.mean() for samples in seeds])
+        for temperature, seeds in validation.items()
+    }
+    return max(means, key=lambda temperature: means[temperature])
+
+
+def matched_pass(
+    policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[str, float]
+) -> dict[str, Float[np.ndarray, " problem"]] | None:
+    """Avg@K of a policy over that of another one at equal Pass@K, for each data set as a score per problem.
+
+    The other policy's frontier goes through its (Pass@K, Avg@K) at each temperature, without those that another one
+    surpasses in both, linearly between neighbors. With `weights` the means of the scores sum to the difference f - f*,
+    f = Avg@K of the policy and f* the frontier at its Pass@K. A score is the problem's share of the difference to first
+    order, a - m p of the policy minus the same of the frontier's two neighbors in their shares, m the frontier's slope:
+    the sampling of Pass@K moves the point on the frontier.
+
+    Args:
+        others: the other policy at each of its temperatures.
+        weights: the weight of each data set.
+
+    Returns:
+        None if the policy's Pass@K is outside the frontier: nothing is extrapolated.
+    """
+    passed, _ = _pooled(policy, weights)
+    points = [_pooled(other, weights) for other in others]
+    front = sorted(
+        (place, other)
+        for place, other in zip(points, range(len(others)), strict=True)
+        if not any(np.all(np.array(rival) >= place) and rival != place for rival in points)
+    )
+    for ((pass_low, avg_low), low), ((pass_high, avg_high), high) in pairwise(front):
+        if pass_low <= passed <= pass_high and pass_low < pass_high:
+            share, slope = (passed - pass_low) / (pass_high - pass_low), (avg_high - avg_low) / (pass_high - pass_low)
+
+            def scores(of: Evaluation, dataset: str, m: float = slope) -> np.ndarray:
+                return problem_scores("avg", of[dataset]) - m * problem_scores("pass", of[dataset])
+
+            return {
+                dataset: scores(policy, dataset)
+                - (1 - share) * scores(others[low], dataset)
+                - share * scores(others[high], dataset)
+                for dataset in weights
+            }
+    return None
+
+
+def _pooled(policy: Evaluation, weights: Mapping[str, float]) -> tuple[float, float]:
+    """(Pass@K, Avg@K) over the data sets."""
+    means = {
+        metric: sum(weight * problem_scores(metric, policy[dataset]).mean() for dataset, weight in weights.items())
+        for metric in ("pass", "avg")
+    }
+    return float(means["pass"]), float(means["avg"])

@@ -1,0 +1,187 @@
+"""Claims about the temperature of the evaluation: hand-worked frontiers, and verdicts from synthetic evaluations."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from entropy_dynamics.analysis.claims import input_files, load_claims
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass
+from entropy_dynamics.analysis.verdicts import judge
+from entropy_dynamics.results.files import write_parquet
+from synthetic_results import MODEL, ROOT, SCALE, SEEDS, evaluation_frame
+
+SETS = ("aime24", "aime25", "dapo500")
+TEMPERATURES = (0.0, 0.4, 1.0)  # besides 0.7, that of all tables
+
+
+def samples(correct: list[int], k: int = 4) -> Samples:
+    return Samples(ids="", correct=np.array(correct), k=k, unreadable=0.0, truncated=0.0)
+
+
+def mean(scores: dict[str, np.ndarray], weights: dict[str, float]) -> float:
+    return float(sum(weight * scores[dataset].mean() for dataset, weight in weights.items()))
+
+
+# Four problems, four samples each: (Pass@4, Avg@4) is (1/4, 1/4) and (3/4, 3/16).
+COLD, WARM = {"d": samples([4, 0, 0, 0])}, {"d": samples([1, 1, 1, 0])}
+FRONT = [COLD, WARM]
+ONE = {"d": 1.0}
+
+
+def test_a_frontier_by_hand():
+    """At Pass@4 = 1/2, halfway, the frontier has 7/32; the policy has 5/16."""
+    policy = {"d": samples([4, 1, 0, 0])}
+    assert mean(matched_pass(policy, FRONT, ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)
+    assert mean(matched_pass(policy, FRONT[::-1], ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)  # in any order
+    worse = {"d": samples([1, 1, 0, 0])}  # (1/2, 1/8): WARM is better in both, so it is not on the frontier
+    assert mean(matched_pass(policy, [*FRONT, worse], ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)
+    better = {"d": samples([3, 1, 0, 0])}  # (1/2, 1/4): as good as COLD in one, better in the other
+    assert mean(matched_pass(policy, [*FRONT, better], ONE), ONE) == pytest.approx(5 / 16 - 1 / 4)
+
+
+def test_nothing_is_extrapolated():
+    assert matched_pass({"d": samples([4, 4, 4, 4])}, FRONT, ONE) is None
+    assert matched_pass({"d": samples([0, 0, 0, 0])}, FRONT, ONE) is None
+    assert matched_pass({"d": samples([4, 0, 0, 0])}, [COLD, COLD], ONE) is None
+    ends = [matched_pass(policy, FRONT, ONE) for policy in FRONT]
+    assert [mean(end, ONE) for end in ends] == pytest.approx([0, 0])
+
+
+def test_data_sets_are_pooled_before_they_are_matched():
+    """Two sets with the weights 1/4 and 3/4: Pass@4 is 1/4 cold and 3/4 hot, the policy's 1/8 + 1/2."""
+    weights = {"a": 0.25, "b": 0.75}
+    cold, hot = {"a": samples([4, 4]), "b": samples([0, 0, 0])}, {"a": samples([0, 0]), "b": samples([1, 1, 1])}
+    policy = {"a": samples([2, 0]), "b": samples([3, 3, 0])}
+    frontier = 0.25 + (0.625 - 0.25) / (0.75 - 0.25) * (0.1875 - 0.25)
+    assert mean(matched_pass(policy, [cold, hot], weights), weights) == pytest.approx(1 / 16 + 3 / 8 - frontier)
+
+
+def test_the_spread_of_the_scores_is_that_of_the_difference():
+    """Problems drawn again move the mean of the scores as much as the difference itself, Pass@K included."""
+    rng = np.random.default_rng(0)
+    problems, k = 4000, 8
+    share, rate = {"policy": 0.6, "cold": 0.5, "hot": 0.75}, {"policy": 0.5, "cold": 0.9, "hot": 0.4}
+    counts = {name: rng.binomial(k, rate[name] * (rng.random(problems) < share[name])) for name in share}
+
+    def scores(chosen):
+        policy, *others = ({"d": samples(of[chosen], k)} for of in counts.values())
+        return matched_pass(policy, others, ONE)["d"]
+
+    drawn = [rng.integers(0, problems, problems) for _ in range(400)]
+    spread = np.std([scores(chosen).mean() for chosen in drawn])
+    assert spread == pytest.approx(scores(np.arange(problems)).std() / problems**0.5, rel=0.1)
+    # The frontier falls from 0.45 to 0.3 over 0.25 of Pass@8, so 0.6 has 0.39: a constant, if Pass@8 were known.
+    known = np.std([(counts["policy"][chosen] / k).mean() for chosen in drawn])
+    assert spread > 1.15 * known
+
+
+def test_the_best_temperature_is_that_of_the_highest_mean():
+    validation = {0.0: [samples([1], 1), samples([0], 1)], 0.4: [samples([3]), samples([2])], 0.7: [samples([4])]}
+    assert best_temperature(validation) == 0.7
+    assert best_temperature(validation | {0.7: [samples([1])]}) == 0.4
+
+
+# Verdicts
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """configs/ with further temperatures."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    base = tmp_path / "configs/base.yaml"
+    text = base.read_text()
+    assert "temperatures: []" in text
+    base.write_text(text.replace("temperatures: []", f"temperatures: {list(TEMPERATURES)}"))
+    return tmp_path
+
+
+def write(project: Path, method: str, seed: int, temperature: float, rates: np.ndarray, dataset: str) -> None:
+    """`rates`: the probability of a correct sample of each problem."""
+    rng = np.random.default_rng([seed, *f"{method}{temperature}{dataset}".encode()])
+    correct = rng.random((len(rates), 1 if temperature == 0 else 16)) < rates[:, None]
+    run = Run(MODEL, method, seed)
+    path = run.evaluation_file(project / SCALE, dataset, None if temperature == 0.7 else temperature)
+    write_parquet(path, evaluation_frame(correct))
+
+
+def write_policies(project: Path, levels: dict[str, dict[float, tuple[float, float]]], seeds: int = 3) -> None:
+    """Per method and temperature the share of problems that can be solved, and the rate of correct samples of these."""
+    for method, of_method in levels.items():
+        for temperature, (share, rate) in of_method.items():
+            for seed in range(seeds):
+                for dataset in (*SETS, "validation"):
+                    rates = np.where(np.arange(200) < 200 * (share + 0.01 * seed), rate, 0.0)
+                    write(project, method, seed, temperature, rates, dataset)
+
+
+def found_in(project: Path, claim_id: str):
+    [claim] = [one for one in load_claims(SCALE, SEEDS, ROOT / "experiments") if one.spec.id == claim_id]
+    return judge(claim, Results(project / SCALE, SCALE, SEEDS, project / "configs", ROOT / "experiments"))
+
+
+# Of GRPO's problems 50, 60 and 70 % can be solved, with rates of 0.6, 0.45 and 0.35: Avg@16 is 30, 27 and 24.5 %.
+GRPO = {0.0: (0.32, 1.0), 0.4: (0.5, 0.6), 0.7: (0.6, 0.45), 1.0: (0.7, 0.35)}
+
+
+@pytest.mark.parametrize(("greedy", "verdict"), [(0.4, "holds"), (0.2, "does not hold")])
+def test_greedy(project, greedy, verdict):
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.0: (greedy, 1.0)}})
+    found = found_in(project, "greedy_clip_b_qwen2.5")
+    assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (greedy - 0.32), abs=0.6))
+
+
+def test_each_method_at_its_own_best_temperature(project):
+    """Clip_B's best is 0.7 with 42 %, GRPO's greedy decoding with 32 %."""
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.6, 0.7)}})
+    found = found_in(project, "best_clip_b_qwen2.5")
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(100 * (0.61 * 0.7 - 0.33), abs=1))
+    assert "clip_b at 0.7; grpo at 0" in found.reason
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(0.5, "holds"), (0.41, "inconclusive"), (0.3, "does not hold")])
+def test_at_equal_pass(project, rate, verdict):
+    """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2)."""
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.65, rate)}})
+    found = found_in(project, "matched_pass_clip_b_qwen2.5")
+    frontier = (0.61 * 0.45 + 0.71 * 0.35) / 2
+    assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (0.66 * rate - frontier), abs=1))
+    assert found.seeds == {"clip_b": 3, "grpo": 3}
+
+
+def test_beyond_the_frontier_there_is_no_verdict(project):
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.715, 0.9)}})
+    found = found_in(project, "matched_pass_clip_b_qwen2.5")
+    assert found.verdict == "inconclusive"
+    assert found.reason == "the Pass@K of clip_b is outside that of grpo at all temperatures in 3 of 3 seeds"
+
+
+def test_missing_evaluations_are_named(project):
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO})
+    Run(MODEL, "grpo", 1).evaluation_file(project / SCALE, "aime25", 1.0).unlink()
+    found = found_in(project, "matched_pass_clip_b_qwen2.5")
+    assert found.verdict == "inconclusive"
+    assert found.reason == f"evaluations/{MODEL}/grpo/seed1/aime25@1.parquet is missing"
+
+
+@pytest.mark.parametrize(("kind", "said"), [("greedy", "no evaluations at temperature 0"), ("best", "0.7 alone")])
+def test_a_scale_with_one_temperature(tmp_path, kind, said):
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    found = found_in(tmp_path, f"{kind}_clip_b_qwen2.5")
+    assert found.verdict == "inconclusive"
+    assert said in found.reason
+
+
+def test_inputs_at_the_temperatures_that_the_scale_has(project):
+    def files(configs: Path) -> set[str]:
+        found = input_files(project / SCALE, SCALE, SEEDS, configs, ROOT / "experiments")
+        return {path.relative_to(project / SCALE).as_posix() for path in found}
+
+    more = files(project / "configs") - files(ROOT / "configs")
+    run = f"evaluations/{MODEL}/clip_b/seed0"
+    assert {f"{run}/aime24@{name}.parquet" for name in ("0", "0.4", "1")} <= more
+    assert f"{run}/validation@0.4.parquet" in more  # for the best temperature
+    assert {path.split("/")[2] for path in more} == {"grpo", "clip_b", "clip_v"}
