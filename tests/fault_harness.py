@@ -192,7 +192,7 @@ def differences(results: Path, expected: Path) -> list[str]:
     """Files of a finished scale that differ from those of an undisturbed one, leftovers included.
 
     Compared bytewise, except for logs, the columns `seconds_*` of metrics, the machine's keys in a run's config, and in
-    provenance the commit, which may change meanwhile, and the outputs' hashes; likewise the report's commits and minutes.
+    provenance the commit, which may change meanwhile, and the outputs' hashes; in the report, commits and minutes.
     """
     found, wanted = _files(results), _files(expected)
     differing = [name for name in found.keys() & wanted.keys() if not _same(found[name], wanted[name])]
