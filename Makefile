@@ -25,7 +25,7 @@ docs: .venv-docs/ready  ## the documentation site, its links checked: build/site
 test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
 	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
-test-long: .venv/ready  ## what takes minutes to an hour each: runs killed at 50 moments, long fuzzing (docs/reliability.md)
+test-long: .venv/ready  ## what takes minutes to an hour each: processes killed at 50 moments, long fuzzing (docs/reliability.md)
 	$(PYTEST) -m long -rs
 
 test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them

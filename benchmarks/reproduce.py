@@ -41,6 +41,11 @@ STARTUP = "start-up of jobs: imports, loading, writing"
 DRAWING = "tables, figures, claims"
 WAITING = "idle cores: a job was ready, Snakemake had yet to start it"
 NOTHING = "idle cores: no job was ready"
+WORK = {*PHASES.values(), "measurements", "warm starts", "pass rates"}
+BARS = {
+    "start-up": 0.08,
+    "all but training, sampling, evaluation and warm starts": 0.10,
+}  # of the core-seconds, at most
 OUTSIDE = "before the first and after the last job: Snakemake's graph, the report page"
 
 
@@ -138,6 +143,8 @@ def account(
     if wall is not None:
         spent[OUTSIDE] = cores * (wall - within)
     total = cores * (within if wall is None else wall)
+    around = total - sum(seconds for what, seconds in spent.items() if what in WORK)
+    shares = {name: round(seconds / total, 4) for name, seconds in zip(BARS, (spent[STARTUP], around), strict=True)}
     return {
         "cores": cores,
         "wall_minutes": round(total / cores / 60, 2),
@@ -146,6 +153,7 @@ def account(
         "job_cpu_seconds": round(sum(job.cpu for job in jobs), 1),
         "snakemake_cpu_seconds": round(sum(job.snakemake_cpu for job in jobs), 1),
         "startup_seconds_per_job": round(startup, 2),
+        "shares": shares,
         "core_seconds": {
             what: {"seconds": round(seconds, 1), "share": round(seconds / total, 4)}
             for what, seconds in sorted(spent.items(), key=lambda entry: -entry[1])
@@ -211,7 +219,8 @@ def as_table(spent: dict) -> str:
     )
     lines = ["| core-seconds spent on | seconds | share |", "|---|---:|---:|"]
     lines += [f"| {what} | {of['seconds']:,.0f} | {of['share']:.1%} |" for what, of in spent["core_seconds"].items()]
-    return "\n".join([head, "", *lines])
+    shares = [f"{name}: {share:.1%}, should be at most {BARS[name]:.0%}" for name, share in spent["shares"].items()]
+    return "\n".join([head, "", *lines, "", *shares])
 
 
 if __name__ == "__main__":

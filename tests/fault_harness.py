@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -191,7 +192,7 @@ def differences(results: Path, expected: Path) -> list[str]:
     """Files of a finished scale that differ from those of an undisturbed one, leftovers included.
 
     Compared bytewise, except for logs, the columns `seconds_*` of metrics, the machine's keys in a run's config, and in
-    provenance the commit, which may change meanwhile, and the outputs' hashes.
+    provenance the commit, which may change meanwhile, and the outputs' hashes; in the report, commits and minutes.
     """
     found, wanted = _files(results), _files(expected)
     differing = [name for name in found.keys() & wanted.keys() if not _same(found[name], wanted[name])]
@@ -217,6 +218,8 @@ def _content(path: Path) -> object:
         return settings_of("train", OmegaConf.to_container(OmegaConf.load(path)))
     if path.name.endswith("provenance.json"):
         return {key: value for key, value in json.loads(path.read_text()).items() if key not in ("git", "outputs")}
+    if path.name == "report.html":
+        return re.sub(r" · commit .* with jobs running</p>", "", path.read_text())
     return path.read_bytes()
 
 

@@ -85,6 +85,7 @@ def test_every_core_second_is_accounted_for(account, reproduce):
     assert sum(seconds.values()) == 2 * 23
     assert found["wall_minutes"] == round(23 / 60, 2)
     assert found["core_seconds"]["sampling"]["share"] == round(9 / 46, 4)
+    assert list(found["shares"].values()) == [round(10 / 46, 4), round((10 + 1 + 1 + 2 + 14) / 46, 4)]
     assert (found["startup_seconds_per_job"], found["job_seconds"]) == (2, 30)
     assert (found["job_cpu_seconds"], found["snakemake_cpu_seconds"]) == (3.5, 0.7)
 

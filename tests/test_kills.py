@@ -36,7 +36,7 @@ from fault_harness import (
 )
 from project_copy import copy_project, snakemake
 
-KILLS = int(os.environ.get("ENTROPY_DYNAMICS_KILLS", 50))  # of each kind of process
+KILLS = int(os.environ.get("ENTROPY_DYNAMICS_KILLS", 12))  # of each kind of process
 SEED = 6
 KEEPING_TWO = [*COMMANDS["train with checkpoints"], "--set", "training.checkpoints_kept=2"]
 
