@@ -1,6 +1,7 @@
 """The base model: a pretrained one, or a toy model that is built and warm-started from random weights."""
 
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from entropy_dynamics.models.loading import save_policy, write_facts
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
-from entropy_dynamics.models.warm_start import solution_batches, warm_start
+from entropy_dynamics.models.warm_start import POOL, solution_batches, warm_start
 from entropy_dynamics.results.files import written_whole
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.stages.common import check_inputs, check_replaceable
@@ -49,5 +50,6 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
         losses = warm_start(model, spec.warm_start, batches, lambda loss: progress.step(loss=loss))
     with written_whole(out) as directory:
         save_policy(model, tokenizer, directory)
-        write_facts(directory, config, model, seed=seed, warm_start_loss=losses[-1])
+        loss = fmean(losses[-POOL:])
+        write_facts(directory, config, model, seed=seed, warm_start_loss=loss, warm_start_steps=len(losses))
     return out
