@@ -117,15 +117,16 @@ def test_fewer_than_five_seeds_of_a_method_allow_no_verdict(tmp_path, seeds, sha
     assert np.isnan(found.interval.low) == (shared < 3)
 
 
-@pytest.mark.parametrize(("smallest", "takes"), [(0.021, "5 seeds"), (0.02, "6 seeds"), (0.001, "more than 100 seeds")])
-def test_an_inconclusive_claim_says_how_many_seeds_it_needs(tmp_path, smallest, takes):
-    """Of the smallest effect of interest, whatever the effect is; differences have a standard deviation of 0.01."""
-    for seed, level in enumerate(0.01 * (np.array([1, -1, 2**0.5, -(2**0.5), 0]) / 1.5**0.5)):
+@pytest.mark.parametrize(("spread", "takes"), [(0.049, "5 seeds"), (0.056, "6 seeds"), (1.0, "more than 100 seeds")])
+def test_an_inconclusive_claim_says_how_many_seeds_it_needs(tmp_path, spread, takes):
+    """Of the smallest effect of interest, whatever the effect is."""
+    steps = np.array([1, -1, 2**0.5, -(2**0.5), 0]) / 1.5**0.5  # standard deviation 1
+    for seed in range(5):
         write_curve(tmp_path, "grpo", seed, entropy=0.1 * (seed + 3))
-        write_curve(tmp_path, "clip_b", seed, entropy=0.1 * (seed + 3) + level)
-    found = finding(ENTROPY | {"smallest": smallest}, tmp_path)
+        write_curve(tmp_path, "clip_b", seed, entropy=0.1 * (seed + 3) * np.exp(spread * steps[seed]))
+    found = finding(ENTROPY | {"statistic": "log_mean"}, tmp_path)
     assert found.verdict == "inconclusive"
-    assert found.reason == f"the interval includes the threshold; an effect of {smallest:g} takes {takes}"
+    assert found.reason == f"the interval includes the threshold; an effect of 0.1 takes {takes}"
     assert finding(ENTROPY, tmp_path).reason == "the interval includes the threshold"
 
 

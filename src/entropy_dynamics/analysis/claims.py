@@ -32,6 +32,10 @@ Statistic = Literal["mean", "log_mean", "ratio", "correlation", "drop", "variati
 of two | drop of the mean from the first to the last tenth of the steps, as a share | variation: standard deviation over
 mean."""
 
+SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0}  # points
+SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1}
+"""The smallest effect of interest by metric or statistic: an inconclusive claim says how many seeds would find it."""
+
 
 class ClaimSpec(Section):
     """The keys that every claim has."""
@@ -49,8 +53,6 @@ class ClaimSpec(Section):
     """The claimed side of the threshold: exactly one of above, below and within."""
     below: float | None = None
     within: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
-    smallest: Annotated[float, Field(gt=0)] | None = None
-    """The smallest effect of interest, in the claim's unit: an inconclusive claim says how many seeds would find it."""
 
     @model_validator(mode="after")
     def _one_side(self) -> Self:
@@ -65,6 +67,11 @@ class ClaimSpec(Section):
         if self.within:
             return self.within[0], self.within[1]
         return -inf if self.above is None else self.above, inf if self.below is None else self.below
+
+    @property
+    def smallest(self) -> float | None:
+        """The smallest effect of interest; None if none is known."""
+        return SMALLEST.get(getattr(self, "metric", "") or getattr(self, "statistic", ""))
 
     @property
     def claimed(self) -> str:
