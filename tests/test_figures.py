@@ -137,10 +137,10 @@ def test_shares_of_figure4_by_hand(tmp_path):
     write_models(tmp_path / SCALE)
     # GRPO solves 3 problems always and 1 never; Clip_B solves all four in 1 of 2 samples.
     results = tmp_path / SCALE
-    for seed in range(2):
+    for seed in range(3):
         write_evaluation(results, Run(MODEL, "grpo", seed), "dapo500", np.array([[1, 1]] * 3 + [[0, 0]], dtype=bool))
         write_evaluation(results, Run(MODEL, "clip_b", seed), "dapo500", np.array([[1, 0]] * 4, dtype=bool))
-    frame = pd.read_csv(draw("figure4", results, {"tables": 2, "extras": 1, "pilot": 1})[2])
+    frame = pd.read_csv(draw("figure4", results, {"tables": 3, "extras": 1, "pilot": 1})[2])
     shares = frame.pivot(index="method", columns="correct", values="share")
     assert shares.loc["grpo"].tolist() == [25, 0, 75]
     assert shares.loc["clip_b"].tolist() == [0, 100, 0]

@@ -51,6 +51,10 @@ COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2
 COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
 Temperature = Literal["greedy", "best", "matched_pass"] | float
 
+SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0}  # points
+SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1, "same_sign": 0.1, "correlation_difference": 0.1}
+"""The smallest effect of interest by metric or statistic: an inconclusive claim says how many seeds would find it."""
+
 
 class ClaimSpec(Section):
     """The keys that every claim has."""
@@ -70,8 +74,6 @@ class ClaimSpec(Section):
     within: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
     why: str = ""
     """The reason for a threshold other than 0."""
-    smallest: Annotated[float, Field(gt=0)] | None = None
-    """The smallest effect of interest, in the claim's unit: an inconclusive claim says how many seeds would find it."""
 
     @model_validator(mode="after")
     def _one_side(self) -> Self:
@@ -91,6 +93,11 @@ class ClaimSpec(Section):
         if self.within:
             return self.within[0], self.within[1]
         return -inf if self.above is None else self.above, inf if self.below is None else self.below
+
+    @property
+    def smallest(self) -> float | None:
+        """The smallest effect of interest; None if none is known."""
+        return SMALLEST.get(getattr(self, "metric", "") or getattr(self, "statistic", ""))
 
     @property
     def claimed(self) -> str:

@@ -55,12 +55,20 @@ class Interval:
         return np.hypot(self.spread * _detectable(seeds or self.seeds), from_problems)
 
     @property
+    def standard_error(self) -> Number:
+        """If seeds are normal: a median of five or more then varies by sqrt(pi / 2) more than their mean."""
+        factor = (math.pi / 2 if self.seeds >= MIN_SEEDS else 1) / max(1, self.seeds)
+        return np.hypot(self.spread * factor**0.5, self.error)
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom of the standard error."""
+        return self.seeds - 1 if self.seeds else math.inf
+
+    @property
     def p(self) -> Number:
         """Two-sided p value for a true value of zero, if seeds are normal."""
-        # A median of normal values varies by sqrt(pi / 2) more than their mean.
-        factor = (math.pi / 2 if self.seeds >= MIN_SEEDS else 1) / max(1, self.seeds)
-        error = np.hypot(self.spread * factor**0.5, self.error)
-        return 2 * scipy.special.stdtr(self.seeds - 1 if self.seeds else math.inf, -np.abs(self.value) / error)
+        return 2 * scipy.special.stdtr(self.df, -np.abs(self.value) / self.standard_error)
 
     def columns(self, name: str) -> dict[str, Number]:
         """The columns of a table of results: the value and its ends."""

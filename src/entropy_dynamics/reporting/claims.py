@@ -9,6 +9,7 @@ from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims_figure import write_figure
+from entropy_dynamics.reporting.style import one_model
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_json, write_text
 
@@ -45,7 +46,9 @@ def write_claims(results: Results) -> list[Path]:
     ]
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"]))
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
-    head, summary, gains_summary = f"{results.scale} scale: {'; '.join(ran)}", summary_line(entries), gains_line(gains)
+    single = one_model(model for model in models.values() if model)
+    head = ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
+    summary, gains_summary = summary_line(entries), gains_line(gains)
     rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
     json, md, png, svg = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
     write_json(json, entries + gains)

@@ -11,6 +11,7 @@ from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpe
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.reporting.style import one_model
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import write_text
 
@@ -96,7 +97,7 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
     """The content of the table, the models that ran, and what its intervals cover."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
-    covered = f"Student's t over {experiment.seeds} and over problems"
+    covered = f"over {experiment.seeds} and over problems"
     if experiment.seeds == "one seed":
         covered = "over problems for the untrained model, none for one seed of a trained one"
     sets = []
@@ -108,14 +109,16 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
         f"Models: {'; '.join(frame['model_that_ran'].unique())}.",
         f"Problems: {'; '.join(sets)}.",
         f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
-        f"on the same problems, bold where it differs from zero after Holm's correction for {tests} comparisons; "
-        f"the paper's score with its difference to the paper's {baseline}.",
+        f"(median over seeds) on the same problems, bold where it is not zero after Holm's correction for {tests} "
+        f"comparisons; the paper's score with its difference to the paper's {baseline}.",
     ]
     if experiment.spec.entropy:
         sentences.append(
             f"Entropy: mean over the response tokens of the last tenth of the steps, with its {LEVEL:.0%} interval "
             f"over seeds; 'exactly {baseline}': that of every step is the same to the bit."
         )
+    if single := one_model(map(results.model, experiment.models)):
+        sentences.append(f"{single}.")
     if not all(results.model(model).is_the_papers for model in experiment.models):
         sentences.append(
             "A smaller model shows directions, not levels: its scores are not comparable with the paper's."
