@@ -276,11 +276,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("label: a", "lable: a", "unknown key 'claims[0].lable'; did you mean 'label'"),
         (", place: a", "", "no value for claims[0].place"),
         ("test: over_seeds", "test: over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
-        (
-            "statistic: drop",
-            "statistic: drops",
-            "claims[0].statistic is 'drops'; it should be 'mean', 'log_mean', 'drop'",
-        ),
+        ("statistic: drop", "statistic: drops", "claims[0].statistic is 'drops'; it should be 'mean', 'log_mean'"),
         ("above: 0", "above: 1", "a threshold other than 0 needs its reason, in `why`"),
         ("above: 0", "above: 0, why: a", "`why` is the reason for a threshold other than 0"),
         ("above: 0", "above: 0, below: 1", "give one of above, below and within, not above and below"),
