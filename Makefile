@@ -10,8 +10,8 @@ PYTEST ?= $(BIN)/python -m pytest
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
 	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # of what is there
-	@echo && cat results/laptop/tables/table1.md && echo && cat results/laptop/claims.md && echo
-	@echo "Everything on one page: results/laptop/report.html"
+	@echo && $(BIN)/entropy-dynamics summary results/laptop
+	@echo && echo "Beside the reference run:" && $(BIN)/entropy-dynamics compare docs/reference/first results/laptop
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke

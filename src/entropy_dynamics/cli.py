@@ -120,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
     stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
+    summary.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
     compare.add_argument("--table", action="store_true", help="all claims, below the three lines")

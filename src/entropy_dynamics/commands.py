@@ -188,6 +188,12 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(_results(options)))
 
 
+def summary(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.summary import summary
+
+    print("\n".join(summary(options.folder)))
+
+
 def compare(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.comparison import write_comparison
 

@@ -17,13 +17,15 @@ from entropy_dynamics.results.files import write_json, write_text
 def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
-    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, subject, unit, claimed, why,
-    paper, test, seeds, reason}. `why` is the reason for a threshold other than 0; `paper` is {verdict, effect, low,
-    high, reason} of the claim by the paper's own scores, or null where it does not print them. `subject` is "this run"
-    for the claims, judged from the files of this scale, and "paper" for the gains that the paper prints, judged from
-    its numbers alone. The four numbers are null where there is none; `seeds` is the number of usable seeds that all
-    compared methods have, null where no seed is involved. Missing and diverged runs make a claim inconclusive. Raises
-    UserError if claims.yaml or paper_values.yaml is invalid.
+    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, label, subject, unit,
+    claimed, why, paper, test, seeds, reason}. `why` is the reason for a threshold other than 0; `paper` is {verdict,
+    effect, low, high, reason} of the claim by the paper's own scores, or null where it does not print them. `subject`
+    is "this run" for the claims, judged from the files of this scale, and "paper" for the gains that the paper prints,
+    judged from its numbers alone. The four numbers are null where there is none; `seeds` is the number of usable seeds
+    that all compared methods have, null where no seed is involved. Missing and diverged runs make a claim inconclusive.
+
+    Raises:
+        UserError: claims.yaml or paper_values.yaml is invalid.
     """
     file = read_claims(results.experiments)
     claims = load_claims(results.scale, results.seeds, results.experiments)
@@ -35,6 +37,7 @@ def write_claims(results: Results) -> list[Path]:
             id=claim.spec.id,
             statement=_named(claim.spec.statement, claim, models, results),
             place=claim.spec.place,
+            label=_named(claim.spec.label, claim, models, results),
             subject="this run",
             unit=claim.spec.unit,
             claimed=claim.spec.claimed,
@@ -54,7 +57,7 @@ def write_claims(results: Results) -> list[Path]:
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
-    labels = [_named(claim.spec.label, claim, models, results) for claim in claims]
+    labels = [entry["label"] for entry in entries]
     write_figure(claims, labels, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg]
 

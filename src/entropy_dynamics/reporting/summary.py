@@ -1,0 +1,44 @@
+"""A run in fifteen plain lines: how many claims hold, what clipping gains, what does not hold, where the page is."""
+
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from entropy_dynamics.analysis.replication import verdicts_of
+from entropy_dynamics.analysis.verdicts import VERDICTS
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.layout import Layout
+
+SHOWN = {  # the two main models together, or the first
+    "entropy (nats)": "entropy_held_{}_qwen2.5",
+    "Avg@K (points)": "avg_gain_{}",
+    "Pass@K (points)": "pass_gain_{}",
+    "Avg@K greedy": "greedy_{}_qwen2.5",
+    "Avg@K at equal Pass@K": "matched_pass_{}_qwen2.5",
+}
+METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
+LINES = 3  # of what does not hold
+LINE = 100  # characters
+
+
+def summary(root: Path) -> list[str]:
+    """The lines, from results/<scale>/claims.json. Raises UserError if it is missing or damaged."""
+    entries = verdicts_of(root)
+    if not entries:
+        raise UserError(f"{root} has no verdicts; make them with: entropy-dynamics claims")
+    counts = Counter(entry["verdict"] for entry in entries.values())
+    by_verdict = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    lines = [f"{root.name} scale, {len(entries)} claims: {by_verdict}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"]
+    for quantity, claim in SHOWN.items():
+        lines.append(f"{quantity:<24}{''.join(f'{_effect(entries.get(claim.format(name))):<32}' for name in METHODS)}")
+    false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
+    lines += ["", *textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")]
+    return [line.rstrip() for line in (*lines, f"Everything on one page: {Layout(root).report}")]
+
+
+def _effect(entry: dict[str, Any] | None) -> str:
+    if entry is None or entry["effect"] is None:
+        return "unknown"
+    ends = "" if entry["low"] is None else f" [{entry['low']:.3g}, {entry['high']:.3g}]"
+    return f"{entry['effect']:+.3g}{ends}"

@@ -1,0 +1,50 @@
+"""A run in fifteen plain lines."""
+
+import json
+
+import pytest
+
+from entropy_dynamics.cli import main
+
+
+def entry(
+    id: str, verdict: str, effect: float | None = None, low: float | None = None, high: float | None = None
+) -> dict:
+    ends = {"effect": effect, "low": low, "high": high}
+    return {"id": id, "label": f"the claim {id}", "subject": "this run", "verdict": verdict} | ends
+
+
+@pytest.fixture
+def root(tmp_path):
+    entries = [
+        entry("avg_gain_clip_b", "does not hold", -2.1, -3.25, -1.0),
+        entry("pass_gain_clip_b", "holds", 11.5, 7.0, 15.5),
+        entry("pass_gain_clip_v", "inconclusive", 2.5),
+        *(entry(f"false{i}", "does not hold") for i in range(60)),
+        entry("the papers", "holds") | {"subject": "paper"},
+    ]
+    (folder := tmp_path / "laptop").mkdir()
+    (folder / "claims.json").write_text(json.dumps(entries))
+    return folder
+
+
+def test_counts_gains_and_what_does_not_hold(root, capsys):
+    assert main(["summary", str(root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 15
+    assert max(map(len, lines[:-1])) <= 100
+    assert lines[0] == "laptop scale, 63 claims: 1 holds, 61 does not hold, 1 inconclusive"
+    by_quantity = {line[:24].strip(): line[24:] for line in lines[3:8]}
+    assert by_quantity["Avg@K (points)"].split("  ")[0] == "-2.1 [-3.25, -1]"
+    assert by_quantity["Pass@K (points)"].split() == ["+11.5", "[7,", "15.5]", "+2.5"]
+    assert by_quantity["Avg@K greedy"].split() == ["unknown", "unknown"]
+    assert lines[9].startswith("Does not hold: the claim avg_gain_clip_b; the claim false0; ")
+    assert lines[11].endswith(" ...")
+    assert lines[-1] == f"Everything on one page: {root / 'report.html'}"
+
+
+def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
+    assert main(["summary", str(tmp_path)]) == 2
+    assert (
+        capsys.readouterr().err == f"error: no file {tmp_path / 'claims.json'}; make it with: entropy-dynamics claims\n"
+    )
