@@ -30,13 +30,14 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: RolloutBatch, rows: Rows) -> Float[Tensor, "rows token"]:
-        """Values, 0 on padding."""
+        """Values, 0 on padding. Equal rows are run once."""
+        rows, of = batch.copy_of[rows].unique(return_inverse=True)
         ids = batch.sequences[rows, : int(batch.lengths[rows].max())]
         hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
         mask = batch.mask[rows]
         row, place = mask.nonzero(as_tuple=True)
         flat = self.head(hidden[row, batch.prompt_lengths[rows][row] + place - 1]).squeeze(-1).float()
-        return torch.zeros(mask.shape, device=flat.device).index_put((row, place), flat)
+        return torch.zeros(mask.shape, device=flat.device).index_put((row, place), flat)[of]
 
 
 @dataclass(frozen=True)
