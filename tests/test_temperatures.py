@@ -1,5 +1,6 @@
 """Claims about the temperature of the evaluation: hand-worked frontiers, and verdicts from synthetic evaluations."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass
-from entropy_dynamics.analysis.verdicts import judge
+from entropy_dynamics.analysis.verdicts import Finding, judge
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 
+FIVE = SEEDS | {"tables": 5}
+
 SETS = ("aime24", "aime25", "dapo500")
-TEMPERATURES = (0.0, 0.4, 1.0)  # besides 0.7, that of all tables
 
 
 def samples(correct: list[int], k: int = 4) -> Samples:
@@ -88,14 +90,18 @@ def test_the_best_temperature_is_that_of_the_highest_mean():
 # Verdicts
 
 
+def copy_configs(project: Path, temperatures: list[float]) -> None:
+    """configs/ of which the scale has these further temperatures."""
+    shutil.copytree(ROOT / "configs", project / "configs")
+    scale = project / f"configs/scale/{SCALE}.yaml"
+    text, count = re.subn(r"(?m)^  temperatures: .*$", f"  temperatures: {temperatures}", scale.read_text())
+    assert count == 1
+    scale.write_text(text)
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """configs/ with further temperatures."""
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    base = tmp_path / "configs/base.yaml"
-    text = base.read_text()
-    assert "temperatures: []" in text
-    base.write_text(text.replace("temperatures: []", f"temperatures: {list(TEMPERATURES)}"))
+    copy_configs(tmp_path, [0, 0.4, 1])  # besides 0.7, that of all tables
     return tmp_path
 
 
@@ -108,19 +114,20 @@ def write(project: Path, method: str, seed: int, temperature: float, rates: np.n
     write_parquet(path, evaluation_frame(correct))
 
 
-def write_policies(project: Path, levels: dict[str, dict[float, tuple[float, float]]], seeds: int = 3) -> None:
+def write_policies(project: Path, levels: dict[str, dict[float, tuple[float, float]]], seeds: int = 5) -> None:
     """Per method and temperature the share of problems that can be solved, and the rate of correct samples of these."""
     for method, of_method in levels.items():
         for temperature, (share, rate) in of_method.items():
             for seed in range(seeds):
                 for dataset in (*SETS, "validation"):
-                    rates = np.where(np.arange(200) < 200 * (share + 0.01 * seed), rate, 0.0)
+                    rates = np.where(np.arange(200) < 200 * (share + 0.01 * (seed % 3)), rate, 0.0)
                     write(project, method, seed, temperature, rates, dataset)
 
 
-def found_in(project: Path, claim_id: str):
-    [claim] = [one for one in load_claims(SCALE, SEEDS, ROOT / "experiments") if one.spec.id == claim_id]
-    return judge(claim, Results(project / SCALE, SCALE, SEEDS, project / "configs", ROOT / "experiments"))
+def found_in(project: Path, claim_id: str) -> Finding:
+    claims = load_claims(SCALE, FIVE, ROOT / "experiments", project / "configs")
+    claim = next(claim for claim in claims if claim.spec.id == claim_id)
+    return judge(claim, Results(project / SCALE, SCALE, FIVE, project / "configs", ROOT / "experiments"))
 
 
 # Of GRPO's problems 50, 60 and 70 % can be solved, with rates of 0.6, 0.45 and 0.35: Avg@16 is 30, 27 and 24.5 %.
@@ -149,14 +156,14 @@ def test_at_equal_pass(project, rate, verdict):
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     frontier = (0.61 * 0.45 + 0.71 * 0.35) / 2
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (0.66 * rate - frontier), abs=1))
-    assert found.seeds == {"clip_b": 3, "grpo": 3}
+    assert found.seeds == 5
 
 
 def test_beyond_the_frontier_there_is_no_verdict(project):
     write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.715, 0.9)}})
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
-    assert found.reason == "the Pass@K of clip_b is outside that of grpo at all temperatures in 3 of 3 seeds"
+    assert found.reason == "the Pass@K of clip_b is outside that of grpo at all temperatures in 5 of 5 seeds"
 
 
 def test_missing_evaluations_are_named(project):
@@ -164,24 +171,27 @@ def test_missing_evaluations_are_named(project):
     Run(MODEL, "grpo", 1).evaluation_file(project / SCALE, "aime25", 1.0).unlink()
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
-    assert found.reason == f"evaluations/{MODEL}/grpo/seed1/aime25@1.parquet is missing"
+    assert found.reason == f"evaluations/{MODEL}/grpo/seed1/T1/aime25.parquet is missing"
 
 
 @pytest.mark.parametrize(("kind", "said"), [("greedy", "no evaluations at temperature 0"), ("best", "0.7 alone")])
 def test_a_scale_with_one_temperature(tmp_path, kind, said):
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    copy_configs(tmp_path, [])
     found = found_in(tmp_path, f"{kind}_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
     assert said in found.reason
 
 
-def test_inputs_at_the_temperatures_that_the_scale_has(project):
+def test_inputs_at_the_temperatures_that_the_scale_has(project, tmp_path_factory):
+    single = tmp_path_factory.mktemp("single")
+    copy_configs(single, [])
+
     def files(configs: Path) -> set[str]:
-        found = input_files(project / SCALE, SCALE, SEEDS, configs, ROOT / "experiments")
+        found = input_files(project / SCALE, SCALE, FIVE, configs, ROOT / "experiments")
         return {path.relative_to(project / SCALE).as_posix() for path in found}
 
-    more = files(project / "configs") - files(ROOT / "configs")
+    more = files(project / "configs") - files(single / "configs")
     run = f"evaluations/{MODEL}/clip_b/seed0"
-    assert {f"{run}/aime24@{name}.parquet" for name in ("0", "0.4", "1")} <= more
-    assert f"{run}/validation@0.4.parquet" in more  # for the best temperature
+    assert {f"{run}/T{name}/aime24.parquet" for name in ("0", "0.4", "1")} <= more
+    assert f"{run}/T0.4/validation.parquet" in more  # for the best temperature
     assert {path.split("/")[2] for path in more} == {"grpo", "clip_b", "clip_v"}

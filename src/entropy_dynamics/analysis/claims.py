@@ -51,7 +51,7 @@ COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2
 COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
 Temperature = Literal["greedy", "best", "matched_pass"] | float
 
-SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0}  # points
+SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0, "all_correct": 3.0}  # points
 SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1, "same_sign": 0.1, "correlation_difference": 0.1}
 """The smallest effect of interest by metric or statistic: an inconclusive claim says how many seeds would find it."""
 

@@ -10,7 +10,7 @@ from scipy.special import betaln
 from entropy_dynamics.analysis.claims import Claim, EvaluationSize, PaperGains, ScoreDifference
 from entropy_dynamics.analysis.experiments import METRICS
 from entropy_dynamics.analysis.paper import PaperValues
-from entropy_dynamics.analysis.statistics import Interval, smallest
+from entropy_dynamics.analysis.statistics import Interval, smallest_effect
 from entropy_dynamics.analysis.verdicts import Finding, note_cells
 from entropy_dynamics.errors import UserError
 
@@ -37,7 +37,7 @@ def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperV
         cells[model, dataset] = Interval.normal(value, error)
     finding = Finding()
     if spec.everywhere:
-        finding.interval = smallest(list(cells.values()))
+        finding.interval = smallest_effect(list(cells.values()))
         note_cells(finding, list(cells.values()), spec)
     else:
         shares = {cell: spec.datasets[cell[1]] / len(spec.models) for cell in cells}

@@ -169,17 +169,18 @@ def share_interval(scores: Scores) -> Interval:
     return replace(interval, low=low, high=high)
 
 
-def smallest(intervals: Sequence[Interval]) -> Interval:
+def smallest_effect(intervals: Sequence[Interval]) -> Interval:
     """The smallest of several effects: above zero, all are.
 
     The lower end is the lowest of theirs, since the one of the smallest effect is among them. Any upper end bounds the
     smallest effect from above, but the lowest of several would be too low too often: the lowest after Bonferroni's
-    correction, by which each is as much farther from its estimate as normal quantiles are.
+    correction. Order statistics of a few seeds do not reach its level, so it is Student's t with the median's error.
     """
     first = min(intervals, key=lambda interval: interval.value)
-    factor = NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / len(intervals)) / NORMAL
-    highs = [interval.value + factor * (interval.high - interval.value) for interval in intervals]
-    return replace(first, low=np.min([interval.low for interval in intervals]), high=np.min(highs))
+    level = 1 - (1 - LEVEL) / 2 / len(intervals)
+    corrected = [each.value + scipy.special.stdtrit(each.df, level) * each.standard_error for each in intervals]
+    highs = np.maximum(corrected, [each.high for each in intervals])
+    return replace(first, low=np.min([each.low for each in intervals]), high=np.min(highs))
 
 
 def seeds_needed(interval: Interval, effect: float) -> int | None:

@@ -14,7 +14,7 @@ import pandas as pd
 from entropy_dynamics.analysis.claims import Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import Arm, Evaluated, on_shared_seeds, score_columns
+from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
@@ -23,7 +23,7 @@ from entropy_dynamics.analysis.statistics import (
     score_interval,
     seed_interval,
     seeds_needed,
-    smallest,
+    smallest_effect,
 )
 from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass
 from entropy_dynamics.config import BASE
@@ -145,6 +145,8 @@ def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -
         runs = [Run(spec.model, method, seed) for seed in claim.seeds[method]]
         return any(results.metrics(run, ["clip_fraction"])["clip_fraction"].any() for run in runs)
 
+    if finding.missing or finding.obstacles:
+        return {}
     methods = [method for method in claim.runs if drops(method)]
     if without := [method for method in claim.runs if method not in methods]:
         finding.notes.append(f"without {', '.join(without)}, which drops no token")
@@ -224,8 +226,8 @@ def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, fin
         return
     samples = _samples(claim, list(spec.datasets), results, finding, temperatures)
     arms = {(model, method): samples[model, method] for model in spec.models for method in claim.seeds}
-    finding.seeds = _shared(arms)
-    if not finding.seeds:
+    finding.seeds = min(len(seeds) for (_, method), seeds in on_shared_seeds(arms).items() if method != BASE)
+    if not finding.seeds or not all(samples.values()):
         return
     if spec.everywhere:
         cells = []
@@ -233,16 +235,11 @@ def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, fin
             of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
             columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
             cells.append(score_interval(columns))
-        finding.interval = smallest(cells)
+        finding.interval = smallest_effect(cells)
         note_cells(finding, cells, spec)
         return
     columns = score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets)
     finding.interval = score_interval(columns)
-
-
-def _shared(arms: Evaluated) -> int:
-    """The number of seeds that all arms have."""
-    return min(len(seeds) for (_, method), seeds in on_shared_seeds(arms).items() if method != BASE)
 
 
 def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
