@@ -36,7 +36,9 @@ os._exit(code)
 
 
 def start() -> None:
-    """Start the server. Nothing is imported before the first command needs it."""
+    """Start the server, unless this pytest was started by a test. Nothing is imported before a command needs it."""
+    if SERVER in os.environ:
+        return
     preload.start(__file__)
     for name in NAMES:
         client = CLIENT.format(python=sys.executable, name=name, address=os.environ[SERVER], program=str(BIN / name))

@@ -270,9 +270,10 @@ def test_a_killed_command_ends_its_client_likewise(preloaded, endless):
 
 
 def test_after_the_server_was_killed_commands_run_by_themselves(own, small_results):
-    run = own.start(*small_results.train("grpo"), "--set", "training.steps=6")
-    wait_for(lambda: own.commands())
-    (command,) = own.commands()
+    run = own.start(*small_results.train("grpo"), "--set", "training.steps=30")
+    commands = []
+    wait_for(lambda: commands or commands.extend(own.commands()))
+    (command,) = commands
     own.server.kill()
     wait_for(lambda: has_ended(command))
     _, errors = run.communicate(timeout=WAIT)

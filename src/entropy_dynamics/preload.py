@@ -64,6 +64,7 @@ def start(*server: str | Path) -> None:
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C reaches the clients, which pass it on
         )
+    atexit.register(process.communicate)  # closes its standard input and waits for its end
     _started.append(process)
     os.environ[SERVER] = address
 
