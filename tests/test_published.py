@@ -28,6 +28,7 @@ def published(tmp_path_factory):
                     share = (rates + gain + 0.03 * rng.standard_normal()).clip(0, 1)
                     correct = rng.random((problems, samples)) < share
                     write_evaluation(root, Run(model, method, seed), dataset, correct)
+    write_evaluation(root, Run(MODEL, "grpo", 0), "aime24", np.arange(8) < [[3], [0]], temperature=1)
     for seed in range(2):
         write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
     assert main(["archive", str(root), "--publish", str(out)]) == 0
@@ -36,7 +37,7 @@ def published(tmp_path_factory):
 
 def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
     """Nothing of the project: the median of eight paired differences, its order statistics, and the problems."""
-    counts = pd.read_parquet(published[1] / "counts.parquet")
+    counts = pd.read_parquet(published[1] / "counts.parquet").query("temperature < 1")
     counts["score"] = counts["correct"] / counts["samples"]
     wide = counts.pivot(index=["dataset", "problem", "model", "seed"], columns="method", values="score")
     gains = 100 * (wide["clip_b"] - wide["grpo"]).dropna().groupby(["dataset", "problem", "seed"]).mean().unstack()
@@ -62,6 +63,9 @@ def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
 def test_counts_are_those_of_the_samples(published):
     root, out = published
     counts = pd.read_parquet(out / "counts.parquet").set_index(["model", "method", "seed", "dataset"]).sort_index()
+    warm = counts["temperature"] == 1
+    assert counts[warm]["correct"].tolist() == [3, 0]
+    counts = counts[~warm]
     assert len(counts) == (40 + 60) * 2 * (8 + 8 + 11)
     samples = pd.read_parquet(Run(OTHER, "clip_b", 3).evaluation_file(root, "aime24"))
     rows = counts.loc[OTHER, "clip_b", 3, "aime24"]

@@ -13,7 +13,13 @@ from entropy_dynamics.results.files import read_parquet, write_parquet
 
 COUNTS, METRICS = "counts.parquet", "metrics.parquet"
 KEYS = ["model", "method", "seed"]
-COUNT_TYPES = {"seed": np.int16, "problem": np.int16, "correct": np.int16, "samples": np.int16}
+COUNT_TYPES = {
+    "seed": np.int16,
+    "problem": np.int16,
+    "correct": np.int16,
+    "samples": np.int16,
+    "temperature": np.float32,
+}
 
 
 def publish(results: Results, folder: Path) -> list[Path]:
@@ -25,18 +31,21 @@ def publish(results: Results, folder: Path) -> list[Path]:
 
 
 def counts_frame(results: Results) -> pd.DataFrame:
-    """A row per model, method, seed, data set and problem: `correct` of `samples`.
+    """A row per model, method, seed, temperature, data set and problem: `correct` of `samples`.
 
     `problem` is its place in the order of the data set's ids.
     """
     frames = []
-    for path in _files(results, "evaluations/*/*/seed*/*.parquet"):
-        run = _run(path.parent)
-        samples = results.samples(run, path.stem)
+    for path in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
+        *folder, _ = path.relative_to(results.layout.root / "evaluations").parts
+        run = _run(Path(*folder[:3]))
+        temperature = float(folder[3][1:]) if len(folder) > 3 else results.config.evaluation.temperature
+        samples = results.samples(run, path.stem, temperature)
         about = {"model": run.model, "method": run.method, "seed": run.seed, "dataset": path.stem}
+        about |= {"temperature": temperature}
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
         frames.append(pd.DataFrame(about | numbers))
-    return _sorted(frames, [*KEYS, "dataset", "problem"]).astype(COUNT_TYPES)
+    return _sorted(frames, [*KEYS, "temperature", "dataset", "problem"]).astype(COUNT_TYPES)
 
 
 def metrics_frame(results: Results) -> pd.DataFrame:
@@ -50,10 +59,11 @@ def metrics_frame(results: Results) -> pd.DataFrame:
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
 
-def read_counts(path: Path) -> dict[Arm, dict[int, dict[str, Samples]]]:
-    """The counts of a published file, as `score_columns` takes them."""
+def read_counts(path: Path, temperature: float = 0.7) -> dict[Arm, dict[int, dict[str, Samples]]]:
+    """The counts of a published file at one temperature, as `score_columns` takes them."""
     counts: dict[Arm, dict[int, dict[str, Samples]]] = {}
-    frame = read_parquet(path, [*KEYS, "dataset", "problem", "correct", "samples"], "publish it again")
+    frame = read_parquet(path, [*KEYS, "dataset", "problem", "correct", "samples", "temperature"], "publish it again")
+    frame = frame[np.isclose(frame["temperature"], temperature)]
     for (model, method, seed, dataset), rows in frame.groupby([*KEYS, "dataset"]):
         samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), np.nan, np.nan)
         counts.setdefault((model, method), {}).setdefault(seed, {})[dataset] = samples
