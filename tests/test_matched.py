@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
@@ -116,7 +117,7 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     files = {path.suffix: path.read_text() for path in draw("methods_on_policy", results, SEEDS)}
     assert r"GSPO (updates\_per\_batch 1)" in files[".tex"]
     text = files[".md"]
-    assert "| Entropy (nats) | AIME24 Avg@32 |" in text
+    assert "| Entropy (nats) | toy AIME24 Avg@32 |" in text
     assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
     assert "CISPO (updates_per_batch 1)" in text
 
@@ -160,7 +161,10 @@ def test_the_plan_of_a_target_has_its_runs_only():
     arguments = (SCALE, ["seeds.extras=3", "seeds.tables=3"], ROOT / "configs", ROOT / "experiments")
     runs = {run for one in methods.values() for run in one.runs}
     assert make_plan(*arguments, target="methods").trained == len(runs)
-    runs = {run for one in experiments_of(None).values() for run in one.runs if run.method != BASE}
+    claims = load_claims(SCALE, SEEDS, ROOT / "experiments")
+    runs = {run for one in experiments_of(None).values() for run in one.runs}
+    runs |= {run for claim in claims for run in claim.all_runs()}
+    runs = {run for run in runs if run.method != BASE}
     assert make_plan(*arguments).trained == len(runs)
 
 
