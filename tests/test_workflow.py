@@ -159,8 +159,7 @@ def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
             path.write_text(text)
 
 
-RUNS = 26  # training runs at the smoke scale
-WARMER = 11  # of which so many are evaluated at further temperatures
+ALL_RUNS = {"train": 26, "temperatures": 11}  # at the smoke scale; some are evaluated at further temperatures
 NOTES = ("Using ", "Assuming ", "Building ", "host: ")  # by Snakemake, before it reads the workflow
 DRAWN = {
     "claims",
@@ -174,7 +173,7 @@ DRAWN = {
     "corollary4",
     "frontier",
 }
-DRAWN |= {f"figure{number}" for number in range(1, 7)}
+DRAWN |= {"frontier", *(f"figure{number}" for number in range(1, 7))}
 CLAIM = "  - id: sampling_law_paper\n"
 NEW_CLAIM = """  - id: figure5_again
     label: Figure 5
