@@ -133,6 +133,7 @@ def test_corollary_4_is_exact_where_tokens_share_no_parameters():
         response_lengths=torch.full((rollouts,), tokens),
         groups=torch.arange(rollouts) // 3,
         mask=torch.ones(rollouts, tokens, dtype=torch.bool),
+        copy_of=torch.arange(rollouts),
     )
     policy, config = LogitTable(rollouts, tokens, vocabulary), training_config(max_grad_norm=1e9, learning_rate=rate)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=rate)

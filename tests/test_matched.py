@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.claims import load_claims
+from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import BASE, load_config
@@ -160,9 +161,11 @@ def test_the_plan_of_a_target_has_its_runs_only():
     arguments = (SCALE, ["seeds.extras=3", "seeds.tables=3"], ROOT / "configs", ROOT / "experiments")
     runs = {run for one in methods.values() for run in one.runs}
     assert make_plan(*arguments, target="methods").trained == len(runs)
-    runs = {run for one in experiments_of(None).values() for run in one.runs if run.method != BASE}
-    only_claimed = {Run("qwen2.5-7b-instruct", "clip_higher", seed) for seed in range(3)}
-    assert make_plan(*arguments).trained == len(runs | only_claimed)
+    claims = load_claims(SCALE, SEEDS, ROOT / "experiments")
+    runs = {run for one in experiments_of(None).values() for run in one.runs}
+    runs |= {run for claim in claims for run in claim.all_runs()}
+    runs = {run for run in runs if run.method != BASE}
+    assert make_plan(*arguments).trained == len(runs)
 
 
 @pytest.mark.parametrize("name", ["methods_on_policy", "methods_off_policy"])

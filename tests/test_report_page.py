@@ -148,7 +148,7 @@ def test_the_report_holds_every_result_and_caption_without_a_browser_too(report)
     text = report.read_text()
     for file in ("report.html", "claims.png", "tables/table1.md", "figures/figure5.png", "figures/theory_check.png"):
         assert f'"results/{SCALE}/{file}": {{"name"' in text
-    assert "only sign and correlation are comparable" in " ".join(text.replace("\\n", " ").split())
+    assert "the identity line holds for all" in " ".join(text.replace("\\n", " ").split())
 
 
 # ---------------------------------------------------------------- our own page
