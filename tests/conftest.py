@@ -195,7 +195,11 @@ def make_model(tokenizer) -> Callable:
             tied_embeddings=tied,
             seed=seed,
         )
-        return build_toy_model(spec, tokenizer).eval()
+        model = build_toy_model(spec, tokenizer).eval()
+        with torch.no_grad():  # weights as large as a trained model's, so that its distributions are not nearly uniform
+            for parameter in model.parameters():
+                parameter.mul_(2 if parameter.ndim > 1 else 1)
+        return model
 
     return make
 

@@ -110,11 +110,11 @@ def test_seeds(refused, stage, seed):
         (("config", "--method", "grpo"), "--method needs --model: a run has both"),
         (("draw",), "the following arguments are required: NAME"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
-        (("draw", "claims"), "unknown table or figure 'claims'; known: data_filter, difficulty, "),
+        (("draw", "claims"), "unknown table or figure 'claims'; known: corollary4, data_filter, "),
         (("draw", "tabel1"), "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (("draw", "table1", "--results", "nowhere"), " is missing; make it with: snakemake --config scale=laptop "),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
-        (("verify", "nowhere"), "unknown scale 'nowhere'; known: gpu, gpu-toy, laptop, "),
+        (("verify", "nowhere"), "unknown scale 'nowhere'; known: desk, gpu, gpu-toy, laptop, "),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",

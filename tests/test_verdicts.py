@@ -366,13 +366,13 @@ def write_sweep(results: Path, entropies: dict[float, float]) -> None:
 
 def test_the_trend_over_all_doses_of_the_sweep(tmp_path):
     claim = claim_of("mu_entropy_clip_b", SEEDS)
-    assert list(claim.runs) == ["clip_b@mu=1.0", "clip_b@mu=1.5", "clip_b@mu=2.0", "clip_b@mu=3.0"]
-    write_sweep(tmp_path, {1.0: 0.5, 1.5: 0.45, 2.0: 0.3, 3.0: 7.0})
+    assert list(claim.runs) == [f"clip_b@mu={mu}" for mu in (1.5, 2.0, 2.4, 2.6, 2.8)]
+    write_sweep(tmp_path, {1.5: 0.5, 2.0: 0.45, 2.4: 0.3, 2.6: 7.0, 2.8: 7.0})
     found = finding("mu_entropy_clip_b", tmp_path)
-    slope = np.polyfit(np.log([1.0, 1.5, 2.0]), [0.5, 0.45, 0.3], 1)[0]  # without the last, which is the baseline
+    slope = np.polyfit(np.log([1.5, 2.0, 2.4]), [0.5, 0.45, 0.3], 1)[0]  # without the others, which are the baseline
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(slope))
-    assert "without clip_b@mu=3.0, which drops no token" in found.reason
-    write_sweep(tmp_path, {1.0: 0.1, 1.5: 0.2, 2.0: 0.3, 3.0: 7.0})
+    assert "without clip_b@mu=2.6, clip_b@mu=2.8, which drops no token" in found.reason
+    write_sweep(tmp_path, {1.5: 0.1, 2.0: 0.2, 2.4: 0.3, 2.6: 7.0, 2.8: 7.0})
     assert finding("mu_entropy_clip_b", tmp_path).verdict == "does not hold"
     for seed in range(5):
         write_curve(tmp_path, "clip_b@mu=2.0", seed, clip_fraction=0.0)

@@ -38,7 +38,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0]), strict=True)
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods))  # a column per method
     whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
-    add_footer(figure, [*what_ran(experiment, results), whiskers])
+    add_footer(figure, [*what_ran(experiment, results, "median"), whiskers])
     return figure, frame
 
 
@@ -67,5 +67,5 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
         "over data sets and models",
         f"whiskers: {intervals(experiment)}",
     ]
-    add_footer(figure, [*what_ran(experiment, results), *notes])
+    add_footer(figure, [*what_ran(experiment, results, "median"), *notes])
     return figure, frame

@@ -32,7 +32,7 @@ def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Fig
     seeds = "" if experiment.seeds == "one seed" else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds}"
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
-        f"a mark per step and seed; r: correlation over the steps of a run, mean over runs{seeds}; "
+        f"a mark per step and seed; r: correlation over the steps of a run, median over runs{seeds}; "
         "dashed: equal changes",
     ]
     add_footer(figure, notes)
@@ -51,8 +51,8 @@ def _draw_link(ax: Axes, link: Link, letter: str) -> None:
     r = link.correlation
     ends = "" if np.isnan(r.low) else f" [{r.low:.2f}, {r.high:.2f}]"
     ax.set_title(f"({letter}) " + (f"$r$ {r.value:.2f}{ends}" if np.isfinite(r.value) else "too few steps"))
-    ax.set_xlabel(f"{column(link.x).quantity} ($10^{{{unit['x']}}}$ nats)")
-    ax.set_ylabel(f"{column(link.y).quantity}\n($10^{{{unit['y']}}}$ nats)")
+    ax.set_xlabel(f"{column(link.x).quantity} ($10^{{{unit['x']}}}$ nats)", fontsize=6)
+    ax.set_ylabel(f"{column(link.y).quantity}\n($10^{{{unit['y']}}}$ nats)", fontsize=6)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(4))
 

@@ -78,15 +78,15 @@ def point_look(place: int) -> Look:
     return {name: CYCLE[place % len(CYCLE)][name] for name in ("color", "marker")} | {"linestyle": ""}
 
 
-def what_ran(experiment: Experiment[Spec], results: Results) -> list[str]:
-    """Models, scale and number of seeds, for the footer."""
+def what_ran(experiment: Experiment[Spec], results: Results, average: str = "mean") -> list[str]:
+    """Models, scale, and how the seeds are averaged (differences between methods: median), for the footer."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
     if experiment.seeds == "one seed":
         drawn = "one seed: the spread between seeds is unknown"
     else:
         bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
         shading = ", shading: lowest to highest seed" if bands else ""
-        drawn = f"mean of {experiment.seeds}{shading}"
+        drawn = f"{average} of {experiment.seeds}{shading}"
     return [f"{results.scale} scale: {models}", drawn]
 
 
