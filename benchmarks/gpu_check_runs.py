@@ -107,13 +107,14 @@ class Commands:
         self.check.write(commands=[*self.check.record.get("commands", []), *(command.record() for command in ended)])
         return len(ended) == len(commands) and not any(command.process.exitcode for command in ended)
 
-    def prepare(self, models: Sequence[str]) -> bool:
-        """Problems, base models and pass rates, unless they are there."""
-        missing = [["model", "--model", model] for model in models if not self.layout.facts(model, "base", 0).is_file()]
+    def prepare(self, models: Sequence[str], seed: int = 0) -> bool:
+        """Problems, and the untrained models and pass rates of a seed, unless they are there."""
+        missing = [model for model in models if not self.layout.facts(model, "base", seed).is_file()]
+        of_seed = ["--seed", str(seed)]
         return (
             (self.layout.problems_report.is_file() or self.run(["problems"]))
-            and self.run(*missing)
-            and (self.layout.pass_rates(0).is_file() or self.run(["pass_rates"]))
+            and self.run(*(["model", "--model", model, *of_seed] for model in missing))
+            and (self.layout.pass_rates(seed).is_file() or self.run(["pass_rates", *of_seed]))
         )
 
 
@@ -151,7 +152,7 @@ def kill_and_resume(commands: Commands) -> bool:
     results = commands.results / "undisturbed"
     undisturbed = Layout.of(SCALE, results)
     undisturbed.root.mkdir(parents=True)
-    for folder in ("data", "models"):
+    for folder in ("data", "models", "pass_rates"):
         (undisturbed.root / folder).symlink_to((layout.root / folder).resolve())
     complete = commands.run(command, [*command, "--results", str(results)])
     if complete:
@@ -194,23 +195,27 @@ def seeds(check: Check) -> None:
     Runs that `end_to_end` left in the same folder count.
     """
     commands = Commands(check)
-    runs = [(MODEL, method, seed) for seed in range(2 if check.tiny else 1000) for method in METHODS]
-    there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
-    summaries = [summary(commands.layout, *run) for run in there]
-    waiting: deque[Arguments] = deque(of_run("train", *run) for run in runs if run not in there)
-    if not commands.prepare([MODEL]):
-        return
-    for command in commands.ended(waiting):
-        stage, _, model, _, method, _, seed = command.arguments
-        if command.process.exitcode:
-            waiting.clear()
-            if check.left() > 0:
-                check.write(failed=command.record())
-        elif stage == "train":
-            waiting.appendleft(of_run("evaluate", model, method, int(seed)))
-        else:
-            summaries.append(summary(commands.layout, model, method, int(seed)))
-            check.write(runs=summaries, final_entropy_nats=by_method(summaries))
+    summaries: list[Case] = []
+    for seed in range(2 if check.tiny else 1000):
+        runs = [(MODEL, method, seed) for method in METHODS]
+        there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
+        summaries += [summary(commands.layout, *run) for run in there]
+        waiting: deque[Arguments] = deque(of_run("train", *run) for run in runs if run not in there)
+        if waiting and not commands.prepare([MODEL], seed):
+            break
+        for command in commands.ended(waiting):
+            stage, _, model, _, method, *_ = command.arguments
+            if command.process.exitcode:
+                waiting.clear()
+                if check.left() > 0:
+                    check.write(failed=command.record())
+            elif stage == "train":
+                waiting.appendleft(of_run("evaluate", model, method, seed))
+            else:
+                summaries.append(summary(commands.layout, model, method, seed))
+                check.write(runs=summaries, final_entropy_nats=by_method(summaries))
+        if "failed" in check.record or check.left() <= 0:
+            break
     check.write(complete="failed" not in check.record and bool(summaries))
 
 

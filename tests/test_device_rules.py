@@ -140,7 +140,7 @@ def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsy
     build_problem_sets(config.data, layout.data)
     monkeypatch.setattr("entropy_dynamics.stages.model.device_of", lambda hardware: DEVICE)
     prepare_model(config, layout)
-    rates = measure_pass_rates(config, layout, ranks)
+    rates = measure_pass_rates(config, layout, ranks=ranks)
     assert (rates["samples"] == 2).all()
 
     step = Trainer.step

@@ -37,7 +37,9 @@ def test_the_example_is_a_task(with_example):
     assert problem.grade(f"\\boxed{{{problem.text[::-1]}}}", "stop").correct
     assert not problem.grade(f"\\boxed{{{problem.text}0}}", "stop").correct
     assert main(["model", "--scale", "reverse", "--model", "qwen2.5-7b-instruct"]) == 0
-    config = json.loads((with_example / "models" / "qwen2.5-7b-instruct" / "seed0" / "model.json").read_text())["config"]
+    config = json.loads((with_example / "models" / "qwen2.5-7b-instruct" / "seed0" / "model.json").read_text())[
+        "config"
+    ]
     solutions = {key.rpartition(".")[2]: value for key, value in config.items() if ".solutions." in key}
     assert solutions == {"task": "reverse", "digits": 4, "unboxed": 0.1}
 
