@@ -9,8 +9,7 @@ from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims_figure import write_figure
-from entropy_dynamics.reporting.style import one_model
-from entropy_dynamics.reporting.templates import fill
+from entropy_dynamics.reporting.templates import fill, one_model
 from entropy_dynamics.results.files import write_json, write_text
 
 

@@ -2,14 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Spec
-from entropy_dynamics.analysis.results import Model, Results
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.results.files import written_whole
 
@@ -95,11 +94,6 @@ def intervals(experiment: Experiment[Spec]) -> str:
     if experiment.seeds == "one seed":
         return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method"
     return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
-
-
-def one_model(models: Iterable[Model]) -> str:
-    """That intervals hold for pretrained models, of which there is one each; toy models have one for each seed."""
-    return "" if all(model.toy for model in models) else "Intervals hold for the one pretrained model of each name"
 
 
 def add_footer(figure: Figure, notes: list[str]) -> None:

@@ -11,8 +11,7 @@ from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpe
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import LEVEL
-from entropy_dynamics.reporting.style import one_model
-from entropy_dynamics.reporting.templates import fill
+from entropy_dynamics.reporting.templates import fill, one_model
 from entropy_dynamics.results.files import write_text
 
 

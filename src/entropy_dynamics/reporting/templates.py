@@ -1,10 +1,13 @@
 """Filling the templates of tables, claims and the report: Markdown, LaTeX and HTML."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
+
+from entropy_dynamics.analysis.results import Model
 
 
 def fill(template: str, **values: Any) -> str:
@@ -44,3 +47,8 @@ _LATEX = _PAGES.overlay(  # braces are LaTeX's own
     comment_start_string="<#",
     comment_end_string="#>",
 )
+
+
+def one_model(models: Iterable[Model]) -> str:
+    """That intervals hold for pretrained models, of which there is one each; toy models have one for each seed."""
+    return "" if all(model.toy for model in models) else "Intervals hold for the one pretrained model of each name"
