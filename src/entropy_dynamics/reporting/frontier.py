@@ -14,7 +14,7 @@ from entropy_dynamics.reporting.style import (
     Look,
     add_footer,
     intervals,
-    line_styles,
+    marked_styles,
     pretty,
     what_ran,
 )
@@ -24,7 +24,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
     """Right: a line per method through the temperatures at which it was sampled; left: its greedy accuracy, if any."""
     frame = frontier_frame(experiment, results)
     methods = list(frame["method"].unique())
-    looks = line_styles(methods, experiment.spec.baseline)
+    looks = marked_styles(methods, experiment.spec.baseline)
     figure = Figure(figsize=(WIDTH, 1.0 + 1.7 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):
@@ -36,7 +36,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
         left.set_ylabel("Avg@K (%)")
     handles, _ = rows[0].axes[1].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(methods)), **LINE_LEGEND)
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(methods)), **LINE_LEGEND)
     temperatures = ", ".join(f"{value:g}" for value in sorted(frame["temperature"].unique()) if value)
     notes = [f"temperatures {temperatures}, from the upper left on; bars: {intervals(experiment)}"]
     notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
@@ -49,15 +49,13 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], looks: dict[s
     ax.set_xticks([])
     ax.set_xlim(-1, len(methods))
     for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
-        look = looks[row.Index] | {"linestyle": ""}
         ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
-        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **look | {"marker": look["marker"] or "x"})
+        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **looks[row.Index] | {"linestyle": ""})
 
 
 def _draw_sampled(ax: Axes, rows: pd.DataFrame, looks: dict[str, Look]) -> None:
     for method, of_method in rows.groupby("method", sort=False):
         line, look = of_method.sort_values("temperature"), looks[str(method)]
-        look = look | {"marker": look["marker"] or "x", "linewidth": 0.8}
         ax.plot(line["pass"], line["avg"], label=method, **look)
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
             ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])

@@ -72,6 +72,14 @@ def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
     return {black: BLACK} | {label: CYCLE[i % len(CYCLE)] for i, label in enumerate(others)}
 
 
+def marked_styles(methods: list[str], baseline: str) -> dict[str, Look]:
+    """As `line_styles`, each with a marker; where colors repeat, it is empty."""
+    looks = line_styles(methods, baseline)
+    rounds = [method for method in methods if method != baseline]
+    empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // len(CYCLE) % 2 else {} for method in rounds}
+    return {method: look | {"linewidth": 0.7} | empty.get(method, {"marker": "x"}) for method, look in looks.items()}
+
+
 def point_look(place: int) -> Look:
     """The look of the series number `place`, as points without a line."""
     return {name: CYCLE[place % len(CYCLE)][name] for name in ("color", "marker")} | {"linestyle": ""}

@@ -12,7 +12,16 @@ from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSp
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame
-from entropy_dynamics.reporting.style import CYCLE, LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
+from entropy_dynamics.reporting.style import (
+    CYCLE,
+    LINE_LEGEND,
+    WIDTH,
+    Look,
+    add_footer,
+    marked_styles,
+    pretty,
+    what_ran,
+)
 
 PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
 _SMALL: Look = LINE_LEGEND | {"fontsize": 5}
@@ -61,7 +70,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     frame, spec = matched_frame(experiment, results), experiment.spec
     of_run = dict(zip(frame["run"], frame["method"], strict=True))
     methods = list(dict.fromkeys(of_run[run.method] for run in experiment.runs))
-    looks = _looks(methods, spec.baseline)
+    looks = marked_styles(methods, spec.baseline)
     reference = frame[frame["run"] == spec.reference].iloc[0]
     figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(methods)), layout="constrained")
     axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(methods)])
@@ -82,14 +91,6 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
     add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, frame, reference["entropy"])])
     return figure, frame
-
-
-def _looks(methods: list[str], baseline: str) -> dict[str, Look]:
-    """Where colors repeat, the markers are empty."""
-    looks = line_styles(methods, baseline)
-    rounds = [method for method in methods if method != baseline]
-    empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // len(CYCLE) % 2 else {} for method in rounds}
-    return {method: look | {"linewidth": 0.7} | empty.get(method, {"marker": "x"}) for method, look in looks.items()}
 
 
 def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
