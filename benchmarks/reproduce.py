@@ -34,6 +34,7 @@ STAGES = {  # the purpose of a stage without phases, besides start-up
     "models": "warm starts",
     "pass_rates": "pass rates",
     "evaluations": "evaluation",
+    "temperatures": "evaluation",
     "theory": "theory check",
     "problems": "problem sets",
 }

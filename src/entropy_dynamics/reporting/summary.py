@@ -11,7 +11,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 
 SHOWN = {  # the two main models together, or the first
-    "entropy (nats)": "entropy_held_{}_qwen2.5",
+    "entropy (log ratio)": "entropy_held_{}_qwen2.5",
     "Avg@K (points)": "avg_gain_{}",
     "Pass@K (points)": "pass_gain_{}",
     "Avg@K greedy": "greedy_{}_qwen2.5",
