@@ -106,7 +106,7 @@ def _difference(rng: np.random.Generator, logits: np.ndarray, name: str, metric:
 
 
 def _shifts(rng: np.random.Generator, shape: tuple[int, ...], name: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of the runs of both methods."""
+    """The runs of both methods."""
     draw, factor = SCORES[name]
     untrained, effect = 0.2 * rng.standard_normal(shape), UNTRAINED[metric] * rng.standard_normal(shape)
     first = untrained + effect + factor * RUN * draw(rng, shape)
