@@ -84,7 +84,7 @@ def test_the_engine_agrees_with_the_trainer_at_every_step(results):
 
 def test_transformers_reads_the_trained_policies(results):
     for model in MODELS:
-        base, _ = load_policy(results / "models" / model)
+        base, _ = load_policy(results / "models" / model / "seed0")
         trained, _ = load_policy(results / "runs" / model / "clip_b" / "seed0" / "policy")
         assert [name for name, _ in base.named_parameters()] == [name for name, _ in trained.named_parameters()]
         assert any((one != other).any() for one, other in zip(base.parameters(), trained.parameters(), strict=True))

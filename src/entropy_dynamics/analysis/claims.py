@@ -165,7 +165,7 @@ class ScoreDifference(ClaimSpec):
     """The smallest of the differences on each model and data set, instead of their mean."""
     temperature: Temperature | None = None
     """Temperature of the evaluations; null: the paper's | greedy: 0 | best: for each method and model the one with the
-    highest score on the validation set | matched_pass: the methods of `runs` at the paper's, the one of `against` where,
+    highest score on the validation set | matched_pass: the methods of `runs` at the paper's, that of `against` where,
     interpolated between two, its Pass@K is theirs."""
 
     @model_validator(mode="after")
