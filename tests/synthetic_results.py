@@ -27,7 +27,7 @@ LABELS = {
     "distill-llama-8b": "R1-Distill-Llama-8B",
     "internlm3-8b-instruct": "InternLM3-8B-Instruct",
 }
-KEPT = {  # of the push on the entropy: positive samples with S* > 0 and < 0, then negative ones
+KEPT = {  # share of the push on the entropy: positive samples with S* > 0 and < 0, then negative ones
     "clip_b": (1, 1, 0.7, 0.4),
     "clip_v": (1, 1, 0.6, 0.5),
     "advantage_reweighting": (1.3, 0.9, 1.1, 0.8),
