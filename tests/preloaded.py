@@ -27,10 +27,9 @@ NAMES = ("python", "snakemake", "entropy-dynamics")
 CLIENT = """#!{python}
 import os, sys
 from entropy_dynamics.client import hand_over
-words = [{name!r}, *sys.argv[1:]]
-code = hand_over({address!r}, words)
+code = hand_over({address!r}, [{name!r}, *sys.argv[1:]])
 if code is None:
-    os.execv({program!r}, words)
+    os.execv({program!r}, [{program!r}, *sys.argv[1:]])
 os._exit(code)
 """
 

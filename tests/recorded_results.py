@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from contextlib import chdir
 from pathlib import Path
 
@@ -160,9 +161,11 @@ def untabled(project) -> None:
 
 
 @pytest.fixture
-def verify(capsys, monkeypatch):
+def verify(capsys, monkeypatch, tmp_path_factory):
     """`verify(...)`: the exit code, {(what, where): facts}, and the summary."""
     monkeypatch.setattr(chain, "commit_of_code", lambda: GIT)
+    escaped_in_markdown = tmp_path_factory.mktemp("redrawn_in")
+    monkeypatch.setattr(tempfile, "tempdir", str(escaped_in_markdown))
 
     def call(*arguments: str):
         capsys.readouterr()

@@ -27,7 +27,7 @@ def test_the_means_over_the_sets_at_each_temperature(tmp_path):
     shares = [(1 + seed % 2) / 5 for seed in range(SEEDS["tables"])]
     assert row["avg"] == pytest.approx(100 * np.mean(shares) / 2, abs=1e-3)
     assert row["pass"] == pytest.approx(100 * np.mean(shares), abs=1e-3)
-    assert sorted(set(frame.index.get_level_values("temperature"))) == [0, 0.4, 0.7, 1]
+    assert sorted(set(frame.index.get_level_values("temperature"))) == [0, 0.4, 0.7, 1, 1.3]
     assert frame["pass"].isna().tolist() == [temperature == 0 for *_, temperature in frame.index]
 
 

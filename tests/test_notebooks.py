@@ -1,6 +1,5 @@
 """The notebooks run from the first cell to the last, and are saved without what they print."""
 
-import sys
 from pathlib import Path
 
 import nbformat
@@ -15,16 +14,9 @@ from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.train import train
 from entropy_dynamics.tasks.files import write_problems
-from preloaded import program
 
 MODEL = "qwen2.5-7b-instruct"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-
-
-@pytest.fixture(autouse=True)
-def kernel(monkeypatch):
-    """Jupyter starts its kernels with the Python that it runs in."""
-    monkeypatch.setattr(sys, "executable", program("python"))
 
 
 def executed(name: str) -> nbformat.NotebookNode:

@@ -21,6 +21,8 @@ from entropy_dynamics.training.first_order import COLUMNS
 from preloaded import program
 from rank_program import CASES, STEPS, make_trainer, recorded
 
+FEW_TOKENS = 0.05  # a share of about 70 tokens, some with an S_c of rounding error: three may fall on the other side
+
 RUN = {  # number of ranks -> what they run in one launch; untied weights concern loading and pushing, not methods
     2: [
         *(f"tied/{case}" for case in (*CASES, "checkpoint-save", "checkpoint-resume")),
@@ -69,7 +71,8 @@ def assert_same(one: dict, other: dict, tolerance: float) -> None:
     for mine, theirs in zip(one["rows"], other["rows"], strict=True):
         for name in set(mine) & set(theirs):
             if not name.startswith("seconds"):
-                assert mine[name] == pytest.approx(theirs[name], abs=10 * tolerance, nan_ok=True), name
+                limit = FEW_TOKENS if name == "s_centered_positive_top" else 10 * tolerance
+                assert mine[name] == pytest.approx(theirs[name], abs=limit, nan_ok=True), name
     assert set(one["policy"]) == set(other["policy"])
     for name, values in one["policy"].items():
         np.testing.assert_allclose(values, other["policy"][name], atol=10 * tolerance)

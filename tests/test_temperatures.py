@@ -83,8 +83,9 @@ def test_the_spread_of_the_scores_is_that_of_the_difference():
 
 def test_the_best_temperature_is_that_of_the_highest_mean():
     validation = {0.0: [samples([1], 1), samples([0], 1)], 0.4: [samples([3]), samples([2])], 0.7: [samples([4])]}
-    assert best_temperature(validation) == 0.7
-    assert best_temperature(validation | {0.7: [samples([1])]}) == 0.4
+    assert best_temperature("avg", validation) == 0.7
+    assert best_temperature("avg", validation | {0.7: [samples([1])]}) == 0.4
+    assert best_temperature("pass", validation) == 0.4  # equal to that at 0.7, and before it
 
 
 # Verdicts
@@ -147,6 +148,15 @@ def test_each_method_at_its_own_best_temperature(project):
     found = found_in(project, "best_clip_b_qwen2.5")
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(100 * (0.61 * 0.7 - 0.33), abs=1))
     assert "clip_b at 0.7; grpo at 0" in found.reason
+
+
+def test_each_method_at_its_own_best_temperature_for_pass(project):
+    """GRPO solves 71 % of the problems at 1.0 (seeds 0 to 2); Clip_B at 0.7 those of 91 % with 16 samples at 15 %."""
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.9, 0.15), 1.0: (0.6, 0.6)}})
+    found = found_in(project, "best_pass_clip_b_qwen2.5")
+    gain = 0.91 * (1 - 0.85**16) - 0.71
+    assert (found.verdict, found.interval.value) == ("holds", pytest.approx(100 * gain, abs=1))
+    assert "clip_b at 0.7; grpo at 1" in found.reason
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(0.5, "holds"), (0.41, "inconclusive"), (0.3, "does not hold")])

@@ -165,12 +165,12 @@ class ScoreDifference(ClaimSpec):
     """The smallest of the differences on each model and data set, instead of their mean."""
     temperature: Temperature | None = None
     """Temperature of the evaluations; null: the paper's | greedy: 0 | best: for each method and model the one with the
-    highest score on the validation set | matched_pass: the methods of `runs` at the paper's, that of `against` where,
+    highest metric on the validation set | matched_pass: the methods of `runs` at the paper's, that of `against` where,
     interpolated between two, its Pass@K is theirs."""
 
     @model_validator(mode="after")
     def _fits_temperature(self) -> Self:
-        if isinstance(self.temperature, str) and self.metric != "avg":
+        if self.temperature in ("greedy", "matched_pass") and self.metric != "avg":
             raise ValueError(f"temperature {self.temperature!r} compares the metric 'avg'")
         if self.temperature == "matched_pass" and {len(self.models), len(self.runs), len(self.against)} != {1}:
             raise ValueError("temperature 'matched_pass' compares two methods on one model")

@@ -6,17 +6,17 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.problem_scores import problem_scores
+from entropy_dynamics.analysis.problem_scores import Metric, problem_scores
 from entropy_dynamics.analysis.results import Samples
 
 Evaluation = Mapping[str, Samples]
 """Data set -> counts of one policy at one temperature."""
 
 
-def best_temperature(validation: Mapping[float, Sequence[Samples]]) -> float:
-    """That of the highest Avg@K on the validation set, mean over the seeds; of equal ones the first."""
+def best_temperature(metric: Metric, validation: Mapping[float, Sequence[Samples]]) -> float:
+    """That of the highest metric on the validation set, mean over the seeds; of equal ones the first."""
     means = {
-        temperature: np.mean([samples.pass_rates.mean() for samples in seeds])
+        temperature: np.mean([problem_scores(metric, samples).mean() for samples in seeds])
         for temperature, seeds in validation.items()
     }
     return max(means, key=lambda temperature: means[temperature])

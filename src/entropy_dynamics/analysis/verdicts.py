@@ -260,7 +260,7 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
     validation = results.config.training.validation_set
     for arm, by_temperature in _at_all_temperatures(claim, [validation], results, finding).items():
         counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
-        best[arm] = best_temperature(counts)
+        best[arm] = best_temperature(spec.metric, counts)
     finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
     return best
 

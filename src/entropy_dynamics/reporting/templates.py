@@ -26,7 +26,8 @@ def _latex(text: str) -> str:
     return re.sub(r"(?<!\$)_", r"\\_", text)
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
+    """`text` with Markdown's own characters escaped."""
     return re.sub(r"([*|_])", r"\\\1", text)
 
 
@@ -38,7 +39,7 @@ _PAGES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_PAGES.filters |= {"html": _html, "latex": _latex, "markdown": _markdown}
+_PAGES.filters |= {"html": _html, "latex": _latex, "markdown": markdown}
 _LATEX = _PAGES.overlay(  # braces are LaTeX's own
     block_start_string="<%",
     block_end_string="%>",

@@ -18,6 +18,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
+from entropy_dynamics.reporting.templates import markdown
 from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.findings import Verification
@@ -93,7 +94,9 @@ class Drawings:
             if not old.is_file():
                 self.findings.add("missing", old, "its other files are there")
                 continue
-            was, now = old.read_bytes(), new.read_bytes().replace(str(self.copy).encode(), str(self.root).encode())
+            was, now = old.read_bytes(), new.read_bytes()
+            for written in (str, markdown):
+                now = now.replace(written(str(self.copy)).encode(), written(str(self.root)).encode())
             if old.suffix in PICTURES and was == now:
                 self.same.add(old.suffix)
             elif was != now:
