@@ -25,10 +25,10 @@ Sizes = Float[np.ndarray, " model"]
 def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, the smallest model first, and one per method for the slopes over size.
 
-    `avg`, `pass`, `greedy` (Avg@K and Pass@K, greedy accuracy, %) and `entropy` (mean over the last tenth, nats) with
-    `_low` and `_high`, means over seeds. `<name>_gain` of these and of `matched` (Avg@K above the baseline's frontier at
-    the method's Pass@K) with `_low` and `_high`: median over seeds of the difference to the baseline; in the rows
-    PER_DECADE its slope over log10 of the parameters (least squares). `<score>_predicted`: from the fitted models, by
+    `avg`, `pass`, `greedy` (Avg@K, Pass@K, greedy accuracy, %) and `entropy` (mean over the last tenth, nats), means
+    over seeds with `_low` and `_high`. `<name>_gain` of these and of `matched` (Avg@K above the baseline's frontier at
+    the method's Pass@K), medians over seeds of the difference to the baseline with `_low` and `_high`; in the rows
+    PER_DECADE the slope over log10 of the parameters (least squares). `<score>_predicted`: from the fitted models, by
     `saturating`. `accuracy`, `accuracy_predicted`: on the validation set, and by `entropy_law`, %.
     """
     sizes = {model: results.model(model).parameters for model in experiment.models}
@@ -103,9 +103,7 @@ def _law_points(
     return np.stack([frame.dropna()[["entropy", "validation_accuracy"]].to_numpy() for frame in frames], axis=1)
 
 
-def _ends(
-    model: str, method: str, experiment: Experiment[LadderSpec], results: Results
-) -> Float[np.ndarray, " seed"]:
+def _ends(model: str, method: str, experiment: Experiment[LadderSpec], results: Results) -> Float[np.ndarray, " seed"]:
     return final_means(results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method))
 
 
@@ -126,22 +124,22 @@ def _gains(
         for arm in weights
     }
     gains["entropy"] = seed_interval(paired(ends, weights)[..., 0])
-    matched = [weight * _matched(model, method, experiment, results) for model, weight in of_model.items()]
-    total = [sum(columns) for columns in zip(*matched, strict=True)]
-    gains["matched"] = Interval() if np.isnan(total[0]).any() else score_interval(total)
+    matched = [_matched(weight, model, method, experiment, results) for model, weight in of_model.items()]
+    totals = [np.sum(columns, axis=0) for columns in zip(*matched, strict=True)]
+    gains["matched"] = Interval() if np.isnan(totals[0]).any() else score_interval(totals)
     return {column: end for name in GAINS for column, end in gains[name].columns(f"{name}_gain").items()}
 
 
 def _matched(
-    model: str, method: str, experiment: Experiment[LadderSpec], results: Results
+    weight: float, model: str, method: str, experiment: Experiment[LadderSpec], results: Results
 ) -> list[Float[np.ndarray, "seed problem"]]:
-    """Columns of `score_interval`: Avg@K above the baseline's frontier; NaN if a seed is outside it."""
-    weights = dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
+    """Avg@K above the baseline's frontier as columns of `score_interval`, times `weight`; NaN outside the frontier."""
+    shares = dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
     warm = [temperature for temperature in results.temperatures if temperature > 0]
     seeds = []
     for run, other in zip(experiment.of(model, method), experiment.of(model, experiment.spec.baseline), strict=True):
-        policy = {dataset: results.samples(run, dataset) for dataset in weights}
-        frontier = [{dataset: results.samples(other, dataset, at) for dataset in weights} for at in warm]
+        policy = {dataset: results.samples(run, dataset) for dataset in shares}
+        frontier = [{dataset: results.samples(other, dataset, at) for dataset in shares} for at in warm]
         missing = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policy.items()}
-        seeds.append(matched_pass(policy, frontier, weights) or missing)
-    return [100 * weight * np.stack([seed[dataset] for seed in seeds]) for dataset, weight in weights.items()]
+        seeds.append(matched_pass(policy, frontier, shares) or missing)
+    return [100 * weight * share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]

@@ -58,7 +58,8 @@ def scores_of(
     columns = []
     for dataset in experiment.evaluations:
         counts = {
-            arm: {run.seed: results.samples(run, dataset, temperature) for run in experiment.of(*arm)} for arm in weights
+            arm: {run.seed: results.samples(run, dataset, temperature) for run in experiment.of(*arm)}
+            for arm in weights
         }
         scores = {
             arm: {seed: problem_scores(metric, samples) for seed, samples in by_seed.items()}
