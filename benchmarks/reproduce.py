@@ -43,10 +43,10 @@ DRAWING = "tables, figures, claims"
 WAITING = "idle cores: a job was ready, Snakemake had yet to start it"
 NOTHING = "idle cores: no job was ready"
 WORK = {*PHASES.values(), "measurements", "warm starts", "pass rates"}
-BARS = {
+BARS = {  # the largest share of core-seconds
     "start-up": 0.08,
     "all but training, sampling, evaluation and warm starts": 0.10,
-}  # of the core-seconds, at most
+}
 OUTSIDE = "before the first and after the last job: Snakemake's graph, the report page"
 
 

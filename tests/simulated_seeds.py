@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.statistics import Interval, score_interval, seed_
 
 REPETITIONS = 4000  # the standard error of a coverage of 95 % is then 0.34 %
 SEEDS = (3, 5, 6, 8)
-PROBLEMS, SAMPLES = 250, 16  # of a data set at the laptop scale
+PROBLEMS, SAMPLES = 250, 16  # as in a data set of the laptop scale
 DIFFICULTY = (0.6, 1.2)  # Beta distribution of the problems' rates: 33 % on average
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

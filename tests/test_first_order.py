@@ -22,7 +22,7 @@ RATE = 2e-3
 
 
 def directional_derivative(model, prompts, rollouts, direction: list[torch.Tensor]) -> float:
-    """Of the mean entropy of the rollouts' tokens, in float64 and by forward-mode differentiation."""
+    """The derivative of the mean entropy of the rollouts' tokens, in float64 and by forward-mode differentiation."""
     model = copy.deepcopy(model).double()
     values = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tangents = dict(zip(values, direction, strict=True))

@@ -237,5 +237,5 @@ def test_the_smallest_effect_by_hand():
     assert found.high == pytest.approx(4 + 2.2414 * 0.5, abs=1e-3)  # 98.75 %
     lower, upper = np.array([0.0, 1, 2, 3, 4]), np.array([5.0, 6, 7, 8, 9])
     found = smallest_effect([seed_interval(lower), seed_interval(upper)])
-    error = (np.pi / 2 / 5 * 2.5) ** 0.5  # of the median
+    error = (np.pi / 2 / 5 * 2.5) ** 0.5  # standard error of the median
     assert (found.value, found.low, found.high) == (2, 0, pytest.approx(2 + stats.t.ppf(0.9875, 4) * error))

@@ -125,7 +125,7 @@ def test_fewer_than_five_seeds_of_a_method_allow_no_verdict(tmp_path, seeds, sha
 
 @pytest.mark.parametrize(("spread", "takes"), [(0.049, "5 seeds"), (0.056, "6 seeds"), (1.0, "more than 100 seeds")])
 def test_an_inconclusive_claim_says_how_many_seeds_it_needs(tmp_path, spread, takes):
-    """Of the smallest effect of interest, whatever the effect is."""
+    """Seeds that find the smallest effect of interest, whatever the estimated effect is."""
     steps = np.array([1, -1, 2**0.5, -(2**0.5), 0]) / 1.5**0.5  # standard deviation 1
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, entropy=0.1 * (seed + 3))
@@ -326,7 +326,7 @@ def test_which_score_predicts_better(tmp_path):
 
 
 def test_what_a_method_keeps_of_two_quadrants(tmp_path):
-    """Of 0.2 and -0.4 in positive samples the method keeps 0.3 and -0.4: 1.5 against 1."""
+    """In positive samples 0.2 becomes 0.3 and -0.4 stays: factors of 1.5 and 1."""
     for seed in range(5):
         write_curve(
             tmp_path,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-PAPER_TOKENS = 1_000_000  # of a step: 64 prompts with 16 responses each (Appendix B), of about 1,000 tokens
+PAPER_TOKENS = 1_000_000  # in a step: 64 prompts with 16 responses each (Appendix B), about 1,000 tokens long
 KEPT = [f"lens_{part}_kept" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]
 TRAINING = [f"seconds_{phase}" for phase in ("push", "sample", "grade", "score", "update")]
 

@@ -31,7 +31,7 @@ from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # fewer make no correlation
-MIN_VALUES = 3  # of a parameter: two make a difference, not a trend
+MIN_VALUES = 3  # in a sweep: two make a difference, not a trend
 
 T = TypeVar("T")
 

@@ -98,7 +98,7 @@ class RolloutBatch:
         copy_of = self.copy_of[rows].cpu()
         order = copy_of.argsort(stable=True)
         order = order[lengths[order].argsort(descending=True, stable=True)]
-        first = copy_of[order].diff(prepend=copy_of.new_tensor([-1])) != 0  # of its copies
+        first = copy_of[order].diff(prepend=copy_of.new_tensor([-1])) != 0  # among its copies
         cuts, start, descending = [], 0, lengths[order]
         while start < len(rows):
             longest = int(descending[start])
