@@ -27,7 +27,7 @@ LABELS = {
     "distill-llama-8b": "R1-Distill-Llama-8B",
     "internlm3-8b-instruct": "InternLM3-8B-Instruct",
 }
-RUNGS = {f"toy-{width}": 32 * width**2 for width in (32, 64, 96, 128, 192, 256)}  # the ladder's, with their parameters
+RUNGS = {f"toy-{width}": 32 * width**2 for width in (32, 64, 96, 128, 256)}  # the ladder's, with their parameters
 LABELS |= {name: name.replace("toy-", "width ") for name in RUNGS}
 KEPT = {  # share of the push on the entropy: positive samples with S* > 0 and < 0, then negative ones
     "clip_b": (1, 1, 0.7, 0.4),
