@@ -27,6 +27,8 @@ LABELS = {
     "distill-llama-8b": "R1-Distill-Llama-8B",
     "internlm3-8b-instruct": "InternLM3-8B-Instruct",
 }
+RUNGS = {f"toy-{width}": 32 * width**2 for width in (32, 64, 96, 128, 256)}  # the ladder's, with their parameters
+LABELS |= {name: name.replace("toy-", "width ") for name in RUNGS}
 KEPT = {  # share of the push on the entropy: positive samples with S* > 0 and < 0, then negative ones
     "clip_b": (1, 1, 0.7, 0.4),
     "clip_v": (1, 1, 0.6, 0.5),
@@ -38,7 +40,7 @@ KEPT = {  # share of the push on the entropy: positive samples with S* > 0 and <
 def model_facts(name: str, **changes) -> dict:
     """A toy model's model.json, without what no report reads."""
     facts = {"name": name, "label": LABELS[name], "toy": True, "substitute": True, "pretrained": None, "revision": None}
-    return facts | {"architecture": "qwen2", "parameters": 110_000} | changes
+    return facts | {"architecture": "qwen2", "parameters": RUNGS.get(name, 110_000)} | changes
 
 
 def write_models(results: Path, **changes) -> None:

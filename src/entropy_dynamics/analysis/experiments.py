@@ -128,7 +128,7 @@ class Spec(Section):
     title: str
     shows: str
     """Its caption in the report, with what to look for."""
-    target: Literal["extras", "methods"] | None = None
+    target: Literal["extras", "methods", "ladder"] | None = None
     """The target that builds it; null: built by default."""
 
 
@@ -186,6 +186,22 @@ class FrontierSpec(ComparedSpec):
     """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
 
     kind: Literal["frontier"]
+
+
+class LadderSpec(ComparedSpec):
+    """Scores, entropy and gains over the models' number of parameters, and those that the `fitted` models predict."""
+
+    kind: Literal["ladder"]
+    fitted: Annotated[Names, Field(min_length=3)]
+    """Models from which the scores of all others are predicted."""
+
+    @model_validator(mode="after")
+    def _one_ladder(self) -> Self:
+        if len(self.runs) > 1:
+            raise ValueError(f"kind {self.kind!r} takes one group of runs: the same methods on every model")
+        if unknown := set(self.fitted) - set(self.runs[0].models):
+            raise ValueError(f"fitted has {min(unknown)!r}, which is none of the models of the runs")
+        return self
 
 
 class DifficultySpec(ComparedSpec):
@@ -272,7 +288,7 @@ class LensSpec(OneModelSpec, LabelledSpec):
 
 
 _SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
-_SPECS += [FrontierSpec, DistributionSpec, DataFilter, TheorySpec, LinksSpec, LensSpec]
+_SPECS += [FrontierSpec, LadderSpec, DistributionSpec, DataFilter, TheorySpec, LinksSpec, LensSpec]
 KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 
@@ -339,7 +355,7 @@ class Experiment(Generic[S]):
             run.evaluation_file(results, dataset, temperature)
             for run, dataset, temperature in product(self.runs, self.evaluations, at)
         ]
-        both = isinstance(self.spec, SweepsSpec) or getattr(self.spec, "entropy", False)
+        both = isinstance(self.spec, SweepsSpec | LadderSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]
         files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
         files += [layout.facts(model, BASE, seed) for model, seed in self.untrained.items()]
@@ -366,7 +382,7 @@ def load_experiment(
     runs = _runs(spec, config, seeds) if isinstance(spec, RunsSpec) else ()
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
-    temperatures = tuple(config.evaluation.temperatures) if isinstance(spec, FrontierSpec) else ()
+    temperatures = tuple(config.evaluation.temperatures) if isinstance(spec, FrontierSpec | LadderSpec) else ()
     experiment = Experiment(name, spec, runs, untrained, temperatures)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):

@@ -47,13 +47,20 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
 
 
 def scores_of(
-    metric: Metric, weights: Mapping[Arm, float], experiment: Experiment[SweepsSpec], results: Results
+    metric: Metric,
+    weights: Mapping[Arm, float],
+    experiment: Experiment[Any],
+    results: Results,
+    temperature: float | None = None,
 ) -> list[Scores]:
     """A weighted sum of arms on each data set, as shares of their mean in per cent: the columns of `score_interval`."""
     shares = {arm: 100 / len(experiment.evaluations) * weight for arm, weight in weights.items()}
     columns = []
     for dataset in experiment.evaluations:
-        counts = {arm: {run.seed: results.samples(run, dataset) for run in experiment.of(*arm)} for arm in weights}
+        counts = {
+            arm: {run.seed: results.samples(run, dataset, temperature) for run in experiment.of(*arm)}
+            for arm in weights
+        }
         scores = {
             arm: {seed: problem_scores(metric, samples) for seed, samples in by_seed.items()}
             for arm, by_seed in counts.items()

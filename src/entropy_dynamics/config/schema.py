@@ -119,9 +119,9 @@ class ModelConfig(Section):
     name: str
     label: str
     """Its name as the paper writes it."""
-    pretrained: str
-    """Id on the Hugging Face Hub."""
-    revision: str
+    pretrained: str | None
+    """Id on the Hugging Face Hub; null: there is a toy model of that name only."""
+    revision: str | None
     """Its commit there, 40 hex digits."""
     path: Annotated[str | None, LOCATION]
     """A directory with the model, instead of the Hub."""
@@ -129,7 +129,7 @@ class ModelConfig(Section):
     """`pretrained` is a smaller model that runs under `name`."""
     prompt_format: Literal["chat", "completion"]
     """chat (the tokenizer's template) | completion (plain text, for base models)."""
-    shape: ShapeConfig
+    shape: ShapeConfig | None
 
 
 class SamplingConfig(Section):
@@ -439,6 +439,13 @@ class StageConfig(Config):
     """The config of a stage that runs a model."""
 
     model: ModelConfig
+
+    @model_validator(mode="after")
+    def _some_model_runs(self) -> Self:
+        known = self.model.path is not None or None not in (self.model.pretrained, self.model.revision)
+        if self.model.name not in self.toy_models and not (known and self.model.shape):
+            raise ValueError(f"{self.model.name} has no pretrained model: it runs at scales that list it in toy_models")
+        return self
 
 
 class RunConfig(StageConfig):

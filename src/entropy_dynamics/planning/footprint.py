@@ -24,6 +24,7 @@ def shape_of(config: StageConfig) -> ShapeConfig:
     """The shape of the model that runs: a toy model's where the scale has one under that name."""
     toy = config.toy_models.get(config.model.name)
     if toy is None:
+        assert config.model.shape is not None  # StageConfig requires it
         return config.model.shape
     return ShapeConfig(vocabulary=VOCABULARY[toy.tokenizer], **toy.model_dump(include=set(ShapeConfig.model_fields)))
 

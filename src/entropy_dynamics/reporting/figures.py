@@ -13,6 +13,7 @@ from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.frontier import draw_frontier
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
+from entropy_dynamics.reporting.ladder import draw_ladder
 from entropy_dynamics.reporting.lens import draw_lens
 from entropy_dynamics.reporting.links import draw_links
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
@@ -26,6 +27,7 @@ DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
     "gains": draw_gains,
     "pass_at_k": draw_pass_curves,
     "frontier": draw_frontier,
+    "ladder": draw_ladder,
     "difficulty": draw_difficulty,
     "pass_rate_distribution": draw_distribution,
     "data_filter": draw_data_filter,

@@ -1,0 +1,145 @@
+"""What size does: scores, entropy and gains over the number of parameters, and a prediction from the smaller models."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from entropy_dynamics.analysis.experiments import Experiment, LadderSpec
+from entropy_dynamics.analysis.problem_scores import Arm, paired
+from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval, seed_interval
+from entropy_dynamics.analysis.sweeps import scores_of
+from entropy_dynamics.analysis.temperatures import matched_pass
+
+SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
+"""Column -> metric and temperature of the evaluation; null: that of all tables."""
+GAINS = (*SCORES, "matched", "entropy")
+PER_DECADE = "per decade"
+
+Sizes = Float[np.ndarray, " model"]
+
+
+def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.DataFrame:
+    """One row per model and method, the smallest model first, and one per method for the slopes over size.
+
+    `avg`, `pass`, `greedy` (Avg@K, Pass@K, greedy accuracy, %) and `entropy` (mean over the last tenth, nats), means
+    over seeds with `_low` and `_high`. `<name>_gain` of these and of `matched` (Avg@K above the baseline's frontier at
+    the method's Pass@K), medians over seeds of the difference to the baseline with `_low` and `_high`; in the rows
+    PER_DECADE the slope over log10 of the parameters (least squares). `<score>_predicted`: from the fitted models, by
+    `saturating`. `accuracy`, `accuracy_predicted`: on the validation set, and by `entropy_law`, %.
+    """
+    sizes = {model: results.model(model).parameters for model in experiment.models}
+    models = sorted(sizes, key=lambda model: sizes[model])
+    methods, baseline = experiment.methods(models[0]), experiment.spec.baseline
+    x = np.log10([sizes[model] for model in models])
+    slope = dict(zip(models, (x - x.mean()) / ((x - x.mean()) ** 2).sum(), strict=True))
+    rows: list[dict[str, Any]] = []
+    for method in methods:
+        laws = {model: _law_points(model, method, experiment, results) for model in models}
+        predicted_accuracy = entropy_law(
+            {sizes[model]: laws[model] for model in experiment.spec.fitted},
+            {sizes[model]: laws[model][-1:, :, 0] for model in models},
+        )
+        for model in models:
+            row = {"model": model, "parameters": sizes[model], "method": method}
+            row |= {"seeds": len(experiment.of(model, method))}
+            for name, (metric, temperature) in SCORES.items():
+                columns = scores_of(metric, {(model, method): 1.0}, experiment, results, temperature)
+                row |= score_interval(columns, mean_interval).columns(name)
+            row |= mean_interval(_ends(model, method, experiment, results)).columns("entropy")
+            row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
+            row["accuracy_predicted"] = 100 * predicted_accuracy[sizes[model]]
+            if method != baseline:
+                row |= _gains({model: 1.0}, method, experiment, results)
+            rows.append(row)
+    frame = pd.DataFrame(rows)
+    fitted = frame["model"].isin(experiment.spec.fitted)
+    for score in SCORES:
+        frame[f"{score}_predicted"] = np.nan
+        for method in methods:
+            of = frame["method"] == method
+            curve = saturating(*frame.loc[of & fitted, ["parameters", score]].to_numpy().T)
+            frame.loc[of, f"{score}_predicted"] = curve(frame.loc[of, "parameters"].to_numpy())
+    slopes = [
+        {"model": PER_DECADE, "method": method} | _gains(slope, method, experiment, results)
+        for method in methods
+        if method != baseline
+    ]
+    return pd.concat([frame, pd.DataFrame(slopes)], ignore_index=True)
+
+
+def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:
+    """The curve s = s_max N / (N + N_half) through scores at sizes N: 1/s is linear in 1/N (least squares)."""
+    rise, start = np.polyfit(1 / sizes, 1 / scores, 1)
+    return lambda sizes: 1 / (start + rise / sizes)
+
+
+def entropy_law(
+    points: Mapping[int, Float[np.ndarray, "step seed 2"]], entropies: Mapping[int, Float[np.ndarray, "..."]]
+) -> dict[int, float]:
+    """R = -a exp(H) + b, with a and b linear in log N (arXiv 2505.22617): the mean R at each size's entropies.
+
+    Args:
+        points: size N -> entropy H (nats) and accuracy R at the steps of training, from which a and b are fitted.
+        entropies: size -> the entropies at which R is predicted.
+    """
+    fits = [np.polyfit(np.exp(of_size[..., 0]).ravel(), of_size[..., 1].ravel(), 1) for of_size in points.values()]
+    lines = np.polyfit(np.log(list(points)), np.array(fits), 1)  # [slope or intercept, -a or b]
+    predicted = {}
+    for size, of_size in entropies.items():
+        minus_a, b = lines[0] * np.log(size) + lines[1]
+        predicted[size] = float((minus_a * np.exp(of_size) + b).mean())
+    return predicted
+
+
+def _law_points(
+    model: str, method: str, experiment: Experiment[LadderSpec], results: Results
+) -> Float[np.ndarray, "step seed 2"]:
+    """Entropy and accuracy on the validation set at the steps that have it."""
+    frames = [results.metrics(run, ("entropy", "validation_accuracy")) for run in experiment.of(model, method)]
+    return np.stack([frame.dropna()[["entropy", "validation_accuracy"]].to_numpy() for frame in frames], axis=1)
+
+
+def _ends(model: str, method: str, experiment: Experiment[LadderSpec], results: Results) -> Float[np.ndarray, " seed"]:
+    return final_means(results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method))
+
+
+def _gains(
+    of_model: Mapping[str, float], method: str, experiment: Experiment[LadderSpec], results: Results
+) -> dict[str, float]:
+    """Intervals of the weighted sum over models of a method's differences to the baseline."""
+    signs = {method: 1.0, experiment.spec.baseline: -1.0}
+    weights: dict[Arm, float] = {
+        (model, name): sign * weight for model, weight in of_model.items() for name, sign in signs.items()
+    }
+    gains = {
+        name: score_interval(scores_of(metric, weights, experiment, results, temperature))
+        for name, (metric, temperature) in SCORES.items()
+    }
+    ends = {
+        arm: {run.seed: final_means([results.metrics(run, ["entropy"])["entropy"]]) for run in experiment.of(*arm)}
+        for arm in weights
+    }
+    gains["entropy"] = seed_interval(paired(ends, weights)[..., 0])
+    matched = [_matched(weight, model, method, experiment, results) for model, weight in of_model.items()]
+    totals = [np.sum(columns, axis=0) for columns in zip(*matched, strict=True)]
+    gains["matched"] = Interval() if np.isnan(totals[0]).any() else score_interval(totals)
+    return {column: end for name in GAINS for column, end in gains[name].columns(f"{name}_gain").items()}
+
+
+def _matched(
+    weight: float, model: str, method: str, experiment: Experiment[LadderSpec], results: Results
+) -> list[Float[np.ndarray, "seed problem"]]:
+    """Avg@K above the baseline's frontier as columns of `score_interval`, times `weight`; NaN outside the frontier."""
+    shares = dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
+    warm = [temperature for temperature in results.temperatures if temperature > 0]
+    seeds = []
+    for run, other in zip(experiment.of(model, method), experiment.of(model, experiment.spec.baseline), strict=True):
+        policy = {dataset: results.samples(run, dataset) for dataset in shares}
+        frontier = [{dataset: results.samples(other, dataset, at) for dataset in shares} for at in warm]
+        missing = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policy.items()}
+        seeds.append(matched_pass(policy, frontier, shares) or missing)
+    return [100 * weight * share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]

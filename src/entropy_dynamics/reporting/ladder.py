@@ -1,0 +1,76 @@
+"""Scores, entropy and gains over the size of the model, beside what the smaller models predict."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, NullLocator
+
+from entropy_dynamics.analysis.experiments import Experiment, LadderSpec
+from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.reporting.style import (
+    LINE_LEGEND,
+    WIDTH,
+    Look,
+    add_footer,
+    intervals,
+    marked_styles,
+    pretty,
+)
+
+ROWS = {
+    "avg": ("Avg@K (%)", "avg"),
+    "pass": ("Pass@K (%)", "pass"),
+    "greedy": ("greedy accuracy (%)", "greedy"),
+    "accuracy": ("validation accuracy (%)", "matched"),
+    "entropy": ("entropy (nats)", "entropy"),
+}
+"""Column on the left -> its label, and the gain on the right."""
+GAINS = {"matched": "Avg@K at equal Pass@K (points)", "entropy": "entropy (nats)"}
+
+
+def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Left: each method over the number of parameters, dashed as predicted. Right: its difference to the baseline."""
+    frame = ladder_frame(experiment, results)
+    rungs = frame[frame["model"] != PER_DECADE]
+    methods = list(rungs["method"].unique())
+    looks = marked_styles(methods, experiment.spec.baseline)
+    figure = Figure(figsize=(WIDTH, 0.9 + 1.15 * len(ROWS)), layout="constrained")
+    axes = figure.subplots(len(ROWS), 2, sharex=True)
+    last_fitted = rungs.loc[rungs["model"].isin(experiment.spec.fitted), "parameters"].max()
+    for (left, right), (column, (label, gain)) in zip(axes, ROWS.items(), strict=True):
+        for place, method in enumerate(methods):
+            rows, look = rungs[rungs["method"] == method], looks[method]
+            shifted = rows["parameters"] * 1.04 ** (place - len(methods) / 2)  # intervals would overlap
+            _draw(left, shifted, rows, column, look | {"linestyle": ""}, method)
+            if f"{column}_predicted" in rows:
+                predicted = look | {"marker": "", "linestyle": (0, (2, 2)), "linewidth": 0.6}
+                left.plot(rows["parameters"], rows[f"{column}_predicted"], **predicted)
+            if method != experiment.spec.baseline:
+                _draw(right, shifted, rows, f"{gain}_gain", look, method)
+        left.set_ylabel(label)
+        right.set_ylabel(f"gain in {GAINS[gain]}" if gain in GAINS else "gain (points)")
+        right.axhline(0, color="black", linewidth=0.6)
+        left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
+    for ax in axes[-1]:
+        ax.set_xscale("log")
+        ax.set_xlabel("parameters")
+        ax.xaxis.set_major_formatter(LogFormatter())
+        ax.xaxis.set_minor_locator(NullLocator())
+    handles, _ = axes[0, 0].get_legend_handles_labels()
+    labels = [pretty(results.method_label(method)) for method in methods]
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
+    notes = [
+        f"{results.scale} scale: toy models of {', '.join(f'{size:,.0f}' for size in rungs['parameters'].unique())} "
+    ]
+    notes[0] += "parameters"
+    notes += ["dashed: predicted from the models to the left of the gray line", f"bars: {intervals(experiment)}"]
+    add_footer(figure, notes)
+    return figure, frame
+
+
+def _draw(ax: Axes, x: pd.Series, rows: pd.DataFrame, column: str, look: Look, label: str) -> None:
+    low, high = (rows.get(f"{column}_{end}", rows[column]) for end in ("low", "high"))
+    ends = np.array([rows[column] - low, high - rows[column]])
+    ax.errorbar(x, rows[column], ends, elinewidth=0.5, label=label, **look)

@@ -1,0 +1,111 @@
+"""The ladder of sizes: its curves by hand, its effects on evaluations that follow a known law, and its files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.experiments import Run, load_experiment
+from entropy_dynamics.analysis.ladder import PER_DECADE, entropy_law, ladder_frame, saturating
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.figures import DRAW
+from synthetic_results import RUNGS, SCALE, write_all, write_evaluation, write_metrics
+
+SEEDS = {"tables": 3, "extras": 5, "pilot": 1}
+SIZES = np.array(list(RUNGS.values()))
+
+
+def results_in(folder) -> Results:
+    return Results(folder / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All methods but GRPO solve 10 % more of the problems per decade of parameters, each with half of the samples."""
+    folder = tmp_path_factory.mktemp("ladder")
+    write_all(folder / SCALE, SEEDS, names=["ladder"])
+    for (model, size), seed in ((rung, seed) for rung in RUNGS.items() for seed in range(SEEDS["extras"])):
+        for method in ("grpo", "clip_b", "clip_v"):
+            run = Run(model, method, seed)
+            entropy = 0.4 - 0.05 * np.arange(5) + 0.002 * seed
+            law = 0.9 + 0.02 * np.log(size) - (0.3 + 0.01 * np.log(size)) * np.exp(entropy)
+            write_metrics(folder / SCALE, run, steps=5, entropy=entropy, validation_accuracy=law)
+            for dataset in ("aime24", "aime25", "dapo500"):
+                solved = 40 + (2 * seed if method == "grpo" else 20 * np.log10(size / SIZES[0]) + 3 * seed)
+                for temperature in (None, 0, 0.4, 1, 1.3):
+                    correct = (np.arange(200) < solved)[:, None] & (np.arange(1 if temperature == 0 else 4) < 2)
+                    write_evaluation(folder / SCALE, run, dataset, correct, temperature)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frame(folder) -> pd.DataFrame:
+    results = results_in(folder)
+    return ladder_frame(results.experiment("ladder"), results).set_index(["model", "method"])
+
+
+def test_a_saturating_curve_by_hand():
+    """12 N / (N + 3) at N = 1 and 3 is 3 and 6; at 9 it is 9."""
+    assert saturating(np.array([1.0, 3.0]), np.array([3.0, 6.0]))(np.array([9.0])) == pytest.approx([9.0])
+
+
+def test_the_entropy_law_by_hand():
+    """R = b - a e^H with a = 1 + ln N and b = 2 + 3 ln N."""
+
+    def points(size: int) -> np.ndarray:
+        entropy = np.array([[0.1, 0.2], [0.3, 0.5]])
+        return np.stack([entropy, 2 + 3 * np.log(size) - (1 + np.log(size)) * np.exp(entropy)], axis=-1)
+
+    predicted = entropy_law({size: points(size) for size in (1, 2, 4)}, {8: np.array([0.7, 0.9])})
+    expected = 2 + 3 * np.log(8) - (1 + np.log(8)) * (np.exp(0.7) + np.exp(0.9)) / 2
+    assert predicted == {8: pytest.approx(expected)}
+
+
+def test_gains_their_slope_over_size_and_the_law(frame):
+    rise = np.log10(SIZES / SIZES[0])
+    for place, model in enumerate(RUNGS):
+        row = frame.loc[model, "clip_b"]
+        solved = np.median([np.ceil(40 + 20 * rise[place] + 3 * seed) - 40 - 2 * seed for seed in range(5)]) / 2
+        assert row["pass_gain"] == row["greedy_gain"] == pytest.approx(solved)
+        assert row["avg_gain"] == pytest.approx(solved / 2)
+        assert row["pass_gain_low"] <= row["pass_gain"] <= row["pass_gain_high"]
+        assert row["accuracy_predicted"] == pytest.approx(row["accuracy"])
+        assert row["parameters"] == RUNGS[model]
+    slope = frame.loc[PER_DECADE, "clip_b"]
+    assert slope["pass_gain"] == pytest.approx(10, abs=0.5)
+    assert slope["avg_gain"] == pytest.approx(5, abs=0.25)
+    assert np.isnan(slope["parameters"])
+    assert frame.loc["toy-32", "grpo"].filter(like="gain").isna().all()
+    assert frame.loc[PER_DECADE].index.tolist() == ["clip_b", "clip_v"]
+
+
+def test_a_policy_beyond_the_baselines_frontier_has_no_matched_gain(frame):
+    """Clip_B solves more problems at 0.7 than GRPO at any temperature."""
+    assert np.isnan(frame.loc[("toy-256", "clip_b"), "matched_gain"])
+
+
+def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_alone(folder, frame):
+    results = results_in(folder)
+    for seed in range(SEEDS["extras"]):
+        write_evaluation(folder / SCALE, Run("toy-256", "grpo", seed), "aime24", np.zeros((200, 4), bool))
+    experiment = load_experiment("ladder", SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
+    figure, drawn = DRAW["ladder"](experiment, results)
+    after = drawn.set_index(["model", "method"])
+    of = ("toy-256", "grpo")
+    assert after.loc[of, "avg"] < frame.loc[of, "avg"]
+    predictions = [name for name in frame if name.endswith("_predicted")]
+    pd.testing.assert_frame_equal(after[predictions], frame[predictions])
+    left = figure.axes[0]
+    predicted = [line for line in left.get_lines() if len(line.get_xdata()) == len(RUNGS) and line.get_marker() == ""]
+    rows = drawn[drawn["model"] != PER_DECADE]
+    assert len(predicted) == len(rows["method"].unique())
+    for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])
+
+
+def test_a_rung_exists_at_the_toy_scales_only():
+    assert load_config("laptop", "toy-32", configs=ROOT / "configs").model.pretrained is None
+    with pytest.raises(UserError, match="toy-32 has no pretrained model: it runs at scales that list it in toy_models"):
+        load_config("paper", "toy-32", configs=ROOT / "configs")
