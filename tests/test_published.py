@@ -1,9 +1,12 @@
 """Published counts and metrics: what a reader recomputes from them alone."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import score_columns
 from entropy_dynamics.analysis.published import read_counts
@@ -58,6 +61,23 @@ def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
     )
     assert (found.value, found.seeds) == (pytest.approx(middle), 8)
     assert (found.low, found.high) == pytest.approx(ends, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+@pytest.mark.parametrize("metric", ["avg", "pass"])
+def test_the_ten_seeds_of_the_reference_follow_from_the_counts_of_its_two_runs(method, metric):
+    reference, datasets = ROOT / "docs" / "reference", ("aime24", "aime25", "dapo500")
+    pooled = {(model, name): {} for model in (MODEL, OTHER) for name in (method, "grpo")}
+    for run in ("first", "second"):
+        counts = read_counts(reference / run / "counts.parquet")
+        for arm, seeds in pooled.items():
+            seeds |= {seed: {name: counts[arm][seed][name] for name in datasets} for seed in counts[arm]}
+    gain = score_interval(score_columns(pooled, {method: 1, "grpo": -1}, metric))
+    entries = {entry["id"]: entry for entry in json.loads((reference / "both" / "claims.json").read_text())}
+    published = entries[f"{metric}_gain_{method}"]
+    assert gain.seeds == published["seeds"] == 10
+    numbers = [published[name] for name in ("effect", "low", "high")]
+    assert numbers == pytest.approx([gain.value, gain.low, gain.high], rel=1e-4)
 
 
 def test_counts_are_those_of_the_samples(published):
