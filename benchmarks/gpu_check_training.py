@@ -41,7 +41,7 @@ VARIANTS = [  # method, activation checkpointing, compilation of the blocks
     ("grpo", "selective", "false"),
     ("grpo", "selective", "true"),
 ]
-STEPS = 4  # of a case: two that are timed, one before them and one that is profiled
+STEPS = 4  # per case: a warm-up, two that are timed, and one that is profiled
 CASE_SECONDS = 30  # to start a process and to write and load a model, besides the steps [estimate]
 SMALL = [  # Qwen2.5-0.5B, the scale gpu's stand-in for the 7B model: a whole model
     *("model.shape.hidden_size=896", "model.shape.layers=24", "model.shape.heads=14", "model.shape.kv_heads=2"),

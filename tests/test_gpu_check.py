@@ -114,7 +114,7 @@ def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records, traces):
     assert sum(kernel["share"] for kernel in one["kernels"]) <= 1 + 1e-9
     assert any("scaled_dot_product" in kernel["name"] for kernel in one["kernels"])
     with tarfile.open(traces / "training-traces.tar") as packed:
-        [trace] = packed.getnames()  # of the shallow one
+        [trace] = packed.getnames()  # the shallow case's
         events = json.loads(gzip.decompress(packed.extractfile(trace).read()))["traceEvents"]
     assert trace == one["trace"]
     assert any("scaled_dot_product" in event["name"] for event in events)

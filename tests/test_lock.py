@@ -25,7 +25,7 @@ def ended() -> int:
 
 def left(folder, number=0, **fields):
     """A file that another process left."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{number}.json").write_text(json.dumps(HERE | {"since": "2026-01-02 03:04:05"} | fields))
 
 

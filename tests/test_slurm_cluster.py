@@ -327,7 +327,7 @@ def test_jobs_of_the_papers_scale_ask_for_what_is_planned_and_ctrl_c_cancels_all
 
 
 def minutes(limit: str) -> float:
-    """Of SLURM's [days-]hours:minutes:seconds."""
+    """SLURM's [days-]hours:minutes:seconds in minutes."""
     days, _, clock = limit.rpartition("-")
     hours, within, seconds = map(int, clock.split(":"))
     return 60 * (24 * int(days or 0) + hours) + within + seconds / 60

@@ -5,15 +5,28 @@ import re
 import subprocess
 import warnings
 from collections import OrderedDict
+from functools import cache
 from itertools import product
+from types import ModuleType
 
 import pytest
+
+from project_copy import ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 SHARED = {80: 163, 90: 227, 100: 227}  # KiB of shared memory that a block may have (CUDA programming guide)
 POINTERS = {"tokens": "*i64", "z": None, "hidden": None, "weight": None, "out": None}  # None: of the element type
 ODD = ("scale", "temperature", "first", "tiles", "parts", "chunk")  # not known to be multiples of 16
+
+
+@cache
+def kernels() -> ModuleType:
+    """The module, past the hook by which the tests check shapes: Triton compiles its source."""
+    spec = importlib.util.spec_from_file_location("kernels", ROOT / "src/entropy_dynamics/core/token_stats_triton.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tuple[int, int, str]:
@@ -23,10 +36,8 @@ def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tu
     from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
-    from entropy_dynamics.core import token_stats_triton as kernels
-
     warps, stages = constants.pop("warps"), constants.pop("stages", 3)
-    function = getattr(kernels, name)
+    function = getattr(kernels(), name)
     kinds = {"scale": "fp32", "temperature": "fp32"}
     integers = ("rows", "vocabulary", "depth", "tiles", "parts", "chunk", "stride", "first", "width")
     integers += ("hidden_stride", "weight_stride", "out_stride")
@@ -59,10 +70,8 @@ def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tu
 @pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp32", 4)])
 def test_the_hidden_kernel_fits_into_registers_and_shared_memory(tmp_path, arch, dtype, size):
-    from entropy_dynamics.core.token_stats_triton import AMPERE, GROUP, PRODUCT
-
-    rows, columns, depth, warps, stages = AMPERE if (arch, size) == (80, 2) else PRODUCT[size]
-    tile = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": GROUP, "UPCAST": False}
+    rows, columns, depth, warps, stages = kernels().AMPERE if (arch, size) == (80, 2) else kernels().PRODUCT[size]
+    tile = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": kernels().GROUP, "UPCAST": False}
     shared, spilled, ptx = compiled(tmp_path, "_hidden_kernel", dtype, arch, warps=warps, stages=stages, **tile)
     assert shared <= SHARED[arch] * 1024
     assert spilled <= 32
@@ -76,9 +85,7 @@ def test_the_hidden_kernel_fits_into_registers_and_shared_memory(tmp_path, arch,
     [("_logits_kernel", {}), ("_gradient_kernel", {"ENTROPY": False}), ("_gradient_kernel", {"ENTROPY": True})],
 )
 def test_the_kernels_of_logits_spill_nothing(tmp_path, arch, name, constants):
-    from entropy_dynamics.core.token_stats_triton import BLOCK
-
-    shared, spilled, _ = compiled(tmp_path, name, "bf16", arch, warps=8, BLOCK=BLOCK, **constants)
+    shared, spilled, _ = compiled(tmp_path, name, "bf16", arch, warps=8, BLOCK=kernels().BLOCK, **constants)
     assert shared <= 1024
     assert spilled == 0
 
@@ -91,7 +98,7 @@ def reads(rows: int, depth: int, vocabulary: int, tile: tuple[int, int], group: 
         cache: bytes of L2.
     """
     row_blocks, columns = -(-rows // tile[0]), -(-vocabulary // tile[1])
-    tiles = -(-columns // min(columns, -(-1024 // row_blocks)))  # of a program, as in sums_of_hidden
+    tiles = -(-columns // min(columns, -(-1024 // row_blocks)))  # per program, as in sums_of_hidden
     parts = -(-columns // tiles)
     order = []
     for first in range(0, row_blocks, group):
@@ -119,13 +126,11 @@ def reads(rows: int, depth: int, vocabulary: int, tile: tuple[int, int], group: 
 )
 def test_a_group_of_row_blocks_is_read_from_l2(cores, cache, columns):
     """At 16,384 rows of 3,584 the hidden states alone exceed L2, and were read again for every tile of the weight."""
-    from entropy_dynamics.core.token_stats_triton import GROUP
-
     rows, depth, vocabulary = 16_384, 3584, 151_936
     model = {"rows": rows, "depth": depth, "vocabulary": vocabulary, "tile": (128, columns)}
     hidden, weight = 2e-9 * rows * depth, 2e-9 * vocabulary * depth
     before = reads(**model, group=10**6, cores=cores, cache=cache)
     assert before == pytest.approx(vocabulary / columns * hidden + weight, rel=0.02)
-    after = reads(**model, group=GROUP, cores=cores, cache=cache)
-    assert after == pytest.approx(hidden + rows / 128 / GROUP * weight, rel=0.15)
+    after = reads(**model, group=kernels().GROUP, cores=cores, cache=cache)
+    assert after == pytest.approx(hidden + rows / 128 / kernels().GROUP * weight, rel=0.15)
     assert after < before / 8

@@ -70,8 +70,8 @@ def other_seconds(config: RunConfig) -> float:
     """Seconds of one training step on average besides sampling and computing: grading, push, sleep, checkpoints."""
     plan, training = config.plan, config.training
     graded = math.ceil(training.prompts_per_step * training.group_size / ranks_of(config)) * plan.grade_ms / 1e3
-    pushed = engine_weights(config) / (plan.push_gb_s * 1e9)  # of a replica: without ranks the policy itself samples
-    pushed *= not config.engine.in_trainer or config.hardware.ranks is not None
+    pushed = engine_weights(config) / (plan.push_gb_s * 1e9)
+    pushed *= not config.engine.in_trainer or config.hardware.ranks is not None  # else the policy itself samples
     asleep = 0 if config.engine.in_trainer else plan.sleep_seconds
     saved = checkpoint_bytes(config) / (plan.checkpoint_gb_s * 1e9)
     return graded + pushed + asleep + (saved / training.checkpoint_every if training.checkpoint_every else 0)

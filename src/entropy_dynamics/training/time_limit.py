@@ -15,7 +15,7 @@ import torch
 from entropy_dynamics.distributed.ranks import Ranks
 
 MARGIN = 120.0  # seconds besides a checkpoint and a step twice as long as any so far [ours]
-BYTES_PER_SECOND = 0.5e9  # of a checkpoint that is written, flushed and hashed [ours]
+BYTES_PER_SECOND = 0.5e9  # writing, flushing and hashing a checkpoint [ours]
 
 
 class TimeLimit:
@@ -25,7 +25,7 @@ class TimeLimit:
         """checkpoint_bytes: size of a checkpoint, over all ranks."""
         self.ranks, self.requested = ranks, False
         end = job_end() if ranks.is_main else float("inf")
-        self.last_start = end - MARGIN - checkpoint_bytes / BYTES_PER_SECOND  # of a step that would take no time
+        self.last_start = end - MARGIN - checkpoint_bytes / BYTES_PER_SECOND
         self.asked, self.longest_step = time.time(), 0.0
         signal.signal(signal.SIGURG, self._request)  # a process without a handler ignores it
 
