@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 SCALE ?= laptop
 WORKERS ?= 2
+MINUTES ?= 8
 PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: reproduce smoke rehearsal workflow-report docs test test-vllm test-integrations test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke rehearsal workflow-report docs test test-slurm test-vllm test-integrations test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -28,6 +29,10 @@ test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM
 test-long: .venv/ready  ## what takes minutes to an hour each: processes killed at 50 moments, long fuzzing (docs/reliability.md)
 	$(PYTEST) -m long -rs
 
+test-slurm: .venv/ready  ## the SLURM profile on a real SLURM on this machine, which root or sudo installs; skipped without
+	$(BIN)/python tests/slurm_cluster.py
+	$(PYTEST) -m slurm -rA --durations=0 --numprocesses $(WORKERS) tests/test_slurm_cluster.py
+
 test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
 	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
 
@@ -38,8 +43,8 @@ test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and
 	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_verl_losses.py tests/test_integration_trinity.py
 
 # With any Python that has torch: a GPU machine without a network cannot set up .venv.
-gpu-check:  ## the first hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
-	PYTHONPATH=$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) benchmarks/gpu_check.py $(STAGE) $(if $(OUT),--out $(OUT))
+gpu-check:  ## the first half hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
+	PYTHONPATH=$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) benchmarks/gpu_check.py $(STAGE) --minutes $(MINUTES) $(if $(OUT),--out $(OUT))
 
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal

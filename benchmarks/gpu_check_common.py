@@ -27,13 +27,23 @@ Case = dict[str, Any]
 class Check:
     """The record of one stage and its time budget."""
 
-    def __init__(self, stage: str, out: Path, work: Path, minutes: float, processes: int, tiny: bool):
+    def __init__(
+        self,
+        stage: str,
+        out: Path,
+        work: Path,
+        minutes: float,
+        processes: int,
+        tiny: bool = False,
+        fork: bool = False,
+        start_time: float | None = None,
+    ):
         self.file, self.work, self.processes, self.tiny = out / f"{stage}.json", work, processes, tiny
-        self.start_time, self.seconds = time.monotonic(), 60 * minutes
+        self.start_time, self.seconds = start_time or time.monotonic(), 60 * minutes
         work.mkdir(parents=True, exist_ok=True)
-        # A process that has used a GPU must not fork; a rehearsal saves its processes the imports.
-        self.context = multiprocessing.get_context("fork" if tiny else "spawn")
-        if tiny:
+        # A process that has used a GPU must not fork.
+        self.context = multiprocessing.get_context("fork" if fork else "spawn")
+        if fork:
             method_types()
             for module in ("pyarrow.dataset", "entropy_dynamics.stages.train", "entropy_dynamics.stages.evaluate"):
                 import_module(module)

@@ -23,18 +23,34 @@ TRL_CHUNK = 32_768  # columns of the vocabulary, as TRL's trainers set it
 Sides = dict[str, Callable[[], object]]
 
 
+CASES = [
+    *(
+        {"vocabulary": v, "depth": d, "dtype": "bfloat16", "rows": 8192}
+        for v in (151_936, 128_256)
+        for d in (3584, 4096)
+    ),
+    {"vocabulary": 151_936, "depth": 3584, "dtype": "bfloat16", "rows": 16_384},  # more than L2 holds
+    {"vocabulary": 151_936, "depth": 1536, "dtype": "float32", "rows": 4096},
+]
+CASE_SECONDS = 45  # to start a process, to compile, and a tenth of a second for each of 11 turns of 20 sides [estimate]
+
+
 def kernels(check: Check) -> None:
-    sizes = {"device": "cuda", "rows": 8192, "repeats": 10}
-    shapes = [{"vocabulary": v, "depth": d} for v in (151_936, 128_256) for d in (1536, 3584, 4096)]
+    cases = [case | {"device": "cuda", "repeats": 10} for case in CASES]
     if check.tiny:
-        sizes, shapes = {"device": "cpu", "rows": 16, "repeats": 1}, [{"vocabulary": 4999, "depth": 32}]
-    check.measure(measure_shape, [shape | sizes for shape in shapes])
+        cases = [{"vocabulary": 4999, "depth": 32, "dtype": "float32", "rows": 16, "device": "cpu", "repeats": 1}]
+    check.write(estimated_seconds=estimated_seconds())
+    check.measure(measure_shape, cases)
+
+
+def estimated_seconds() -> float:
+    return CASE_SECONDS * len(CASES)
 
 
 def measure_shape(case: Case) -> Case:
     """Milliseconds, ratios and peak GiB of each side, for one vocabulary and one width."""
     device, rows, vocabulary, depth = (case[key] for key in ("device", "rows", "vocabulary", "depth"))
-    kind = {"device": device, "dtype": torch.bfloat16 if device == "cuda" else torch.float32}
+    kind = {"device": device, "dtype": getattr(torch, case["dtype"])}
     generator = torch.Generator(device).manual_seed(0)
     hidden = torch.empty(rows, depth, **kind).normal_(generator=generator).requires_grad_()
     weight = torch.empty(vocabulary, depth, **kind).normal_(0, 3 / depth**0.5, generator=generator).requires_grad_()
@@ -54,6 +70,12 @@ def measure_shape(case: Case) -> Case:
     else:
         settings = (1.0, TRL_CHUNK, None, 1.0, ("log_probs", "entropy"))  # neither S* nor E[S]
         heads["trl"] = lambda: ChunkedLogProbFunction.apply(hidden, weight, None, tokens, *settings)[0]
+    try:
+        liger = import_module("liger_kernel.transformers.functional").liger_fused_linear_cross_entropy
+    except (ImportError, RuntimeError) as error:
+        note["liger"] = f"not measured: {error}"
+    else:
+        heads["liger"] = lambda: -liger(hidden, weight, tokens, reduction="none")  # log p only
     given = {
         "ours": lambda: token_stats(logits, tokens).logp,
         "log_softmax": lambda: _log_softmax(logits.float(), tokens),
@@ -86,7 +108,7 @@ def measure_shape(case: Case) -> Case:
     with torch.no_grad():
         exact = _log_softmax(hidden[:64].double() @ weight.double().T, tokens[:64])
         errors = {f"{name}_logp_error_nats": (head()[:64] - exact).abs().max().item() for name, head in heads.items()}
-    return costs | errors | note | in_use | {"dtype": str(logits.dtype).removeprefix("torch.")}
+    return costs | errors | note | in_use
 
 
 def kernels_in_use(tensor: Tensor) -> Case:

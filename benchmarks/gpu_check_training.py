@@ -4,7 +4,9 @@ python benchmarks/gpu_check_training.py CASE RESULT      # one case, JSON in and
 """
 
 import json
+import resource
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,13 +22,16 @@ from torch.profiler import ProfilerActivity, profile
 from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.models.loading import load_model
 from entropy_dynamics.planning.duration import flops_per_token, training_seconds
 from entropy_dynamics.planning.footprint import GIB, parameters, training_memory
 from entropy_dynamics.results.files import write_json
+from entropy_dynamics.sampling.native import ReplicaSampler
+from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 from gpu_check_common import MODEL, Case, Check, gpu_row, measured
-from random_model import RandomResponses, make_random_trainer, write_random_model
+from random_model import RandomResponses, make_prompts, make_random_trainer, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
 KERNELS = 15  # rows of the profile: the most expensive kernels
@@ -35,10 +40,16 @@ VARIANTS = [  # method, activation checkpointing, compilation of the blocks
     ("clip_b", "full", "false"),
     ("grpo", "selective", "false"),
     ("grpo", "selective", "true"),
-    ("grpo", "none", "false"),
 ]
-SETTINGS = [  # the paper's scale on one GPU: 128 responses of 1,500 tokens on average
-    *("hardware.ranks=1", "engine.name=native", "training.prompts_per_step=8", "sampling.max_new_tokens=2667"),
+STEPS = 4  # per case: a warm-up, two that are timed, and one that is profiled
+CASE_SECONDS = 30  # to start a process and to write and load a model, besides the steps [estimate]
+SMALL = [  # Qwen2.5-0.5B, the scale gpu's stand-in for the 7B model: a whole model
+    *("model.shape.hidden_size=896", "model.shape.layers=24", "model.shape.heads=14", "model.shape.kv_heads=2"),
+    *("model.shape.head_size=64", "model.shape.intermediate_size=4864", "model.shape.vocabulary=151936"),
+    "model.shape.tied_embeddings=true",
+]
+SETTINGS = [  # the paper's scale on one GPU: 32 responses of 1,500 tokens on average
+    *("hardware.ranks=1", "engine.name=native", "training.prompts_per_step=2", "sampling.max_new_tokens=2667"),
     *("training.validation_every=0", "training.entropy_change_every=0"),
 ]
 TINY = [
@@ -49,19 +60,41 @@ TINY = [
 
 
 def training(check: Check) -> None:
-    settings, repeats, depths, variants = [*SETTINGS, f"plan.gpu={gpu_row() or 'A100'}"], 4, (4, 7), VARIANTS
+    gpu = gpu_row() or "A100"
+    cases = training_cases(gpu)
     if check.tiny:
-        settings, repeats, depths, variants = [*settings, *TINY], 1, (1, 2), VARIANTS[1:2]
-    cases = [
-        {"scale": "paper", "method": method, "layers": layers, "repeats": repeats}
-        | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
-        | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}-{layers}.trace.json.gz"}
-        for method, recomputed, compiled in variants
-        for layers in depths
-    ]
-    cases = check.measure(partial(measure_steps, traces=check.file.parent), cases)
-    pairs = zip(cases[::2], cases[1::2], strict=False)
+        depths = [case | {"layers": layers} for case, layers in zip(cases[2:4], (1, 2), strict=True)]
+        cases = [
+            case | {"overrides": [*case["overrides"], *TINY], "repeats": 1}
+            for case in (*depths, cases[-1] | {"layers": 1, "sampled": 16})
+        ]
+    check.write(estimated_seconds=sum(map(estimated_seconds, training_cases(gpu))))
+    cases = check.measure(partial(measure_steps, traces=check.work), cases)
+    pairs = zip(cases[:-1:2], cases[1::2], strict=False)
     check.write(extrapolated=[extrapolated(*pair) for pair in pairs if all(map(measured, pair))])
+    with tarfile.open(
+        check.file.with_name("training-traces.tar"), "w"
+    ) as packed:  # few files come back from some machines
+        for trace in (check.work / case["trace"] for case in cases if case.get("trace")):
+            if trace.is_file():
+                packed.add(trace, trace.name)
+
+
+def training_cases(gpu: str) -> list[Case]:
+    """Two depths of each variant, the shallow one with a trace; the small model, which also samples and is saved."""
+    settings = [*SETTINGS, f"plan.gpu={gpu}"]
+    cases = [
+        {"scale": "paper", "method": method, "layers": layers, "repeats": STEPS - 2}
+        | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
+        | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}.trace.json.gz" if layers == 4 else None}
+        for method, recomputed, compiled in VARIANTS
+        for layers in (4, 7)
+    ]
+    return [*cases, cases[0] | {"layers": 24, "overrides": [*settings, *SMALL], "trace": None, "sampled": 256}]
+
+
+def estimated_seconds(case: Case) -> float:
+    return CASE_SECONDS + STEPS * training_seconds(_config(case, case["layers"]))
 
 
 def measure_steps(case: Case, traces: Path | None = None) -> Case:
@@ -84,7 +117,11 @@ def measure_steps(case: Case, traces: Path | None = None) -> Case:
         torch.cuda.reset_peak_memory_stats()
     rows = [_timed(trainer) for _ in range(case.get("repeats", 1))]
     peak = torch.cuda.max_memory_allocated() / GIB if on_gpu else None
-    kernels = _profiled(trainer, on_gpu, traces and traces / case["trace"])
+    reserved = torch.cuda.max_memory_reserved() / GIB if on_gpu else None
+    kernels = _profiled(trainer, on_gpu, traces / case["trace"] if traces and case.get("trace") else None)
+    more = (
+        {"checkpoint": _checkpoint(trainer, ranks), "sampling": _sampling(trainer, case)} if "sampled" in case else {}
+    )
     ranks.close()
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
     lengths = [config.plan.prompt_tokens + length for length in responses]
@@ -99,8 +136,10 @@ def measure_steps(case: Case, traces: Path | None = None) -> Case:
         "tflops": rate,
         "mfu": rate / config.plan.hardware.tflops if gpu_row() else None,
         "peak_gib": peak,
+        "reserved_gib": reserved,
         "planned": _planned(config),
         "kernels": kernels,
+        **more,
     }
 
 
@@ -153,6 +192,38 @@ def _timed(trainer: Trainer) -> dict[str, float]:
     others = row["seconds_sample"] + row["seconds_push"]
     seconds = {phase: row[f"seconds_{phase}"] for phase in ("push", "score", "update")}
     return seconds | {"train": time.perf_counter() - start - others}
+
+
+def _checkpoint(trainer: Trainer, ranks: Ranks) -> Case:
+    """Size and seconds of a checkpoint, and by how much it raised the peak of this process's host memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = Checkpoints(Path(folder), ranks, made_from={}, made_by={}, kept=1)
+        start = time.perf_counter()
+        checkpoints.save(trainer.trained(), [{}], {})
+        seconds = time.perf_counter() - start
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"gib": size / GIB, "seconds": seconds, "host_gib": more * 1024 / GIB}
+
+
+def _sampling(trainer: Trainer, case: Case) -> Case:
+    """Tokens per second of the native engine with a bf16 replica of the policy, and the seconds of a push to it."""
+    count = case["sampled"]
+    with tempfile.TemporaryDirectory() as folder:
+        write_random_model(_config(case, case["layers"]).model.shape, Path(folder))
+        replica = load_model(Path(folder), "bfloat16").to(trainer.ranks.device)
+    sampler = ReplicaSampler(replica, end_token=-1, pad_token=0, batch_size=count)
+    start = time.perf_counter()
+    sampler.push(trainer.policy.weights(torch.bfloat16))
+    pushed = time.perf_counter() - start
+    settings = {"samples": 1, "temperature": 1.0, "max_new_tokens": count, "stream": "gpu_check"}
+    sampler.sample(make_prompts(count, 16), **settings | {"max_new_tokens": 2})
+    start = time.perf_counter()
+    rollouts = sampler.sample(make_prompts(count, 16), **settings)
+    seconds = time.perf_counter() - start
+    tokens = sum(len(rollout.token_ids) for rollout in rollouts)
+    return {"sequences": count, "tokens": tokens, "tokens_per_second": tokens / seconds, "push_seconds": pushed}
 
 
 def _profiled(trainer: Trainer, on_gpu: bool, trace: Path | None) -> list[Case]:

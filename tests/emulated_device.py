@@ -3,7 +3,8 @@
 A test that passes here does not prove that code runs on a GPU. One that fails shows that it would not: every mix of
 devices that PyTorch refuses is refused, with PyTorch's own rules:
 
-- operands are on one device; only a CPU tensor without dimensions that is not written to may be mixed in;
+- operands are on one device; a CPU tensor without dimensions that is not written to may be mixed in, but only with
+  element-wise operators: not with products, cat, gather, scatter, embedding or searchsorted;
 - a tensor on the device may be indexed by CPU indices, a CPU tensor may not be indexed by indices on the device;
 - the value of `index_put` is on the device of the tensor that it is written to;
 - a generator is on the device of what it draws;
@@ -31,6 +32,14 @@ INDEXING = {
     aten.index_put.default,
     aten.index_put_.default,
     aten._index_put_impl_.default,
+}
+
+
+TAKE_SCALARS = {  # they read a CPU tensor without dimensions as a number, though they are not tagged as element-wise
+    aten.fill.Tensor,
+    aten.fill_.Tensor,
+    aten.masked_fill.Tensor,
+    aten.masked_fill_.Tensor,
 }
 
 
@@ -169,5 +178,6 @@ def _check(operator: Any, args: tuple, kwargs: dict[str, Any], tensors: list[Ten
     given = dict(zip((one.name for one in arguments), args, strict=False)) | kwargs
     outputs = [given.get(one.name) for one in arguments if one.alias_info and one.alias_info.is_write]
     written = {id(one) for one in tree_leaves(outputs)}
-    if any(tensor.dim() or id(tensor) in written for tensor in hosts):
+    mixes = torch.Tag.pointwise in operator.tags or operator in INDEXING | TAKE_SCALARS
+    if any(not mixes or tensor.dim() or id(tensor) in written for tensor in hosts):
         raise DeviceError(f"{operator}: expected all tensors to be on the same device, but found {NAME}:0 and cpu")

@@ -87,7 +87,7 @@ class Workflow:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_heed_interrupts,
+                preexec_fn=heed_interrupts,
             )
 
     def said(self) -> str:
@@ -148,7 +148,7 @@ class Workflow:
         return sum("resumes from the checkpoint" in log.read_text() for log in logs)
 
 
-def _heed_interrupts() -> None:
+def heed_interrupts() -> None:
     """A shell starts background processes with Ctrl-C ignored, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

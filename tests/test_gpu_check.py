@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 import warnings
 from importlib import import_module
@@ -58,6 +59,7 @@ def records(traces):
         str(ROOT / "benchmarks" / "gpu_check.py"),
         *NAMES,
         "--tiny",
+        "--fork",
         "--processes",
         "2",
         "--minutes",
@@ -95,10 +97,11 @@ def test_kernels_are_compared_with_the_product_and_log_softmax(records):
     shares = [side.get("share_of_peak", 0) for form in ("forward", "from_logits") for side in case[form].values()]
     assert None in shares  # a CPU has no row in plan.gpus
     assert case["trl"] == "not measured: No module named 'trl'"
+    assert case["liger"].startswith("not measured: No module named 'liger_kernel")
 
 
 def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records, traces):
-    one, two = records["training"]["cases"]
+    one, two, small = records["training"]["cases"]
     (whole,) = records["training"]["extrapolated"]
     assert two["parameters"] > one["parameters"]
     assert whole["train_seconds"] == pytest.approx(
@@ -110,9 +113,16 @@ def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records, traces):
     assert one["tokens"] / one["seconds"]["train"] == pytest.approx(one["tokens_per_second"])
     assert sum(kernel["share"] for kernel in one["kernels"]) <= 1 + 1e-9
     assert any("scaled_dot_product" in kernel["name"] for kernel in one["kernels"])
-    for case in (one, two):
-        events = json.loads(gzip.decompress((traces / case["trace"]).read_bytes()))["traceEvents"]
-        assert any("scaled_dot_product" in event["name"] for event in events)
+    with tarfile.open(traces / "training-traces.tar") as packed:
+        [trace] = packed.getnames()  # the shallow case's
+        events = json.loads(gzip.decompress(packed.extractfile(trace).read()))["traceEvents"]
+    assert trace == one["trace"]
+    assert any("scaled_dot_product" in event["name"] for event in events)
+    states = 12 * small["parameters"] / 2**30
+    assert small["checkpoint"]["gib"] == pytest.approx(states, rel=0.1)
+    assert small["checkpoint"]["seconds"] > 0
+    assert small["sampling"]["tokens"] == 16 * 16
+    assert sorted(path.name for path in traces.glob("training*")) == ["training-traces.tar", "training.json"]
 
 
 def test_end_to_end_reaches_table_1_and_a_killed_run_resumes(records):
@@ -148,7 +158,7 @@ def stage(gpu_check, tmp_path):
     """`stage(name, minutes)` runs a stage in this process and returns its record."""
 
     def run(name, minutes):
-        check = gpu_check.Check(name, tmp_path, tmp_path / "work", minutes, 2, True)
+        check = gpu_check.Check(name, tmp_path, tmp_path / "work", minutes, 2, True, True)
         gpu_check.STAGES[name](check)
         return json.loads(check.file.read_text())
 
@@ -158,12 +168,25 @@ def stage(gpu_check, tmp_path):
 def test_a_stage_without_time_is_incomplete_and_keeps_its_record(stage):
     record = stage("training", 0)
     assert not record["complete"]
-    assert len(record["left_out"]) == 2
+    assert len(record["left_out"]) == 3
     assert record["extrapolated"] == []
 
 
+def test_the_estimates_of_a_stage_fit_into_eight_minutes(gpu_check):
+    training, kernels = import_module("gpu_check_training"), import_module("gpu_check_kernels")
+    assert 60 < kernels.estimated_seconds() < 8 * 60
+    for gpu in load_config("paper").plan.gpus:
+        assert 60 < sum(map(training.estimated_seconds, training.training_cases(gpu))) < 8 * 60
+
+
+def test_a_case_in_a_process_that_is_spawned(gpu_check, tmp_path):
+    check = gpu_check.Check("kernels", tmp_path, tmp_path / "work", 10, 1, tiny=True)
+    gpu_check.STAGES["kernels"](check)
+    assert check.record["complete"], check.record
+
+
 def test_a_case_is_killed_when_the_time_is_over(gpu_check, tmp_path):
-    check = gpu_check.Check("any", tmp_path, tmp_path, 3 / 60, 1, True)
+    check = gpu_check.Check("any", tmp_path, tmp_path, 3 / 60, 1, True, True)
     check.start_time = time.monotonic()
     assert check.measure(lambda case: time.sleep(600), [{}]) == [{"timed_out": True}]
 
@@ -188,7 +211,7 @@ def test_a_case_starts_if_there_is_time(gpu_check, monkeypatch, tmp_path, second
 
         return SimpleNamespace(join=join, is_alive=lambda: not result.exists(), kill=lambda: None)
 
-    check = gpu_check.Check("any", tmp_path, tmp_path, 6 / 60, 1, True)
+    check = gpu_check.Check("any", tmp_path, tmp_path, 6 / 60, 1, True, True)
     monkeypatch.setattr(check, "start", start)
     found = check.measure(None, [{"seconds": each} for each in seconds])
     assert [next(key for key in case if key != "seconds") for case in found] == outcomes

@@ -12,7 +12,7 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.torchrun import endpoint
+from entropy_dynamics.distributed.torchrun import address, endpoint
 from entropy_dynamics.errors import UserError
 from preloaded import program
 
@@ -82,7 +82,22 @@ def test_the_ranks_meet_at_the_first_host_of_the_step(hosts, first, monkeypatch)
     """Not at the caller's, which under salloc may be the login node."""
     monkeypatch.setenv("SLURM_STEP_NODELIST", hosts)
     monkeypatch.setenv("SLURM_JOB_ID", "1234567")
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])  # all names resolve
     assert endpoint() == f"{first}:24567"
+
+
+@pytest.mark.parametrize(("shown", "expected"), [("NodeName=g1 NodeAddr=127.0.0.1 Port=6818", "127.0.0.1"), ("", None)])
+def test_a_node_whose_name_does_not_resolve_has_the_address_that_slurm_knows(tmp_path, monkeypatch, shown, expected):
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$*" = "show node g1.invalid" ] && echo "{shown}"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    if expected:
+        assert address("g1.invalid") == expected
+        return
+    with pytest.raises(
+        SystemExit, match=r"^error: the name of this job's first node, g1\.invalid, does not resolve on"
+    ):
+        address("g1.invalid")
 
 
 def test_several_nodes_need_a_slurm_job(small_results, monkeypatch, capfd):

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
+from entropy_dynamics.planning.duration import other_seconds, sampling_seconds, training_seconds
 from entropy_dynamics.planning.footprint import (
     GIB,
     checkpoint_buffers,
@@ -123,6 +123,26 @@ def test_a_plan_charges_each_method_its_own_passes():
             assert job.hours == pytest.approx(sum(hours) / 3)
 
 
+def test_what_a_step_needs_besides_sampling_and_computing():
+    """1,024 responses on 4 ranks, weights in bf16, and every twentieth step a checkpoint of 12 bytes a parameter."""
+    rates = [f"plan.{rate}" for rate in ("grade_ms=2", "push_gb_s=10", "sleep_seconds=5", "checkpoint_gb_s=0.5")]
+    config, parameters = paper("grpo", *rates), 7_615_616_512
+    expected = 256 * 0.002 + 2 * parameters / 10e9 + 5 + 12 * parameters / 0.5e9 / 20
+    assert other_seconds(config) == pytest.approx(expected)
+    more = Job("train", (config,)).hours - Job("train", (paper(),)).hours
+    assert more == pytest.approx(300 / 3600 * (expected - other_seconds(paper())))
+    native = paper("grpo", "engine={name: native, dtype: bfloat16}", "training.checkpoint_every=0", *rates)
+    assert other_seconds(native) == pytest.approx(256 * 0.002 + 2 * parameters / 10e9)  # it never sleeps
+
+
+def test_runs_at_the_same_time_have_their_checkpoints_at_the_same_time():
+    one, four = (planned("paper", "experiments=[table1,table4]", f"plan.runs_at_a_time={n}").disk for n in (1, 4))
+    policy, critic = 7_615_616_512, 7_615_616_512 - 152_064 * 3584 + 3584 + 1  # a scalar head in place of the other
+    kept = load_config("paper").training.checkpoints_kept + 1
+    assert one["checkpoints of a run"] == one["of 1 runs at a time"] == kept * 12 * (policy + critic)
+    assert four["of 4 runs at a time"] == kept * 12 * (3 * (policy + critic) + policy)
+
+
 @pytest.mark.parametrize(("gpu", "flops", "bandwidth"), [("H100", 989e12 * 0.25, 3350), ("H200", 989e12 * 0.25, 4800)])
 def test_hours_follow_the_gpu(gpu, flops, bandwidth):
     a100, other = paper(), paper("grpo", f"plan.gpu={gpu}")
@@ -150,13 +170,13 @@ def hours_by_size(job: Job) -> dict[int, float]:
 
 
 def test_the_paper_scale_runs_on_the_cheapest_number_of_gpus():
-    """Except the distilled model, where half of the GPUs save 2 % and take twice as long."""
+    """Except the distilled model, where half of the GPUs save 3 % and take twice as long."""
     jobs = [job for job in planned("paper").jobs if job.trains]
     assert {job.gpus for job in jobs} == {2, 4, 8}
     for job in jobs:
         hours = hours_by_size(job)
         if job.config.model.name == "distill-llama-8b":
-            assert hours[4] < hours[8] < 1.03 * hours[4]
+            assert hours[4] < hours[8] < 1.04 * hours[4]
         else:
             assert job.gpus == min(hours, key=hours.get)
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
@@ -26,9 +27,9 @@ class Log:
     def emit(self, event, level=logging.INFO, message="", **more):
         self.handler.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
 
-    def start(self, id, rule, output=(), **wildcards):
-        log = [f"results/laptop/logs/{rule}.log"]
-        self.emit(LogEvent.JOB_INFO, jobid=id, rule_name=rule, wildcards=wildcards, output=output, log=log)
+    def start(self, id, rule, output=(), log="results/laptop/logs/{}.log", **wildcards):
+        of_job = {"output": output, "log": [log.format(rule)], "local": False}
+        self.emit(LogEvent.JOB_INFO, jobid=id, rule_name=rule, wildcards=wildcards, **of_job)
 
     def finish(self, id, at):
         self.now = 1000.0 + at
@@ -101,3 +102,33 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
     ]
     assert [job["jobs_cpu_seconds"] for job in jobs] == [230, 0, 0, 0]  # since the record before
     assert [job["snakemake_cpu_seconds"] for job in jobs] == [3, 0, 0, 0]
+
+
+def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration(log, capsys, tmp_path):
+    """A job runs from the time in the first line of its log, if that is not of the attempt before it."""
+
+    def began(seed, at):
+        stamp = datetime.fromtimestamp(1000 + at).astimezone().isoformat()
+        (tmp_path / f"{seed}.log").write_text(f"note: SLURM job 7 on g1, from {stamp}\n")
+
+    log.emit(LogEvent.RESOURCES_INFO, nodes=16)
+    log.emit(LogEvent.RUN_INFO, stats={"train": 4, "total": 4})
+    began(1, at=-500)  # an attempt before
+    for seed in range(4):
+        log.start(seed, "train", log=str(tmp_path / f"{seed}.log"), **RUN | {"seed": seed})
+    began(0, at=600)
+    began(2, at=660)
+    log.finish(0, at=720)
+    (tmp_path / "2.log").write_text(
+        "note: ...\nnote: ends early, at a checkpoint after step 3; the same command resumes it\n"
+    )
+    log.emit(LogEvent.JOB_ERROR, logging.ERROR, "long text", jobid=2)
+    log.start(2, "train", log=str(tmp_path / "2.log"), **RUN | {"seed": 2})
+    for seed, at in ((1, 780), (2, 790), (3, 800)):
+        began(seed, at)
+    log.finish(1, at=900)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "train m grpo 0  run 1 of 4  1 running, 2 pending  2 min left",  # of 3 x 2, 1 done; two at a time
+        "train m grpo 2: ends early, at a checkpoint after step 3; the same command resumes it",
+        "train m grpo 1  run 2 of 4  2 running, 0 pending  0 min left",  # of 2 x 2, nearly all done
+    ]

@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import yaml
 
 from preloaded import program
 from project_copy import ROOT, copy_project
@@ -17,7 +15,6 @@ pytest.importorskip("snakemake_executor_plugin_slurm", reason="the extra `slurm`
 
 COMMANDS = ["sbatch", "sacct", "srun", "scancel", "sacctmgr", "sinfo", "scontrol", "squeue"]
 MODEL = "results/tiny/models/qwen2.5-7b-instruct/seed0/model.json"
-RUN = Path("results/tiny/runs/qwen2.5-7b-instruct/grpo/seed0")
 TINY = """
 extends: laptop
 scale: tiny
@@ -129,22 +126,6 @@ def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, no
     log = (cluster.project / "results/tiny/logs/pass_rates/seed0.log").read_text()
     assert log.count(said) == 1
     assert not (cluster.project / target).exists()
-
-
-@pytest.mark.long
-def test_a_run_that_meets_its_time_limit_resumes_in_the_next_job(tmp_path):
-    """The limit of three minutes leaves no time for another step, so each job takes one of the three steps."""
-    settings = "training: {steps: 3, prompts_per_step: 2}\nplan: {max_job_hours: 0.05}\n"
-    cluster = Cluster(tmp_path, TINY + settings)
-    for stage in (["problems"], ["model", "--model", RUN.parts[3]], ["pass_rates"]):
-        cluster.run("entropy-dynamics", *stage, "--scale", "tiny").check_returncode()
-    retries = yaml.safe_load((cluster.project / "profiles/slurm/config.yaml").read_text())["retries"]
-    run = cluster.make(str(RUN / "metrics.parquet"), retries=retries)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert [call["-t"] for call in cluster.calls("sbatch")] == ["3"] * 3
-    assert [int(step) for step in pd.read_parquet(cluster.project / RUN / "metrics.parquet")["step"]] == [0, 1, 2]
-    log = cluster.project / "results/tiny/logs" / RUN.relative_to("results/tiny").with_suffix(".log")
-    assert "resumes from the checkpoint after step 2" in log.read_text()
 
 
 def test_an_invalid_account_is_named(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.training.time_limit import MARGIN, TimeLimit
+from entropy_dynamics.training.time_limit import BYTES_PER_SECOND, MARGIN, TimeLimit, job_end
 from fault_harness import differences, kill_when_there, paused
 from preloaded import program
 
@@ -48,7 +48,8 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
         time.sleep(0.01)
     process.send_signal(signal.SIGURG)
     go_on.touch()
-    first, *said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
+    takes_over, first, *said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
+    assert re.match(r"note: takes the run over from process \d+ on .+, which has ended$", takes_over)
     assert first.endswith("resumes from the checkpoint after step 2")
     assert process.wait() == 75
     [step] = re.fullmatch(
@@ -67,8 +68,20 @@ def test_the_time_limit_of_a_slurm_job(monkeypatch):
     """The run ends when another step, twice as long as the longest so far, and a checkpoint would not fit."""
     clock = iter([1000.0, 1100.0, 1300.0, 1301.0, 3000.0, 4000.0])  # steps of 100, 200 and 1 seconds
     monkeypatch.setattr("entropy_dynamics.training.time_limit.time", SimpleNamespace(time=clock.__next__))
-    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(1700 + MARGIN)))
-    limit = TimeLimit(Ranks())
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(1800 + MARGIN)))
+    limit = TimeLimit(Ranks(), checkpoint_bytes=100 * BYTES_PER_SECOND)  # 100 s
     assert [limit.reached() for _ in range(3)] == [False, False, True]
     monkeypatch.delenv("SLURM_JOB_END_TIME")
     assert not TimeLimit(Ranks()).reached()
+
+
+@pytest.mark.parametrize(("answer", "end"), [("1795438796", 1795438796), ("N/A", float("inf"))])
+def test_before_slurm_23_squeue_says_when_the_job_ends(tmp_path, monkeypatch, answer, end):
+    (tmp_path / "squeue").write_text(
+        f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT $*" = "%s --noheader --jobs=7 --format=%e" ] && echo {answer}\n'
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert job_end() == end

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from entropy_dynamics.distributed.launch import end_with_parent, launched
 from entropy_dynamics.errors import Unfinished, UserError
+from entropy_dynamics.results.attempts import begin_attempt
 
 
 def program() -> None:
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
         end_with_parent()
+    else:
+        begin_attempt()
     try:
         from entropy_dynamics import commands  # not for --help: the config takes half a second
 

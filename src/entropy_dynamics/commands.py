@@ -18,6 +18,7 @@ from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import launched, run_on_ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.lock import held
 
 if TYPE_CHECKING:
     from entropy_dynamics.analysis.results import Results
@@ -128,12 +129,16 @@ def pass_rates(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    config = load_config(options.scale, options.model, options.method, options.set)
-    with _ranks(config, options) as ranks:
-        if ranks is not None:
-            from entropy_dynamics.stages.train import train
+    config, layout = load_config(options.scale, options.model, options.method, options.set), _layout(options)
+    lock = nullcontext() if launched() else held(layout.locks(options.model, options.method, options.seed))
+    with lock as dead:  # before torch is imported: a run that another job writes is refused at once
+        if dead:
+            print(f"note: takes the run over from {dead}, which has ended", file=sys.stderr)
+        with _ranks(config, options) as ranks:
+            if ranks is not None:
+                from entropy_dynamics.stages.train import train
 
-            train(config, _layout(options), options.method, options.seed, ranks)
+                train(config, layout, options.method, options.seed, ranks)
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from entropy_dynamics.preload import processor_seconds
+from entropy_dynamics.results.attempts import began, planned_end
 from entropy_dynamics.results.files import read_json_lines
 
 COUNTED = "train"  # the rule whose jobs are the training runs
@@ -62,6 +63,15 @@ class Job:
     log: str | None
     shown: str | None
     start: float
+    remote: bool  # submitted to a cluster
+
+    @property
+    def begun(self) -> float | None:
+        """When it began, in seconds since 1970; None while it is pending."""
+        if not self.remote:
+            return self.start
+        begun = began(self.log) if self.log else None
+        return begun if begun and begun >= int(self.start) else None  # else of an attempt before it
 
 
 class LogHandler(LogHandlerBase):
@@ -73,7 +83,7 @@ class LogHandler(LogHandlerBase):
         self.seconds: dict[str, list[float]] = defaultdict(list)  # durations of finished jobs, by rule
         self.running: dict[int, Job] = {}  # by job id
         self.failed: set[int] = set()  # ids of jobs that Snakemake may retry
-        self.concurrent = 1
+        self.concurrent, self.remote = 1, False
         self.runs = self.results = 0
         self.cpu = (0.0, 0.0)
 
@@ -86,6 +96,8 @@ class LogHandler(LogHandlerBase):
                 _print(self.format(record))
         elif event == LogEvent.RESOURCES_INFO and hasattr(record, "cores") and expected.threads:
             self.concurrent = max(1, record.cores // expected.threads)
+        elif event == LogEvent.RESOURCES_INFO and hasattr(record, "nodes"):
+            self.remote = True
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
             self.runs, self.results = self.left[COUNTED], self._results_left()
@@ -98,18 +110,22 @@ class LogHandler(LogHandlerBase):
             if record.jobid in self.failed:
                 self.failed.remove(record.jobid)
                 self.left[record.rule_name] += 1
-            self.running[record.jobid] = Job(record.rule_name, name, log, shown, time.time())
-            self.concurrent = max(self.concurrent, len(self.running))
+            remote = self.remote and not record.local
+            self.running[record.jobid] = Job(record.rule_name, name, log, shown, time.time(), remote)
+            self.concurrent = max(self.concurrent, len(self._begun()))
         elif event == LogEvent.JOB_FINISHED and record.job_id in self.running:
             self._finished(self.running.pop(record.job_id))
         elif event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR, LogEvent.ERROR) or record.levelno >= logging.WARNING:
             if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
                 self.left[job.rule] -= 1
                 self.failed.add(record.jobid)
+                if job.log and (end := planned_end(job.log)):
+                    _print(f"{job.name}: {end}")
+                    return
             _print(self.format(record))
 
     def _finished(self, job: Job) -> None:
-        seconds = time.time() - job.start
+        seconds = time.time() - (job.begun or job.start)
         self.left[job.rule] -= 1
         self.seconds[job.rule].append(seconds)
         self._record(job, seconds)
@@ -120,7 +136,14 @@ class LogHandler(LogHandlerBase):
             text += f" is ready: {job.shown}"
         if self.results:
             text += f"  {self.results - self._results_left()} of {self.results} tables and figures"
+        if self.remote:
+            self.concurrent = max(self.concurrent, 1 + len(self._begun()))
+            text += f"  {len(self._begun())} running, {len(self.running) - len(self._begun())} pending"
         _print(text + self._time_left())
+
+    def _begun(self) -> list[float]:
+        """When each of the jobs began that are not pending."""
+        return [begun for job in self.running.values() if (begun := job.begun) is not None]
 
     def _record(self, job: Job, seconds: float) -> None:
         """Append a line, with the processor time of all jobs and of Snakemake since the line before."""
@@ -153,7 +176,8 @@ class LogHandler(LogHandlerBase):
                 return fmean(self.seconds[rule])
             return expected.seconds[rule] * scale if rule in expected.seconds else overall
 
-        passed = sum(min(time.time() - job.start, mean(job.rule)) for job in self.running.values())
+        started = [(job.begun, mean(job.rule)) for job in self.running.values()]
+        passed = sum(min(time.time() - begun, expects) for begun, expects in started if begun is not None)
         left = sum(mean(rule) * count for rule, count in self.left.items()) - passed
         return f"  {left / self.concurrent / 60:.0f} min left"
 

@@ -354,6 +354,16 @@ class PlanConfig(Section):
     """CUDA context, communication buffers and fragmentation, GiB."""
     startup_minutes: NonNegativeFloat
     """Start-up time of a job (imports, weights, engine), minutes."""
+    grade_ms: NonNegativeFloat
+    """Time to grade a response on one rank, ms."""
+    sleep_seconds: NonNegativeFloat
+    """Time for which an engine with memory of its own falls asleep and wakes up, s per step."""
+    push_gb_s: PositiveFloat
+    """Weights gathered from the trainer's shards and copied into a rank's engine, GB/s."""
+    checkpoint_gb_s: PositiveFloat
+    """A checkpoint written, flushed and hashed by all ranks, GB/s."""
+    runs_at_a_time: PositiveInt
+    """Runs that are going on at the same time, as many as `jobs` of profiles/slurm: each has checkpoints on disk."""
     prompt_tokens: PositiveInt
     """Mean length of a prompt, tokens."""
     response_tokens: PositiveInt
@@ -417,6 +427,12 @@ class Config(Section):
             raise ValueError(
                 f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
                 f"{', '.join(self.data.evaluation)}"
+            )
+        if self.hardware.runs_per_gpu > 1 and not self.engine.in_trainer:
+            raise ValueError(
+                f"hardware.runs_per_gpu is {self.hardware.runs_per_gpu}, but {self.engine.name} checks how much memory "
+                "of the whole GPU is free, and fails when another run takes or frees some: set it to 1, or engine.name "
+                "to native"
             )
         if ranks is None:
             dtype = self.engine.dtype if self.engine.dtype != "float32" else None

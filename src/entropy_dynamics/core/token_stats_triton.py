@@ -16,6 +16,8 @@ from torch import Tensor
 BLOCK = 4096
 # By bytes per input element: rows, columns and depth of a tile of the fused product, warps, pipeline stages.
 PRODUCT = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
+AMPERE = (128, 128, 64, 8, 3)  # for two bytes before Hopper, where the wider tile spills 556 bytes a thread
+GROUP = 16  # row blocks whose programs run at the same time: their hidden states, 15 MB at a width of 3,584, stay in L2
 PROGRAMS = 1024  # enough to occupy every SM of a large GPU; more would only add parts to merge
 LOWEST = tl.constexpr(-1e4)  # as in token_stats: exp underflows, and -inf would make 0 * inf
 NONE = tl.constexpr(-3e38)  # the maximum of nothing
@@ -68,17 +70,26 @@ def _hidden_kernel(
     vocabulary,
     depth,
     tiles,
+    parts,
     hidden_stride,
     weight_stride,
     scale,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Sums of `tiles` adjacent tiles of ROWS x COLUMNS logits, and the logits of the sampled tokens among them."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    part = tl.program_id(1)
+    """Sums of `tiles` adjacent tiles of ROWS x COLUMNS logits, and the logits of the sampled tokens among them.
+
+    Programs go through all parts of GROUP row blocks before the next row blocks, and through the row blocks of a group
+    first: they share its hidden states, and the tile of the weight.
+    """
+    first = tl.program_id(0) // (GROUP * parts) * GROUP
+    height = tl.minimum(tl.cdiv(rows, ROWS) - first, GROUP)
+    within = tl.program_id(0) % (GROUP * parts)
+    row = (first + within % height) * ROWS + tl.arange(0, ROWS)
+    part = within // height
     k = tl.arange(0, DEPTH)
     row_inside = row < rows
     token = tl.load(tokens + row, mask=row_inside, other=-1)
@@ -178,14 +189,15 @@ def sums_of_hidden(
     """Sums of parts of the vocabulary from hidden @ weight.T, and the logits of the sampled tokens."""
     (rows, depth), vocabulary = hidden.shape, len(weight)
     hidden, weight = _dense_rows(hidden), _dense_rows(weight)
-    height, width, step, warps, stages = PRODUCT[hidden.element_size()]
+    before_hopper = hidden.is_cuda and torch.cuda.get_device_capability(hidden.device) < (9, 0)
+    narrow = before_hopper and hidden.element_size() == 2
+    height, width, step, warps, stages = AMPERE if narrow else PRODUCT[hidden.element_size()]
     row_blocks, columns = triton.cdiv(rows, height), triton.cdiv(vocabulary, width)
     tiles = triton.cdiv(columns, min(columns, triton.cdiv(PROGRAMS, row_blocks)))
     parts = triton.cdiv(columns, tiles)
     sums = torch.empty(parts, 5, rows, device=hidden.device)
     z_token = torch.empty(rows, device=hidden.device)
-    # Row blocks are the fastest-varying axis, so that concurrent programs read the same tile of the weight.
-    _hidden_kernel[(row_blocks, parts)](
+    _hidden_kernel[(row_blocks * parts,)](
         hidden,
         weight,
         tokens.contiguous(),
@@ -195,12 +207,14 @@ def sums_of_hidden(
         vocabulary,
         depth,
         tiles,
+        parts,
         hidden.stride(0),
         weight.stride(0),
         LOG2_E / temperature,
         ROWS=height,
         COLUMNS=width,
         DEPTH=step,
+        GROUP=GROUP,
         UPCAST=not hidden.is_cuda,  # Triton's interpreter has no bf16 product; upcasting gives the same result
         num_warps=warps,
         num_stages=stages,

@@ -2,7 +2,10 @@
 
 import os
 import re
+import socket
+import subprocess
 import sys
+from contextlib import suppress
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
@@ -10,20 +13,42 @@ from torch.distributed.run import main
 FIRST_PORT, PORTS = 20_000, 10_000  # ports of the rendezvous, by job id; below Linux's ephemeral ports
 
 
-def first_host(hosts: str) -> str:
-    """The first host of a SLURM host list: node[01-04,07],other9 -> node01."""
-    return re.sub(r"\[(\w+)[^]]*]", r"\1", hosts).partition(",")[0]
+def first_node(nodes: str) -> str:
+    """The first node of a SLURM host list: node[01-04,07],other9 -> node01."""
+    return re.sub(r"\[(\w+)[^]]*]", r"\1", nodes).partition(",")[0]
+
+
+def address(node: str) -> str:
+    """A node's name where that resolves, else the address by which SLURM reaches it.
+
+    Raises:
+        SystemExit: with one line, if neither resolves.
+    """
+    names = [node]
+    with suppress(OSError, subprocess.SubprocessError):
+        shown = subprocess.run(["scontrol", "show", "node", node], capture_output=True, text=True, timeout=60).stdout
+        names += re.findall(r"NodeAddr=(\S+)", shown)
+    for name in names:
+        with suppress(OSError):
+            socket.getaddrinfo(name, None)
+            return name
+    sys.exit(
+        f"error: the name of this job's first node, {node}, does not resolve on {socket.gethostname()}, nor does its "
+        f"NodeAddr in SLURM: add it to /etc/hosts on all nodes"
+    )
 
 
 def endpoint() -> str:
-    """The first node of this srun, which may run none of its tasks itself: under salloc it may be on the login node."""
+    """On the first node of this srun, which under salloc may have been called on the login node."""
     port = FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % PORTS
-    return f"{first_host(os.environ['SLURM_STEP_NODELIST'])}:{port}"
+    return f"{address(first_node(os.environ['SLURM_STEP_NODELIST']))}:{port}"
 
 
 if __name__ == "__main__":
     try:
-        main([f"--rdzv-endpoint={endpoint()}", *sys.argv[1:]])
+        own = os.environ.get("SLURMD_NODENAME")
+        meet = [f"--rdzv-endpoint={endpoint()}", *([f"--local-addr={address(own)}"] if own else [])]
+        main([*meet, *sys.argv[1:]])
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
         sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)  # by a signal: as a shell's

@@ -9,6 +9,7 @@ import math
 from entropy_dynamics.config import Config, RunConfig, StageConfig
 from entropy_dynamics.config.schema import ShapeConfig
 from entropy_dynamics.planning.footprint import (
+    checkpoint_bytes,
     engine_weights,
     kv_bytes,
     multiplied,
@@ -63,6 +64,17 @@ def training_seconds(config: RunConfig) -> float:
         return tokens / ranks_of(config) / plan.measured[config.model.name].trained * passes / update
     flops = tokens * passes * flops_per_token(shape, prompt_tokens(config) + response_tokens(config))
     return flops / (plan.hardware.tflops * 1e12 * plan.hardware.training_mfu * ranks_of(config))
+
+
+def other_seconds(config: RunConfig) -> float:
+    """Seconds of one training step on average besides sampling and computing: grading, push, sleep, checkpoints."""
+    plan, training = config.plan, config.training
+    graded = math.ceil(training.prompts_per_step * training.group_size / ranks_of(config)) * plan.grade_ms / 1e3
+    pushed = engine_weights(config) / (plan.push_gb_s * 1e9)
+    pushed *= not config.engine.in_trainer or config.hardware.ranks is not None  # else the policy itself samples
+    asleep = 0 if config.engine.in_trainer else plan.sleep_seconds
+    saved = checkpoint_bytes(config) / (plan.checkpoint_gb_s * 1e9)
+    return graded + pushed + asleep + (saved / training.checkpoint_every if training.checkpoint_every else 0)
 
 
 def flops_per_token(shape: ShapeConfig, length: float) -> float:

@@ -110,11 +110,12 @@ def checkpoint_bytes(config: StageConfig) -> float:
 def checkpoint_buffers(config: StageConfig) -> int:
     """Bytes of host memory, over all ranks, while a file of a checkpoint is written.
 
-    Each rank holds its share of the file three times: the tensors, what safetensors makes of them, and its copy as
-    Python's bytes. A file is filled until a tensor exceeds its size; the embedding is the largest.
+    Each rank holds its share of the file three times: the tensors in pinned memory, which torch allocates in powers of
+    two and so up to twice, what safetensors makes of them, and its copy as Python's bytes. A file is filled until a
+    tensor exceeds its size; the embedding is the largest.
     """
     shape = shape_of(config)
-    return 3 * (CHECKPOINT_FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
+    return 4 * (CHECKPOINT_FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
 
 
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:

@@ -15,7 +15,13 @@ from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, RunConfig, StageConfig, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.planning.duration import response_tokens, sampling_seconds, tokens_per_step, training_seconds
+from entropy_dynamics.planning.duration import (
+    other_seconds,
+    response_tokens,
+    sampling_seconds,
+    tokens_per_step,
+    training_seconds,
+)
 from entropy_dynamics.planning.footprint import (
     BYTES,
     GIB,
@@ -104,7 +110,10 @@ class Job:
         seconds = 60 * self.config.plan.startup_minutes
         seconds += sum(times * sampling_seconds(self.config, each, self.trains) for times, each in self.calls)
         if self.trains:
-            seconds += fmean(config.training.steps * training_seconds(config) for config in self.configs)
+            steps = (
+                config.training.steps * (training_seconds(config) + other_seconds(config)) for config in self.configs
+            )
+            seconds += fmean(steps)
         return seconds / 3600
 
     @property
@@ -267,14 +276,17 @@ def _problems(config: Config, name: str) -> int:
 def _disk(jobs: Sequence[Job]) -> dict[str, float]:
     trained = [job for job in jobs if job.trains]
     checkpoints = [
-        (job.config.training.checkpoints_kept + 1) * checkpoint_bytes(job.config)  # one more while it is written
+        (config.training.checkpoints_kept + 1) * checkpoint_bytes(config)  # one more while it is written
         for job in trained
-        if job.config.training.checkpoint_every
+        for config in job.configs
+        if config.training.checkpoint_every
     ]
+    largest = sorted(checkpoints, reverse=True)[: jobs[0].config.plan.runs_at_a_time] if jobs else []
     return {
         "models": sum({job.config.model.name: engine_weights(job.config) for job in jobs}.values()),
         "policies": sum(job.count * engine_weights(job.config) for job in trained),
-        "checkpoints of a run": max(checkpoints, default=0),
+        "checkpoints of a run": max(largest, default=0),
+        f"of {len(largest)} runs at a time": sum(largest),
     }
 
 

@@ -73,6 +73,10 @@ class Layout:
         """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
         return self._of_run("checkpoints", model, method, seed)
 
+    def locks(self, model: str, method: str, seed: int | str) -> Path:
+        """Who writes the run at the moment: see `results.lock`."""
+        return self._of_run("locks", model, method, seed)
+
     def failure(self, model: str, method: str, seed: int | str) -> Path:
         """Kept for inspection of a run that stopped with an error."""
         return self._of_run("failures", model, method, seed)

@@ -56,6 +56,11 @@ def clip_and_step(
     return norm
 
 
+def checkpoint_bytes(trained: tuple[nn.Module, torch.optim.Optimizer]) -> int:
+    """Bytes of a checkpoint of both, over all ranks: every weight, and Adam's two moments of it."""
+    return sum(3 * weight.numel() * weight.element_size() for weight in trained[0].parameters())
+
+
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:
     """Optimizer steps since the first, those before a checkpoint included."""
     return max((int(state["step"]) for state in optimizer.state.values()), default=0)

@@ -25,7 +25,7 @@ from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.critic import CriticGAE, Estimate
 from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
-from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
+from entropy_dynamics.training.optimizer import Trained, checkpoint_bytes, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.rewards import REWARDS
@@ -189,7 +189,8 @@ class Trainer:
             Unfinished: the time limit is near, or SIGURG was received; the checkpoint is of the latest step.
             NotFiniteError: see `step`. The checkpoint is of the step before, if no update of this one was taken.
         """
-        every, steps, limit = self.config.checkpoint_every, self.config.steps, TimeLimit(self.ranks)
+        every, steps = self.config.checkpoint_every, self.config.steps
+        limit = TimeLimit(self.ranks, sum(map(checkpoint_bytes, self.trained().values())))
         rows, warned = self._resume(checkpoints), False
         with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
             for step in range(len(rows), steps):

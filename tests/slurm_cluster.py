@@ -1,0 +1,188 @@
+"""A real SLURM on this machine: slurmctld and a slurmd per node, run by the user who runs the tests.
+
+Only installing its packages needs root. The nodes claim GPUs, CPUs and memory that only SLURM believes in; there is no
+accounting database. Nothing outside the cluster's folder is written.
+"""
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+CLIENTS = ("sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun", "sshare")
+PACKAGES = ("slurm-wlm", "munge")
+NODES = ("g1", "g2")  # these names resolve nowhere: ranks on several nodes meet at the address that SLURM knows
+GPUS, CPUS, MEGABYTES = 8, 64, 2_000_000
+CONFIG = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthInfo=socket={folder}/munge.socket
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmdParameters=config_overrides
+GresTypes=gpu
+ReturnToService=2
+KillWait=5
+SlurmdTimeout=20
+SchedulerParameters=sched_interval=2,bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+NodeName=DEFAULT CPUs={cpus} Sockets=2 CoresPerSocket=32 ThreadsPerCore=1 RealMemory={memory} Gres=gpu:{gpus}
+NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
+NodeName=b[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[3]}-{ports[6]}]
+PartitionName=gpu Nodes={nodes[0]},{nodes[1]} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes={nodes[0]},{nodes[1]} MaxTime=INFINITE State=UP PriorityTier=9
+PartitionName=big Nodes=b[1-4] MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> str | None:
+    """Why there can be no cluster here, or None."""
+    if absent := [name for name in (*DAEMONS, *CLIENTS) if shutil.which(name) is None]:
+        return (
+            f"no {absent[0]}: install {' and '.join(PACKAGES)}, as `make test-slurm` does with root or sudo and apt-get"
+        )
+    return None
+
+
+def install() -> None:
+    """SLURM's packages, where that is possible."""
+    if missing() is None or shutil.which("apt-get") is None:
+        return
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    apt = [*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "Dpkg::Use-Pty=0"]
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
+        with suppress(OSError):  # no sudo
+            subprocess.run([*apt, *arguments], stdout=subprocess.DEVNULL)
+
+
+class SlurmCluster:
+    """Partition `gpu` has two nodes; those of `big` never start, so that its jobs stay pending."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.daemons = folder, {}
+        first = 16_000 + 10 * (os.getpid() % 400)  # other clusters have their own: several workers of pytest-xdist
+        self.ports = range(first, first + 7)
+        self.environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+    def __enter__(self) -> "SlurmCluster":
+        folder = self.folder
+        for name in ("state", *(f"spool.{node}" for node in NODES)):
+            (folder / name).mkdir(parents=True)
+        folder.chmod(0o755)  # munged wants no folder that others may write to
+        (folder / "bin").mkdir()
+        for name in (*DAEMONS, *CLIENTS):
+            program = folder / "bin" / name  # SLURM_CONF in the environment would not do: the executor clears SLURM_*
+            program.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {shutil.which(name)} "$@"\n')
+            program.chmod(0o755)
+        gpus = [folder / f"nvidia{number}" for number in range(GPUS)]  # SLURM gives them out by these names
+        for gpu in gpus:
+            gpu.symlink_to(os.devnull)  # a character device without root
+        (folder / "gres.conf").write_text(f"NodeName=g[1-2],b[1-4] Name=gpu File={folder}/nvidia[0-{GPUS - 1}]\n")
+        (folder / "slurm.conf").write_text(
+            CONFIG.format(
+                folder=folder,
+                host=socket.gethostname().partition(".")[0],
+                user=getpass.getuser(),
+                ports=self.ports,
+                nodes=NODES,
+                cpus=CPUS,
+                memory=MEGABYTES,
+                gpus=GPUS,
+            )
+        )
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        where = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        try:
+            self._start("munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *where)
+            self.wait(lambda: (folder / "munge.socket").exists())
+            self._start("slurmctld", "-D")
+            self.wait(lambda: self.run("scontrol", "ping").returncode == 0)
+            for node in NODES:
+                self.start(node)
+            self.wait(self.idle)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if "slurmctld" in self.daemons:
+            self.cancel_all()
+        for name in reversed(list(self.daemons)):
+            self._stop(name)
+
+    def idle(self) -> bool:
+        """Both nodes wait for jobs."""
+        return self.output("sinfo", "-h", "-p", "gpu", "-t", "idle", "-o", "%D") == str(len(NODES))
+
+    def cancel_all(self) -> None:
+        self.run("scancel", "--user", getpass.getuser())
+        self.wait(lambda: self.output("squeue", "-h") == "")
+
+    def start(self, node: str) -> None:
+        self._start(f"slurmd.{node}", "-D", "-N", node)
+
+    def stop(self, node: str) -> None:
+        """As when a node loses power, for SLURM: nothing answers any more, and its jobs' processes are gone."""
+        self._stop(f"slurmd.{node}", signal.SIGKILL)
+
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self.folder / f"{name}.out").open("wb") as log:
+            self.daemons[name] = subprocess.Popen(
+                [self.folder / "bin" / name.partition(".")[0], *arguments],
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _stop(self, name: str, by: signal.Signals = signal.SIGTERM) -> None:
+        daemon = self.daemons.pop(name)
+        daemon.send_signal(by)
+        daemon.wait(30)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True)
+
+    def output(self, *command: str) -> str:
+        return self.run(*command).stdout.strip()
+
+    def wait(self, true: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
+            assert not ended, f"{ended[0]} ended; logs in {self.folder}"
+            assert time.monotonic() < end, f"not within {seconds:g} s; logs in {self.folder}"
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    install()

@@ -1,0 +1,128 @@
+"""The lock of a run: who gets it, who is refused, and what becomes of a dead process's."""
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results import lock
+from entropy_dynamics.results.lock import held
+
+HERE = json.loads(json.dumps(lock._myself()))
+
+
+@pytest.fixture
+def ended() -> int:
+    """The id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def left(folder, number=0, **fields):
+    """A file that another process left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{number}.json").write_text(json.dumps(HERE | {"since": "2026-01-02 03:04:05"} | fields))
+
+
+def slurm(monkeypatch, tmp_path, answer):
+    """A squeue that answers with a line, or fails with a message."""
+    squeue = tmp_path / "squeue"
+    to = "" if answer.isupper() else " >&2; exit 1"
+    squeue.write_text(f'#!/bin/sh\necho "{answer}"{to}\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_one_process_at_a_time(tmp_path):
+    folder = tmp_path / "lock"
+    with held(folder) as dead:
+        assert dead is None
+        with (
+            pytest.raises(UserError, match=f"another job writes this run: process {HERE['pid']} on") as caught,
+            held(folder),
+        ):
+            pass
+        assert "delete" not in str(caught.value)  # it is known to run
+        assert [file.name for file in folder.iterdir()] == ["0.json"]
+    assert not folder.exists()
+    with held(folder) as dead:
+        assert dead is None
+
+
+def test_the_lock_of_a_process_that_has_ended_is_taken_over(tmp_path, ended):
+    folder = tmp_path / "lock"
+    left(folder, pid=ended)
+    left(folder, 1, boot="the one before")
+    with held(folder) as dead:
+        assert dead == f"process {HERE['pid']} on {HERE['host']}, since 2026-01-02 03:04:05"
+        with pytest.raises(UserError, match="another job"), held(folder):
+            pass
+    assert not folder.exists()
+
+
+def test_of_many_that_find_a_dead_holder_one_takes_over(tmp_path, ended):
+    """Threads, since a live process is the holder whichever of them it is."""
+    for _ in range(50):
+        folder, start, outcomes = tmp_path / "lock", threading.Barrier(8), []
+        left(folder, pid=ended)
+        with ExitStack() as stack:
+
+            def take(stack=stack, folder=folder, start=start, outcomes=outcomes):
+                start.wait()
+                try:
+                    outcomes.append(stack.enter_context(held(folder)))
+                except UserError:
+                    outcomes.append(None)
+
+            threads = [threading.Thread(target=take) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert sum(outcome is not None for outcome in outcomes) == 1
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize("answer", ["RUNNING", "COMPLETING", "slurm_load_jobs error: Unable to contact controller"])
+def test_a_job_elsewhere_that_may_run_keeps_its_lock(tmp_path, monkeypatch, answer):
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41")
+    slurm(monkeypatch, tmp_path, answer)
+    with pytest.raises(UserError, match="SLURM job 41, process") as caught, held(folder):
+        pass
+    assert (f"if that has ended, delete {folder}" in str(caught.value)) == ("error" in answer)
+
+
+@pytest.mark.parametrize(
+    "answer", ["TIMEOUT", "NODE_FAIL", "PENDING", "slurm_load_jobs error: Invalid job id specified"]
+)
+def test_a_job_elsewhere_that_has_ended_loses_it(tmp_path, monkeypatch, answer):
+    """Pending: SLURM has requeued it."""
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41")
+    slurm(monkeypatch, tmp_path, answer)
+    with held(folder) as dead:
+        assert dead.startswith("SLURM job 41, ")
+
+
+def test_a_requeued_job_has_the_lock_of_its_first_attempt(tmp_path, monkeypatch):
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41")
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    with held(folder) as dead:
+        assert dead.startswith("SLURM job 41, ")
+
+
+@pytest.mark.parametrize("content", [{"host": "node7"}, None])
+def test_nobody_can_tell_about_another_machine_without_slurm_or_a_file_without_content(tmp_path, content):
+    folder = tmp_path / "lock"
+    left(folder, **content or {})
+    if content is None:
+        (folder / "0.json").write_text("")
+    with pytest.raises(UserError, match=f"if that has ended, delete {folder}"), held(folder):
+        pass

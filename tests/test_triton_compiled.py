@@ -1,0 +1,136 @@
+"""The Triton kernels compiled for GPUs that are not here: spills, shared memory, and what the hidden kernel reads."""
+
+import importlib.util
+import re
+import subprocess
+import warnings
+from collections import OrderedDict
+from functools import cache
+from itertools import product
+from types import ModuleType
+
+import pytest
+
+from project_copy import ROOT
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+SHARED = {80: 163, 90: 227, 100: 227}  # KiB of shared memory that a block may have (CUDA programming guide)
+POINTERS = {"tokens": "*i64", "z": None, "hidden": None, "weight": None, "out": None}  # None: of the element type
+ODD = ("scale", "temperature", "first", "tiles", "parts", "chunk")  # not known to be multiples of 16
+
+
+@cache
+def kernels() -> ModuleType:
+    """The module, past the hook by which the tests check shapes: Triton compiles its source."""
+    spec = importlib.util.spec_from_file_location("kernels", ROOT / "src/entropy_dynamics/core/token_stats_triton.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tuple[int, int, str]:
+    """Bytes of shared memory and bytes that a thread spills, from ptxas, and the PTX."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas
+    from triton.compiler import ASTSource
+
+    warps, stages = constants.pop("warps"), constants.pop("stages", 3)
+    function = getattr(kernels(), name)
+    kinds = {"scale": "fp32", "temperature": "fp32"}
+    integers = ("rows", "vocabulary", "depth", "tiles", "parts", "chunk", "stride", "first", "width")
+    integers += ("hidden_stride", "weight_stride", "out_stride")
+    signature = {}
+    for argument in function.arg_names:
+        if argument in constants:
+            signature[argument] = "constexpr"
+        elif argument in POINTERS:
+            signature[argument] = POINTERS[argument] or f"*{dtype}"
+        else:
+            signature[argument] = kinds.get(argument, "i32" if argument in integers else "*fp32")
+    aligned = [argument not in constants and argument not in ODD for argument in function.arg_names]
+    hints = {(place,): [["tt.divisibility", 16]] for place, is_aligned in enumerate(aligned) if is_aligned}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kernel = triton.compile(
+            ASTSource(function, signature, constants, hints),
+            target=GPUTarget("cuda", arch, 32),
+            options={"num_warps": warps, "num_stages": stages},
+        )
+    ptx = tmp_path / "kernel.ptx"
+    ptx.write_text(kernel.asm["ptx"])
+    target = re.search(r"\.target (sm_\w+)", kernel.asm["ptx"])[1]
+    command = [get_ptxas(arch).path, "-v", f"--gpu-name={target}", str(ptx), "-o", str(tmp_path / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    spilled = sum(int(count) for count in re.findall(r"(\d+) bytes spill", said))
+    return kernel.metadata.shared, spilled, kernel.asm["ptx"]
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100])
+@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp32", 4)])
+def test_the_hidden_kernel_fits_into_registers_and_shared_memory(tmp_path, arch, dtype, size):
+    rows, columns, depth, warps, stages = kernels().AMPERE if (arch, size) == (80, 2) else kernels().PRODUCT[size]
+    tile = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": kernels().GROUP, "UPCAST": False}
+    shared, spilled, ptx = compiled(tmp_path, "_hidden_kernel", dtype, arch, warps=warps, stages=stages, **tile)
+    assert shared <= SHARED[arch] * 1024
+    assert spilled <= 32
+    if arch == 90 and dtype == "bf16":
+        assert "wgmma" in ptx  # Hopper's tensor cores at full rate
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100])
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [("_logits_kernel", {}), ("_gradient_kernel", {"ENTROPY": False}), ("_gradient_kernel", {"ENTROPY": True})],
+)
+def test_the_kernels_of_logits_spill_nothing(tmp_path, arch, name, constants):
+    shared, spilled, _ = compiled(tmp_path, name, "bf16", arch, warps=8, BLOCK=kernels().BLOCK, **constants)
+    assert shared <= 1024
+    assert spilled == 0
+
+
+def reads(rows: int, depth: int, vocabulary: int, tile: tuple[int, int], group: int, cores: int, cache: float) -> float:
+    """GB that the hidden kernel reads past L2, if `cores` programs advance tile by tile and L2 drops what is oldest.
+
+    Args:
+        tile: rows and columns; both bf16 operands are read in blocks of that many vectors of `depth`.
+        cache: bytes of L2.
+    """
+    row_blocks, columns = -(-rows // tile[0]), -(-vocabulary // tile[1])
+    tiles = -(-columns // min(columns, -(-1024 // row_blocks)))  # per program, as in sums_of_hidden
+    parts = -(-columns // tiles)
+    order = []
+    for first in range(0, row_blocks, group):
+        order += [(row, part) for part, row in product(range(parts), range(first, min(first + group, row_blocks)))]
+    size = {"row": tile[0] * depth * 2, "column": tile[1] * depth * 2}
+    kept: OrderedDict[tuple[str, int], int] = OrderedDict()
+    read = held = 0
+    for start in range(0, len(order), cores):
+        for step in range(tiles):
+            for row, part in order[start : start + cores]:
+                for block in (("row", row), ("column", part * tiles + step)):
+                    if block in kept:
+                        kept.move_to_end(block)
+                        continue
+                    kept[block] = size[block[0]]
+                    read, held = read + kept[block], held + kept[block]
+                    while held > cache:
+                        held -= kept.popitem(last=False)[1]
+    return read / 1e9
+
+
+@pytest.mark.parametrize(
+    ("cores", "cache", "columns"),
+    [(132, 50e6, 256), (108, 40e6, 128)],  # H100, A100
+)
+def test_a_group_of_row_blocks_is_read_from_l2(cores, cache, columns):
+    """At 16,384 rows of 3,584 the hidden states alone exceed L2, and were read again for every tile of the weight."""
+    rows, depth, vocabulary = 16_384, 3584, 151_936
+    model = {"rows": rows, "depth": depth, "vocabulary": vocabulary, "tile": (128, columns)}
+    hidden, weight = 2e-9 * rows * depth, 2e-9 * vocabulary * depth
+    before = reads(**model, group=10**6, cores=cores, cache=cache)
+    assert before == pytest.approx(vocabulary / columns * hidden + weight, rel=0.02)
+    after = reads(**model, group=kernels().GROUP, cores=cores, cache=cache)
+    assert after == pytest.approx(hidden + rows / 128 / kernels().GROUP * weight, rel=0.15)
+    assert after < before / 8
