@@ -21,7 +21,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, marked_keys
+from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
 
@@ -114,13 +114,14 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
         used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
     rounding = _marked(PER_MACHINE)
     chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
-    settings = {key: value for key, value in chosen if not _is_within(key, rounding)}
+    later = _later().items()
+    settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
     if stage == "problems":  # their order counts: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
 
 
-_marked = cache(marked_keys)
+_marked, _later = cache(marked_keys), cache(later_keys)
 
 
 def _is_within(key: str, sections: Iterable[str]) -> bool:

@@ -45,7 +45,13 @@ class ClipCov(Method):
         return self
 
     def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None
+        self,
+        stats: TokenStats,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        generator: torch.Generator | None = None,
+        **_: Any,
     ) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
@@ -82,10 +88,10 @@ class KLCov(Method):
         assert coefficients is not None
         return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
 
-    def note(self, updates_per_batch: int) -> str | None:
+    def note(self, on_policy: bool) -> str | None:
         reason = "strictly on-policy |log p - log p_old| is 0 and so is its gradient"
         none = f"KL-Cov has exactly no effect with training.updates_per_batch = 1: {reason}"
-        return none if updates_per_batch == 1 else None
+        return none if on_policy else None
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
