@@ -168,8 +168,8 @@ class PolicyUpdate:
 
         Args:
             scored: None in a fused update: statistics of all rows are then those of its own forward passes.
-            first: no optimizer step was taken on this batch. Unless the engine's log p is that of p_old, ratios are then
-                exactly 1; stored log p would equal the new one only up to the rounding of another micro-batch.
+            first: no optimizer step was taken on this batch. Ratios are then exactly 1, unless they are to the engine's
+                log p; stored log p would equal the new one only up to the rounding of another micro-batch.
         """
         graphs, kept_rows = (scored.graphs, scored.kept) if scored else ((), None)
         remaining = rows if kept_rows is None else rows[~torch.isin(rows, kept_rows)]
