@@ -132,7 +132,7 @@ def test_a_built_method_is_fresh():
     """A method may keep state, which two runs of one process must not share."""
     config = load_config("laptop", MODEL, "adaptive_entropy", configs=CONFIGS).method
     one, other = config.build(), config.build()
-    one.observe({"entropy": 0.01})
+    one.observe({"sampled_entropy": 0.01})
     assert one.state_dict() != other.state_dict() == config.build().state_dict()
 
 

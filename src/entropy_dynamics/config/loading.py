@@ -2,11 +2,11 @@
 
     base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
-A scale may extend another one, whose file then comes before its own. A file may end with `overrides`, a list of
-`{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of the file.
-A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what they set
-themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values, and
-`grpo@training.updates_per_batch=4` sets a key of another section.
+A scale or method may extend another one, whose file then comes before its own. A file may end with `overrides`, a
+list of `{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of
+the file. A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what
+they set themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these
+values, and `grpo@training.updates_per_batch=4` sets a key of another section.
 """
 
 import io
@@ -63,7 +63,7 @@ def load_config(
     name, params = split_method(method) if method is not None else (None, [])
     scales, named = scale_files(scale, configs), {"model": model, "method": name}
     files = [configs / "base.yaml", *scales]
-    files += [_named(configs, kind, given) for kind, given in named.items() if given is not None]
+    files += [file for kind, given in named.items() if given is not None for file in _chain(configs, kind, given)]
     chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
@@ -144,13 +144,18 @@ def to_yaml(config: BaseModel) -> str:
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
     """The file of a scale, preceded by that of the scale that it extends, if any."""
-    path = _named(configs, "scale", scale)
+    return _chain(configs, "scale", scale)
+
+
+def _chain(configs: Path, kind: str, name: str) -> list[Path]:
+    """The file of a scale, model or method, preceded by that of the one that it extends, if any."""
+    path = _named(configs, kind, name)
     parent = _read(path).get("extends")
     if parent is None:
         return [path]
-    if parent == scale or "extends" in _read(_named(configs, "scale", parent)):
-        raise UserError(f"{path}: extends is {parent!r}; it should be another scale that extends none")
-    return [_named(configs, "scale", parent), path]
+    if parent == name or "extends" in _read(_named(configs, kind, parent)):
+        raise UserError(f"{path}: extends is {parent!r}; it should be another {kind} that extends none")
+    return [_named(configs, kind, parent), path]
 
 
 class Selection(Section):

@@ -7,6 +7,9 @@ Entropy falls with the covariance of log p and A over the batch, and a few token
 Clip-Cov drops some of these tokens, KL-Cov penalizes how far they move from the policy that sampled them. The official
 code takes the means, the number of tokens and the choice inside each micro-batch of a GPU; here all three are over the
 batch of an update, so that they do not depend on how it was cut.
+
+Read: PRIME-RL/Entropy-Mechanism-of-RL (8850579), verl/trainer/ppo/core_algos.py:426 (compute_policy_loss_kl_cov) and
+:469 (compute_policy_loss_clip_cov), recipe/dapo/7b_clip_cov.sh and 7b_kl_cov.sh.
 """
 
 import math
