@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
+    stage("field", "Judge the claims of other papers (experiments/field) by the results so far.")
     stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
     summary.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
