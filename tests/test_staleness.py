@@ -9,7 +9,7 @@ import torch
 from conftest import ROOT
 from entropy_dynamics.config import load_config, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.training.checkpoints import Checkpoints
 from reference import assert_close, gradients, log_probabilities, parameters, slow_advantages
@@ -104,6 +104,24 @@ def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
         timeless = {key: value for key, value in other.items() if not key.startswith("seconds_")}
         assert {key: one[key] for key in timeless} == pytest.approx(timeless, rel=0, abs=0, nan_ok=True)
     assert torch.equal(parameters(resumed.policy.model), parameters(straight.policy.model))
+
+
+def test_the_checkpoint_of_a_step_that_fails_has_its_batch(make_trainer, model, tmp_path):
+    changes = {"steps": 5, "staleness": 2, "learning_rate": 1e-2, "checkpoint_every": 1}
+
+    def checkpoints(folder):
+        return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
+
+    expected = make_trainer(copy.deepcopy(model), **changes)
+    expected.run("straight", checkpoints(tmp_path / "a"), lambda *_: None)
+    failing = make_trainer(copy.deepcopy(model), **changes)
+    rewards = failing.rewards
+    failing.rewards = lambda grades, step: [math.nan] * len(grades) if step == 3 else rewards(grades, step)
+    with pytest.raises(NotFiniteError, match="step 3"):
+        failing.run("failing", checkpoints(tmp_path / "b"), lambda *_: None)
+    resumed = make_trainer(copy.deepcopy(model), **changes)
+    resumed.run("resumed", checkpoints(tmp_path / "b"), lambda *_: None)
+    assert torch.equal(parameters(resumed.policy.model), parameters(expected.policy.model))
 
 
 def test_random_rewards_are_half_ones_and_belong_to_the_step(make_trainer, model):

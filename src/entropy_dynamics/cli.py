@@ -154,7 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options")
     plan = stage("plan", "Memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
-    plan.add_argument("--target", choices=("extras", "methods", "field"), help="the runs of this target, not the default ones")
+    plan.add_argument(
+        "--target", choices=("extras", "methods", "field"), help="the runs of this target, not the default ones"
+    )
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a file of configs/model")
     config.add_argument("--method", help="a file of configs/method, or name@parameter=value,...")

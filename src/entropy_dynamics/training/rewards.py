@@ -25,7 +25,7 @@ def binary_reward(grade: Grade) -> float:
 
 def random_rewards(seed: int, step: int, count: int) -> list[float]:
     """0 or 1, each with probability one half: a control, in which nothing can be learned."""
-    return np.random.default_rng([seed, step]).integers(2, size=count).astype(float).tolist()
+    return np.random.default_rng([seed, step, 1]).integers(2, size=count).astype(float).tolist()
 
 
 REWARDS: dict[str, Callable[[Grade], float]] = {"paper": paper_reward, "binary": binary_reward}

@@ -104,7 +104,7 @@ class Trainer:
             fused=True,
         )
         self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
-        self.ahead: list[list[Rollout]] = []  # the rollouts of the next steps, already sampled; see `staleness`
+        self.ahead: list[list[Rollout]] = []  # sampled, not yet learned from: those of the next steps
         # The number of the step, the batch that it learns from and its rewards.
         self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
 
@@ -177,6 +177,7 @@ class Trainer:
                 **method.metrics(scored.stats, advantages, weights, batch.mask),
             }
             method.observe(row)
+        self.ahead.pop(0)  # last: the checkpoint of a step that fails holds what that step learns from
         return row | clock.seconds
 
     def run(self, name: str, checkpoints: Checkpoints, log: Callable[[int, Row], None]) -> list[Row]:
@@ -287,7 +288,7 @@ class Trainer:
         for later in range(step + len(self.ahead), last + 1):
             self.ahead.append(self.sample(later))
         self.sampler.sleep()
-        return self.prompts_of_step(step), self.ahead.pop(0)
+        return self.prompts_of_step(step), self.ahead[0]
 
     def sample(self, step: int) -> list[Rollout]:
         """Rollouts of the prompts of a step, from the policy that was pushed last."""
