@@ -110,7 +110,7 @@ def test_qae_of_four_rewards():
 
 
 def test_the_interpolated_quantile():
-    """Of places 0 to 15: 0.4 is place 6, a 0 with 9 correct and a 1 with 10; 0.45 is 6.75, with 9 correct 3/4."""
+    """Among places 0 to 15, 0.4 is place 6, a 0 with 9 correct and a 1 with 10; 0.45 is 6.75, with 9 correct 3/4."""
     for quantile, correct, baseline in ((0.4, 9, 0.0), (0.4, 10, 1.0), (0.45, 9, 0.75)):
         rewards = np.r_[np.ones(correct), np.zeros(16 - correct)]
         expected = (rewards - baseline) / (rewards.std(ddof=1) + 1e-6)

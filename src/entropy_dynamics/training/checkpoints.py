@@ -47,7 +47,7 @@ class Checkpoints:
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
         self.earlier: list[dict[str, Any]] = []  # other code and packages that made some of the steps
-        self.ahead: list[list[Rollout]] = []  # of the checkpoint that was resumed
+        self.ahead: list[list[Rollout]] = []  # the queue of the checkpoint that was resumed
         self.latest = 0  # steps done at the latest complete checkpoint; before the first step none is needed
         self.damaged: list[Path] = []  # skipped by `resume`; deleted once a complete one follows them
 
