@@ -224,13 +224,15 @@ def make_trainer(prompts, tokenizer) -> Callable:
         model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, ranks=None, **changes
     ):
         config, policy = training_config(**changes), Policy(model)
+        sampler = NativeSampler(
+            model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
+        )
+        sampler.returns_logp = config.engine_ratios
         return Trainer(
             config,
             policy=policy,
             method=load_method(method, **(params or {})),
-            sampler=NativeSampler(
-                model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
-            ),
+            sampler=sampler,
             grade=grade,
             prompts=prompts,
             temperature=1.0,

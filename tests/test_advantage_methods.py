@@ -109,6 +109,15 @@ def test_qae_of_four_rewards():
     assert [found[1], found[5]] == [0, 0]
 
 
+def test_the_interpolated_quantile():
+    """Among places 0 to 15, 0.4 is place 6, a 0 with 9 correct and a 1 with 10; 0.45 is 6.75, with 9 correct 3/4."""
+    for quantile, correct, baseline in ((0.4, 9, 0.0), (0.4, 10, 1.0), (0.45, 9, 0.75)):
+        rewards = np.r_[np.ones(correct), np.zeros(16 - correct)]
+        expected = (rewards - baseline) / (rewards.std(ddof=1) + 1e-6)
+        found = advantages_of("qae_authors", rewards.tolist(), quantile=quantile)
+        assert found == pytest.approx(expected.tolist(), rel=1e-5)
+
+
 # ---------------------------------------------------------------- Dr.GRPO
 
 
@@ -178,3 +187,31 @@ def test_the_band_of_entrocraft_moves_and_is_restored():
 def test_the_band_of_a_run_ends_with_it():
     config = load_config("laptop", "qwen2.5-7b-instruct", "entrocraft", configs=CONFIGS)
     assert config.method.build().steps == config.training.steps
+
+
+@pytest.mark.parametrize(
+    ("entropy", "first", "second"),
+    [
+        (0.9, [1, 0, 0, 0], [0, 0, 0, 0]),  # above: RAFT++
+        (0.1, [0, -1, -1, -1], [-1, -1, -1, -1]),  # below: NSR, where all are wrong too
+        (0.5, [1.5, -0.5, -0.5, -0.5], [0, 0, 0, 0]),  # inside: GRPO; the deviation of 1, 0, 0, 0 is 1/2
+    ],
+)
+def test_entrocraft_as_released(entropy, first, second):
+    method = load_method("entrocraft_authors", start=0.5, end=0.5, width=0.2)
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    per_token = method.advantages(rewards, torch.tensor([0] * 4 + [1] * 4))[:, None].expand(8, 2)
+    logp, mask = torch.full((8, 2), -1.0, requires_grad=True), torch.ones(8, 2)
+    used = method.loss_coefficients(stats_of(entropy=torch.full((8, 2), entropy)), per_token, mask)
+    method.token_loss(logp, logp.detach(), per_token, mask, coefficients=used).sum().backward()
+    assert (-logp.grad)[:, 1].tolist() == pytest.approx(first + second, rel=1e-5)
+    assert method.denominator == "all"
+
+
+def test_w_reinforce_as_released():
+    """An entropy bonus of 0.001, and no dual clip: -1 x a ratio of 5 costs 5, where 3 bounds it otherwise."""
+    logp, old, ones = torch.zeros(1, 1), torch.full((1, 1), -np.log(5.0), dtype=torch.float32), torch.ones(1, 1)
+    for name, bound in (("nsr_authors", 5.0), ("nsr", 3.0)):
+        method, more = load_method(name), {"entropy": 2 * ones} if "authors" in name else {}
+        loss = method.token_loss(logp, old, -ones, ones, **more).item()
+        assert loss == pytest.approx(bound - 0.001 * 2 * bool(more), rel=1e-5)

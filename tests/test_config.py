@@ -132,7 +132,7 @@ def test_a_built_method_is_fresh():
     """A method may keep state, which two runs of one process must not share."""
     config = load_config("laptop", MODEL, "adaptive_entropy", configs=CONFIGS).method
     one, other = config.build(), config.build()
-    one.observe({"entropy": 0.01})
+    one.observe({"sampled_entropy": 0.01})
     assert one.state_dict() != other.state_dict() == config.build().state_dict()
 
 
@@ -212,7 +212,7 @@ def test_every_model_and_method_loads_at_every_scale(scale):
         assert method.label
         if name != "base":
             assert type(method.build()) is method_types()[method.name]
-            assert method.build().note(run.training.updates_per_batch) is None  # it has an effect
+            assert method.build().note(run.training.on_policy) is None  # it has an effect
         assert name == method.name or name not in method_types()  # other names are settings of one of those
 
 
@@ -281,7 +281,7 @@ def test_marked_keys_exist():
         ("training=3", "training is 3; it should be"),
         ("threads=1048576", "threads is 1048576; it should be less than or equal to 4096"),
         ("training.group_size=1", "training.group_size is 1; it should be greater than or equal to 2"),
-        ("training.reward=papers", "training.reward is 'papers'; it should be 'paper' or 'binary'"),
+        ("training.reward=papers", "training.reward is 'papers'; it should be 'paper', 'binary' or 'random'"),
         ("training.optimizer.betas=[0.9]", "training.optimizer.betas"),
         ("training.optimizer.betas=[0.9, 1.0]", "training.optimizer.betas[1] is 1.0; it should be less than 1"),
         ("training.optimizer.learning_rate=.nan", "training.optimizer.learning_rate is nan; it should be"),

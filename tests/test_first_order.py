@@ -143,7 +143,7 @@ def test_corollary_4_is_exact_where_tokens_share_no_parameters():
     first_order, rows = FirstOrderChange(update.entropy_gradient(batch), optimizer), torch.arange(rollouts)
     scored = update.score(batch, advantages)
     decision = update.decide(batch, rows, advantages, scored, None, generator)
-    gradient = update.backward(batch, rows, advantages, scored, decision, on_policy=True)
+    gradient = update.backward(batch, rows, advantages, scored, decision, first=True)
     clip_and_step(policy, optimizer, gradient.loss, config.optimizer, "here")
     first_order.add_update()
     expected = batch_entropy_change(advantages, scored.stats.s_centered, batch.mask, rate / (rollouts * tokens))

@@ -115,7 +115,7 @@ def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, mo
     kept = {}
     token_weights = trainer.method.__class__.token_weights
 
-    def spy(self, stats, advantages, mask, generator=None):
+    def spy(self, stats, advantages, mask, **named):
         kept["weights"], kept["advantages"], kept["mask"] = (
             token_weights(self, stats, advantages, mask),
             advantages,
@@ -170,8 +170,8 @@ def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, mo
     shares = []
     token_weights = load_method("forking_tokens").__class__.token_weights
 
-    def spy(self, stats, advantages, mask, generator=None):
-        weights = token_weights(self, stats, advantages, mask, generator=generator)
+    def spy(self, stats, advantages, mask, **named):
+        weights = token_weights(self, stats, advantages, mask, **named)
         shares.append((int(mask.sum()), float((weights > 0).sum() / mask.sum())))
         return weights
 

@@ -312,17 +312,18 @@ def test_what_methods_tell_the_trainer():
     """Which compute weights before every update, and what their code reads."""
     methods = {name: load_method(name) for name in method_types()}
     assert {name for name, method in methods.items() if method.per_update} == {
-        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s")
+        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s", "ce_gppo_authors")
     }
     assert {name for name, method in methods.items() if not method.needs_scores(1)} == {
         *("grpo", "dr_grpo", "pass_at_k", "qae", "cispo", "gspo", "dppo", "ce_gppo", "entropy_bonus"),
-        "adaptive_entropy",
+        *("adaptive_entropy", "dppo_authors", "qae_authors"),
     }
     assert all(method.needs_scores(2) for method in methods.values())
-    assert {name for name, method in methods.items() if method.uses_entropy()} == {"entropy_bonus", "adaptive_entropy"}
+    with_entropy = {"entropy_bonus", "adaptive_entropy", "w_reinforce_authors", "nsr_authors", "psr_authors"}
+    assert {name for name, method in methods.items() if method.uses_entropy()} == with_entropy
     assert {name for name, method in methods.items() if method.uses_s_expected()} == {"clip_v", "clip_v_paper"}
-    with_entropy = {"entropy_bonus", "adaptive_entropy"}
-    for on_policy, names in ((True, with_entropy), (False, {*with_entropy, "kl_cov"})):
+    released = {"ce_gppo_authors", "entrocraft_authors"}
+    for on_policy, names in ((True, with_entropy | released), (False, with_entropy | released | {"kl_cov"})):
         acting = {name for name, method in methods.items() if method.acts_without_advantage(on_policy=on_policy)}
         assert acting == names
 

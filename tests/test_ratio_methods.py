@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from batches import loss_weights, random_batch
+from batches import loss_weights, random_batch, stats_of
 from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.methods import load_method
 from reference import assert_close, graded, gradients, run
@@ -171,28 +171,79 @@ def test_several_updates_differ_from_grpo(make_trainer, model, name):
     assert (of[name, 4] - of["grpo", 4]).norm() > 1e-2 * of["grpo", 4].norm()
 
 
+# ---------------------------------------------------------------- CE-GPPO's likelihood term
+
+
+def test_the_likelihood_term_of_ce_gppo_by_hand():
+    """Rows of 2 and 3 tokens, the first correct: 0.1 x the mean of -log p over 2 tokens, beside a mean over 5."""
+    method = load_method("ce_gppo_authors")
+    logp = torch.tensor([[-1.0, -3.0, 9.0], [-2.0, -2.0, -2.0]], requires_grad=True)
+    mask, advantages = torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.tensor([[1.0] * 3, [-1.0] * 3])
+    stats = stats_of(logp.detach())
+    coefficients = method.loss_coefficients(stats, advantages, mask)
+    losses = [
+        kind.token_loss(logp, logp.detach(), advantages, mask, coefficients=coefficients)[mask.bool()].mean()
+        for kind in (method, load_method("ce_gppo"))
+    ]
+    assert (losses[0] - losses[1]).item() == pytest.approx(0.1 * (1.0 + 3.0) / 2)
+    (gradient,) = torch.autograd.grad(losses[0] - losses[1], logp)
+    torch.testing.assert_close(gradient, torch.tensor([[-0.05, -0.05, 0.0], [0.0, 0.0, 0.0]]), atol=1e-7, rtol=0)
+    assert not method.loss_coefficients(stats, -advantages.abs(), mask).any()  # no correct answer, no term
+
+
+# ---------------------------------------------------------------- DPPO of the released example
+
+
+def test_dppo_as_its_authors_run_it():
+    """A - mean without the deviation, a constant divisor, and a ratio of 100 that is not truncated."""
+    method = load_method("dppo_authors", max_tokens=10)
+    found = method.advantages(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.zeros(4, dtype=torch.long))
+    assert found.tolist() == pytest.approx([0.75, -0.25, -0.25, -0.25])
+    assert method.divisors(torch.ones(4, 3), torch.ones(4, 3), torch.arange(4))[:, 0].tolist() == [40.0] * 4
+    logp = torch.tensor([[math.log(0.1)]], requires_grad=True)
+    method.token_loss(logp, torch.tensor([[math.log(0.001)]]), torch.ones(1, 1), torch.ones(1, 1)).sum().backward()
+    assert logp.grad.item() == pytest.approx(-100, rel=1e-4)
+
+
 # ---------------------------------------------------------------- adaptive entropy
+
+
+def coefficient(method) -> float:
+    stats, ones = stats_of(torch.zeros(1, 1)), torch.ones(1, 1)
+    return method.metrics(stats, ones, ones, ones)["entropy_coefficient"]
 
 
 def test_the_coefficient_follows_the_target():
     method = load_method("adaptive_entropy", target=0.2, delta=0.01, max_coefficient=0.025)
     seen = []
-    for entropy in (0.3, 0.1, 0.1, 0.1, 0.1, 0.25, 0.2):
-        method.observe({"entropy": entropy})
-        seen.append(method.metrics(None)["entropy_coefficient"])
-    # 0 above the target; then up by 0.01 per step to the bound; off above the target, on again at it.
-    assert seen == pytest.approx([0, 0.01, 0.02, 0.025, 0.025, 0, 0.005])
+    for entropy in (0.3, 0.1, 0.1, 0.1, 0.1, 0.25, 0.19, 0.2):
+        method.observe({"sampled_entropy": entropy})
+        seen.append(coefficient(method))
+    # 0 above the target; then up by 0.01 per step to the bound; off above the target and at it, on again below.
+    assert seen == pytest.approx([0, 0.01, 0.02, 0.025, 0.025, 0, 0.025, 0])
+
+
+def test_the_bonus_is_on_before_the_first_step():
+    assert coefficient(load_method("adaptive_entropy", initial_coefficient=0.1)) == pytest.approx(0.1)
+
+
+def test_the_controller_sees_the_log_probabilities_of_sampled_tokens():
+    """-(-1 - 3 - 2) / 3 = 2, whatever the entropies of the distributions."""
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    stats = stats_of([[-1.0, -3.0, 7.0], [-2.0, 7.0, 7.0]], torch.full((2, 3), 0.5))
+    seen = load_method("adaptive_entropy").metrics(stats, torch.zeros(2, 3), mask.float(), mask)
+    assert seen["sampled_entropy"] == pytest.approx(2.0)
 
 
 def test_the_state_is_restored():
     method, restored = load_method("adaptive_entropy", delta=0.01), load_method("adaptive_entropy", delta=0.01)
     for _ in range(2):
-        method.observe({"entropy": 0.1})
+        method.observe({"sampled_entropy": 0.1})
     restored.load_state_dict(method.state_dict())
     for one in (method, restored):
-        assert one.metrics(None) == {"entropy_coefficient": pytest.approx(0.02)}
-        one.observe({"entropy": 0.1})
-        assert one.metrics(None) == {"entropy_coefficient": pytest.approx(0.03)}
+        assert coefficient(one) == pytest.approx(0.02)
+        one.observe({"sampled_entropy": 0.1})
+        assert coefficient(one) == pytest.approx(0.03)
 
 
 def test_the_bonus_acts_with_the_coefficient():
@@ -200,7 +251,7 @@ def test_the_bonus_acts_with_the_coefficient():
     logp, entropy, advantages, mask = random_batch(seed=7)
     plain = load_method("grpo").token_loss(logp, logp, advantages, mask)
     assert torch.equal(method.token_loss(logp, logp, advantages, mask, entropy=entropy), plain)
-    method.observe({"entropy": 0.1})
+    method.observe({"sampled_entropy": 0.1})
     with_bonus = method.token_loss(logp, logp, advantages, mask, entropy=entropy)
     torch.testing.assert_close(with_bonus - plain, -0.3 * entropy)
 
@@ -219,7 +270,7 @@ def test_its_bonus_has_the_gradient_of_the_entropy_bonus(make_trainer, model):
     ):
         trainer = make_trainer(copy.deepcopy(model), name, params=params)
         trainer.grade = lambda rollout: graded(True)  # no advantage anywhere
-        trainer.method.observe({"entropy": 0.0})
+        trainer.method.observe({"sampled_entropy": 0.0})
         norms.append(trainer.step(0)["grad_norm"])
     assert norms[0] == pytest.approx(norms[1])
     assert norms[0] > 0

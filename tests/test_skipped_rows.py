@@ -23,7 +23,7 @@ def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name, o
     """Against autograd, off-policy with log ratios of both signs."""
     params = {"initial_coefficient": 0.1, "target": 9.0} if name == "adaptive_entropy" else {}
     method = load_method(name, **params)
-    method.observe({"entropy": 0.0, "step": 0})
+    method.observe({"entropy": 0.0, "sampled_entropy": 0.0, "step": 0})
     logp, entropy, advantages, mask = random_batch(seed=1)
     logp.requires_grad_()
     entropy.requires_grad_()
@@ -80,10 +80,14 @@ def test_the_update_is_the_same(run, name):
     else:
         assert not gradient.any()
     assert all_rows == 24
-    if name.startswith("ppo") or name in ("entropy_bonus", "adaptive_entropy", "kl_cov"):
+    config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
+    on_policy = config.training.on_policy
+    if config.training.advantage == "gae" or name == "w_reinforce":  # groups of equal rewards have advantages too
         assert rows == 24
-    elif name in ("w_reinforce", "psr"):  # without a group's mean, groups of equal rewards have advantages too
-        assert rows == (24 if name == "w_reinforce" else 18)
+    elif config.method.build().acts_without_advantage(on_policy=on_policy):
+        assert rows == (8 if name == "nsr_authors" else 18 if name == "psr_authors" else 24)  # rows with a weight
+    elif name == "psr":
+        assert rows == 18
     else:
         assert rows < 16  # half of them, and one in an update without any
 

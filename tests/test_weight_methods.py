@@ -116,6 +116,14 @@ def test_steer_against_its_definition():
     assert torch.equal(unchanged, mask.float())
 
 
+def test_steer_off_policy_has_the_ratio():
+    """|Omega| = |A / p_old| p (1 - p) |L|: of two equal tokens, the one whose p has doubled counts twice."""
+    p, entropy, advantages = torch.full((1, 2), 0.5), torch.ones(1, 2), torch.ones(1, 2)
+    old = torch.tensor([[0.5, 0.25]]).log()
+    weights = load_method("steer").token_weights(stats_of(p.log(), entropy), advantages, torch.ones(1, 2), logp_old=old)
+    assert weights[0].tolist() == pytest.approx([0.8**0.5, 0.8])
+
+
 # ---------------------------------------------------------------- STARE
 
 ROWS = [[0.9, 0.1, 0.5], [0.2, 0.3, 0.05]]
@@ -142,6 +150,13 @@ def test_a_tenth_of_thirty_is_three():
     logp, mask = -torch.arange(30.0)[None], torch.ones(1, 30)
     weights = load_method("stare").token_weights(stats_of(logp), torch.ones(1, 30), mask)
     assert weights[0].tolist() == pytest.approx([1.0] * 27 + [1.1] * 3)
+
+
+def test_repo_r_is_not_the_variant_with_raw_log_p():
+    """Between log p = -H and 0 the two have opposite signs: L = -0.5 + 1 > 0 damps a correct answer's token."""
+    (weights,) = weights_of(load_method("repo_r", zeta=0.1), [[math.exp(-0.5)]], [[1.0]], [[1.0]])
+    assert weights[0] == pytest.approx(1 - 0.1 * 0.5)
+    assert 1 - 0.1 * -0.5 > 1  # raw
 
 
 # ---------------------------------------------------------------- RSI-S

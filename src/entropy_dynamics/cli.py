@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
+    stage("field", "Judge the claims of other papers (experiments/field) by the results so far.")
     stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
     summary.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
@@ -156,7 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options")
     plan = stage("plan", "Memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
-    plan.add_argument("--target", choices=("extras", "methods"), help="the runs of this target, not the default ones")
+    plan.add_argument(
+        "--target", choices=("extras", "methods", "field"), help="the runs of this target, not the default ones"
+    )
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a file of configs/model")
     config.add_argument("--method", help="a file of configs/method, or name@parameter=value,...")

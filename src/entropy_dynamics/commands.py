@@ -8,7 +8,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -180,10 +180,20 @@ def draw(options: argparse.Namespace) -> None:
 def claims(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.claims import write_claims
 
+    _judge(options, write_claims)
+
+
+def field(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.claims import write_field
+
+    _judge(options, write_field)
+
+
+def _judge(options: argparse.Namespace, write: Callable[["Results"], list[Path]]) -> None:
     results = _results(options)
     if not results.root.is_dir():  # missing files are part of a verdict, a missing folder is a mistake
         raise UserError(f"no folder {results.root}; make it with: snakemake --config scale={options.scale}")
-    for path in write_claims(results):
+    for path in write(results):
         print(path)
 
 

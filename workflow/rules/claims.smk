@@ -53,6 +53,25 @@ rule claims:
         "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
+rule field:
+    input:
+        field_inputs,
+        "experiments/claims.yaml",
+        sorted(str(path) for path in Path("experiments/field").glob("*.yaml")),
+    output:
+        [LAYOUT.field(suffix) for suffix in ("json", "md")],
+    log:
+        LAYOUT.log("field"),
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        scale=SCALE,
+        seeds=SET_SEEDS,
+    shell:
+        "entropy-dynamics field --scale {params.scale} {params.seeds} > {log} 2>&1"
+
+
 rule report:
     input:
         rules.tables.input,

@@ -222,3 +222,9 @@ def claim_inputs(wildcards):
         file for name in WANTED for file in EXPERIMENTS[name].input_files(LAYOUT.root)
     }
     return [file for file in files if file in made]
+
+
+@one_line()
+def field_inputs(wildcards):
+    """The results that decide the claims of the field."""
+    return claims.input_files(LAYOUT.root, SCALE, SEEDS, field=True)

@@ -219,12 +219,25 @@ class Descriptions(Section):
     paper_gain: str
 
 
+Specs = Annotated[
+    list[Annotated[ClaimSpec, OneOf("test", lambda: TESTS)]], Field(min_length=1), AfterValidator(_distinct_ids)
+]
+
+
 class ClaimsFile(Section):
     tests: Descriptions
-    claims: Annotated[
-        list[Annotated[ClaimSpec, OneOf("test", lambda: TESTS)]], Field(min_length=1), AfterValidator(_distinct_ids)
-    ]
+    claims: Specs
     paper: PaperGains
+
+
+class FieldPaper(Section):
+    """What another paper claims: experiments/field/<name>.yaml."""
+
+    paper: str
+    claims: Specs
+    """Their `place` is in that paper."""
+    untested: list[str] = Field(default_factory=list)
+    """What it claims besides, and why that cannot be tested here."""
 
 
 @dataclass(frozen=True)
@@ -291,15 +304,28 @@ def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
+def read_field(experiments: Path = EXPERIMENTS) -> dict[str, FieldPaper]:
+    """The files of experiments/field, by name. Raises UserError as `read_claims`, and for an id in two files."""
+    paths = sorted((experiments / "field").glob("*.yaml"))
+    papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
+    ids = [claim.id for paper in papers.values() for claim in paper.claims]
+    if twice := [id for id in ids if ids.count(id) > 1]:
+        raise UserError(f"{experiments / 'field'}: two claims have the id {twice[0]!r}")
+    return papers
+
+
 def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
     """The files of the experiments whose parameter values claims refer to."""
     sweeps = (getattr(spec, "sweep", None) for spec in read_claims(experiments).claims)
     return [experiments / f"{name}.yaml" for name in dict.fromkeys(sweeps) if name]
 
 
-def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS) -> list[Claim]:
-    """All claims for one scale. Raises UserError as `read_claims`."""
+def load_claims(
+    scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS, *, field: bool = False
+) -> list[Claim]:
+    """All claims of the paper, or those of the `field`, for one scale. Raises UserError as `read_claims`."""
     config = config_of(scale, configs)
+    papers = read_field(experiments).values() if field else [read_claims(experiments)]
 
     def side(spec: ClaimSpec, name: str) -> dict[str, range]:
         groups: Methods = getattr(spec, name, {})
@@ -309,7 +335,8 @@ def load_claims(scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, confi
 
     return [
         Claim(spec, side(spec, "runs"), side(spec, "against") if hasattr(spec, "against") else {}, config)
-        for spec in read_claims(experiments).claims
+        for paper in papers
+        for spec in paper.claims
     ]
 
 
@@ -333,11 +360,17 @@ def swept_value(method: str) -> float:
 
 
 def input_files(
-    results: Path, scale: str, seeds: Seeds, configs: Path = CONFIGS, experiments: Path = EXPERIMENTS
+    results: Path,
+    scale: str,
+    seeds: Seeds,
+    configs: Path = CONFIGS,
+    experiments: Path = EXPERIMENTS,
+    *,
+    field: bool = False,
 ) -> list[Path]:
     """The files in results/<scale> that the claims are judged by, of the models that the scale has."""
     config, layout = config_of(scale, configs), Layout(results)
-    claims = load_claims(scale, seeds, experiments, configs)
+    claims = load_claims(scale, seeds, experiments, configs, field=field)
     needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in config.models]
     facts = [layout.facts(run.model, BASE, claim.untrained(run.model)) for claim, run in needed]
     files = [file for claim, run in needed for file in claim.files(results, run)]

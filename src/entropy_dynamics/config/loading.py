@@ -2,11 +2,11 @@
 
     base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
-A scale may extend another one, whose file then comes before its own. A file may end with `overrides`, a list of
-`{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of the file.
-A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what they set
-themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these values, and
-`grpo@training.updates_per_batch=4` sets a key of another section.
+A scale or method may extend another one, whose file then comes before its own. A file may end with `overrides`, a
+list of `{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of
+the file. A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what
+they set themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these
+values, and `grpo@training.updates_per_batch=4` sets a key of another section.
 """
 
 import io
@@ -21,7 +21,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
-from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, marked_keys
+from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
 
@@ -63,7 +63,7 @@ def load_config(
     name, params = split_method(method) if method is not None else (None, [])
     scales, named = scale_files(scale, configs), {"model": model, "method": name}
     files = [configs / "base.yaml", *scales]
-    files += [_named(configs, kind, given) for kind, given in named.items() if given is not None]
+    files += [file for kind, given in named.items() if given is not None for file in _chain(configs, kind, given)]
     chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
@@ -114,13 +114,14 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
         used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
     rounding = _marked(PER_MACHINE)
     chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
-    settings = {key: value for key, value in chosen if not _is_within(key, rounding)}
+    later = _later().items()
+    settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
     if stage == "problems":  # their order counts: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
 
 
-_marked = cache(marked_keys)
+_marked, _later = cache(marked_keys), cache(later_keys)
 
 
 def _is_within(key: str, sections: Iterable[str]) -> bool:
@@ -143,13 +144,18 @@ def to_yaml(config: BaseModel) -> str:
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
     """The file of a scale, preceded by that of the scale that it extends, if any."""
-    path = _named(configs, "scale", scale)
+    return _chain(configs, "scale", scale)
+
+
+def _chain(configs: Path, kind: str, name: str) -> list[Path]:
+    """The file of a scale, model or method, preceded by that of the one that it extends, if any."""
+    path = _named(configs, kind, name)
     parent = _read(path).get("extends")
     if parent is None:
         return [path]
-    if parent == scale or "extends" in _read(_named(configs, "scale", parent)):
-        raise UserError(f"{path}: extends is {parent!r}; it should be another scale that extends none")
-    return [_named(configs, "scale", parent), path]
+    if parent == name or "extends" in _read(_named(configs, kind, parent)):
+        raise UserError(f"{path}: extends is {parent!r}; it should be another {kind} that extends none")
+    return [_named(configs, kind, parent), path]
 
 
 class Selection(Section):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -196,13 +196,21 @@ class CriticConfig(Section):
 
 
 class TrainingConfig(Section):
+    """A key with a default here is newer than some results, which were made with that default (`settings_of`)."""
+
     steps: PositiveInt
     prompts_per_step: PositiveInt
     group_size: Annotated[int, Field(ge=2)]
     """Rollouts per prompt; a group of one has no baseline."""
     updates_per_batch: PositiveInt
-    """Optimizer steps per batch of rollouts; 1 is strictly on-policy."""
-    reward: Literal["paper", "binary"]
+    """Optimizer steps per batch of rollouts; 1 is strictly on-policy, without staleness."""
+    staleness: NonNegativeInt = 0
+    """Training steps between the policy that samples a batch and the one that learns from it, as in asynchronous
+    trainers; the first batches are of the untrained policy. The engine's log p is then that of p_old."""
+    old_logp: Literal["trainer", "engine"] = "trainer"
+    """Whose log p is that of p_old in importance ratios: trainer (recomputed before the first update) | engine."""
+    reward: Literal["paper", "binary", "random"]
+    """paper (four values) | binary | random: 0 or 1 by chance, whatever the answer, as a control."""
     advantage: Literal["group", "gae"]
     """group (GRPO) | gae (PPO, with a critic)."""
     importance_truncation: Threshold | None
@@ -239,6 +247,26 @@ class TrainingConfig(Section):
     validation_samples: PositiveInt
     optimizer: OptimizerConfig
     critic: CriticConfig
+
+    @property
+    def engine_ratios(self) -> bool:
+        """Whether importance ratios are to the engine's log p: nothing else remembers a stale policy."""
+        return self.staleness > 0 or self.old_logp == "engine"
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether every importance ratio is exactly 1."""
+        return self.updates_per_batch == 1 and not self.engine_ratios
+
+    @model_validator(mode="after")
+    def _one_correction(self) -> Self:
+        if self.importance_truncation is not None and self.engine_ratios:
+            key = f"staleness={self.staleness}" if self.staleness else "old_logp=engine"
+            raise ValueError(
+                f"importance_truncation corrects ratios to the trainer's log p; with {key} they are to the engine's, "
+                "so it should be null"
+            )
+        return self
 
     def check_divisible(self, prompts: int, ranks: int) -> None:
         """Raise ValueError if the rollouts of some update of a step with `prompts` prompts do not divide by `ranks`."""
@@ -482,6 +510,12 @@ class RunConfig(StageConfig):
                 "critic would replace; set training.advantage=group"
             )
         return self
+
+
+def later_keys() -> dict[str, Any]:
+    """Dotted keys that results of earlier versions lack, with the value that they were made with."""
+    fields = TrainingConfig.model_fields.items()
+    return {f"training.{name}": field.default for name, field in fields if not field.is_required()}
 
 
 def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:

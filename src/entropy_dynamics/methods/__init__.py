@@ -119,7 +119,13 @@ class Method(Section):
         return group_advantages(rewards, groups)
 
     def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None
+        self,
+        stats: TokenStats,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        generator: torch.Generator | None = None,
+        logp_old: PerToken | None = None,
     ) -> PerToken:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 
@@ -130,6 +136,7 @@ class Method(Section):
             stats: of the whole batch, each [batch, token], under the policy to be updated.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that choose at random; seeded by run and step.
+            logp_old: log p under the policy that sampled, nats; None: that of `stats`.
 
         Returns:
             fp32, 0 wherever the mask is.
@@ -190,8 +197,12 @@ class Method(Section):
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore what `state_dict` returned."""
 
-    def note(self, updates_per_batch: int) -> str | None:
-        """One line that anyone who reads a run in this mode should know, if any."""
+    def note(self, on_policy: bool) -> str | None:
+        """One line that anyone who reads a run in this mode should know, if any.
+
+        Args:
+            on_policy: every importance ratio is exactly 1.
+        """
         return None
 
 

@@ -1,9 +1,15 @@
 """Adaptive entropy control: an entropy bonus whose coefficient follows a target (Skywork-OR1, arXiv 2505.22312).
 
-    loss = clipped objective - alpha H,   alpha = c 1[H_batch <= target]
-    after each step:  c += delta if H_batch < target else -delta,  kept within [0, max_coefficient]
+    loss = clipped objective - alpha H,   alpha = c 1[h < target]
+    after each step:  c += delta if h < target else -delta,  kept within [0, max_coefficient]
 
-H_batch is the mean entropy of the step before; TRL's `entropy_coef` controller works the same way.
+h, the entropy that the controller sees, is the mean of -log p_old over the sampled tokens of the step before, as in the
+official code; the bonus has the entropy of the distributions. Before the first step the bonus is on.
+
+Read: SkyworkAI/Skywork-OR1 (64e96af), verl/trainer/ppo/core_algos.py:56 (EntController),
+verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. TRL's controller is another one
+(grpo_trainer.py, 2026): it sees the mean entropy of the distributions, acts and rises at the target too, is off at
+first, and moves at each optimizer step, so with several updates per batch several times as fast.
 """
 
 from collections.abc import Mapping
@@ -11,9 +17,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr, model_validator
 
-from entropy_dynamics.core.shapes import PerToken
+from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import batch_mean_and_std
 
 
 @method("adaptive_entropy")
@@ -23,12 +30,12 @@ class AdaptiveEntropy(Method):
     target: PositiveFloat = 0.2
     """Entropy below which the bonus acts, nats."""
     delta: PositiveFloat = 5e-3
-    """Change of the coefficient per step."""
+    """Change of the coefficient per training step."""
     initial_coefficient: NonNegativeFloat = 0.0
     max_coefficient: Annotated[float, Field(gt=0)] = 1.0
 
     _coefficient: float = PrivateAttr(0.0)
-    _active: bool = PrivateAttr(False)
+    _active: bool = PrivateAttr(True)
 
     @model_validator(mode="after")
     def _within_bounds(self) -> "AdaptiveEntropy":
@@ -45,14 +52,14 @@ class AdaptiveEntropy(Method):
         assert entropy is not None
         return super().token_loss(*arguments, **more) - self._coefficient * self._active * entropy
 
-    def metrics(self, stats: TokenStats, *arguments: Any) -> dict[str, float]:
-        return {"entropy_coefficient": self._coefficient * self._active}
+    def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
+        sampled = -float(batch_mean_and_std(stats.logp, mask)[0])
+        return {"entropy_coefficient": self._coefficient * self._active, "sampled_entropy": sampled}
 
     def observe(self, metrics: Mapping[str, float | int]) -> None:
-        below = metrics["entropy"] < self.target
-        change = self.delta if below else -self.delta
+        self._active = metrics["sampled_entropy"] < self.target
+        change = self.delta if self._active else -self.delta
         self._coefficient = min(max(self._coefficient + change, 0.0), self.max_coefficient)
-        self._active = metrics["entropy"] <= self.target
 
     def state_dict(self) -> dict[str, float]:
         return {"coefficient": self._coefficient, "active": float(self._active)}

@@ -3,6 +3,10 @@
     weight = alpha p + 1 - alpha,   p the probability of the token under the policy that sampled it.
 
 A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|.
+
+Read: zhyang2226/AR-Lopti (cbeb333), verl/trainer/ppo/ray_trainer.py:318 (compute_reweight_advantage,
+"both_linear_normal"), scripts/train_kklogic_AR_4x80GB.sh. Not here: Lopti, and the script's KL loss to the untrained
+model (0.001).
 """
 
 from typing import Annotated, Any

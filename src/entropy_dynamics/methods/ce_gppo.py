@@ -6,15 +6,21 @@
 
 r = p / p_old, sg = stop gradient. The first line is for unlikely tokens of wrong answers, whose gradient raises or
 lowers the entropy with the sign of S*. Strictly on-policy it is the plain policy gradient.
+
+Every released recipe adds 0.1 times the mean negative log-likelihood of correct answers (`ce_gppo_authors`).
+
+Read: Kwai-Klear/CE-GPPO (10558fe), verl/trainer/ppo/core_algos.py:531 (compute_gppo_loss_general_beta),
+verl/workers/actor/dp_actor.py:326-410 (positive_loss), recipe/dapo/7B_perf_run_gppo_v1_beta1_075_beta2_1_ours_math.sh.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat
 
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 
 
@@ -34,3 +40,26 @@ class CEGPPO(Method):
         loss = -advantages * g * ratio / ratio.detach()
         dual = torch.where(advantages < 0, -advantages * self.dual_clip, torch.inf)
         return torch.minimum(loss, dual)
+
+
+@method("ce_gppo_authors")
+class CEGPPOAuthors(CEGPPO):
+    """With the likelihood term of the released recipes: + positive_loss * mean -log p of the correct answers.
+
+    Correct is A > 0: the recipes drop groups of equal rewards. Both means are over the update; theirs are over a
+    micro-batch.
+    """
+
+    positive_loss: NonNegativeFloat = 0.1
+    per_update: ClassVar[bool] = True
+
+    def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
+        correct = mask.bool() & (advantages > 0)
+        share = correct.sum() / mask.bool().sum().clamp_min(1)
+        return torch.where(correct, self.positive_loss / share, 0.0)
+
+    def token_loss(
+        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
+    ) -> PerToken:
+        assert coefficients is not None
+        return super().token_loss(logp, *arguments, **more) - coefficients * logp

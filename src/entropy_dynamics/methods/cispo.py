@@ -4,6 +4,9 @@
 
 Where PPO's objective gives no gradient to a token whose ratio left the clipping range, CISPO keeps it, with a truncated
 importance weight. Strictly on-policy r = 1, and it is the plain policy gradient.
+
+Read: the paper, which publishes no value of clip_high, and implementations by others: Trinity-RFT (1.28; the
+default), verl (b178a3c), verl/trainer/ppo/core_algos.py:1722 (1.2 in its example). There is no official code.
 """
 
 from typing import Annotated, Any

@@ -7,6 +7,9 @@ Entropy falls with the covariance of log p and A over the batch, and a few token
 Clip-Cov drops some of these tokens, KL-Cov penalizes how far they move from the policy that sampled them. The official
 code takes the means, the number of tokens and the choice inside each micro-batch of a GPU; here all three are over the
 batch of an update, so that they do not depend on how it was cut.
+
+Read: PRIME-RL/Entropy-Mechanism-of-RL (8850579), verl/trainer/ppo/core_algos.py:426 (compute_policy_loss_kl_cov) and
+:469 (compute_policy_loss_clip_cov), recipe/dapo/7b_clip_cov.sh and 7b_kl_cov.sh.
 """
 
 import math
@@ -45,7 +48,13 @@ class ClipCov(Method):
         return self
 
     def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None
+        self,
+        stats: TokenStats,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        generator: torch.Generator | None = None,
+        **_: Any,
     ) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
@@ -82,10 +91,10 @@ class KLCov(Method):
         assert coefficients is not None
         return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
 
-    def note(self, updates_per_batch: int) -> str | None:
+    def note(self, on_policy: bool) -> str | None:
         reason = "strictly on-policy |log p - log p_old| is 0 and so is its gradient"
         none = f"KL-Cov has exactly no effect with training.updates_per_batch = 1: {reason}"
-        return none if updates_per_batch == 1 else None
+        return none if on_policy else None
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:

@@ -6,6 +6,11 @@
 |p - p_old| is the total variation between the two policies, of the token against all others (DPPO-Binary-TV). PPO's
 ratio stops an unlikely token after a small move, and a likely one late. Strictly on-policy it is the plain policy
 gradient.
+
+Read: sail-sg/Stable-RL (c6af1d1), verl/trainer/ppo/core_algos.py:1160 (compute_policy_loss_with_mask) and :1241
+(_compute_token_mask_for_policy_loss), and the authors' example in verl (8f11888),
+examples/dppo_trainer/run_qwen30b_dppo.sh. Their DPPO-Binary-TV takes the rollout engine's log p for p_old, mask and
+ratio alike: `training.old_logp: engine`; with the trainer's it is their variant `dppo_binary_tv_recompute`.
 """
 
 from typing import Annotated, Any
@@ -16,6 +21,7 @@ from pydantic import Field
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.dr_grpo import DrGRPO
 
 
 @method("dppo")
@@ -32,3 +38,10 @@ class DPPO(Method):
         outside = torch.where(advantages > 0, moved > self.clip_high, moved < -self.clip_low)
         ratio = importance_ratio(logp, logp_old, mask).detach().clamp_max(self.truncation)
         return torch.where(mask.bool() & ~outside, -ratio * advantages * logp, 0.0)
+
+
+@method("dppo_authors")
+class DPPOAuthors(DPPO, DrGRPO):
+    """With Dr.GRPO's advantages and divisor, as the authors' example recommends, and next to no truncation."""
+
+    truncation: Annotated[float, Field(ge=1, allow_inf_nan=True)] = 1e4

@@ -1,6 +1,9 @@
 """Dr.GRPO: neither the group's standard deviation nor the length of responses (Liu et al., arXiv 2503.20783).
 
 A = R - mean of the group,   loss = sum of the token losses / (rollouts * max_tokens)
+
+Read: sail-sg/understand-r1-zero, train_zero_math.py:286 (the normalizer), examples/qwen2.5-math-7b.sh. In a group of
+one rollout A is its reward, as in verl; in the official code 0. A step has at least two.
 """
 
 import torch

@@ -3,7 +3,10 @@
     m = [H > high] - [H < low],   keep the rollouts with m A >= 0     (Algorithm 1)
 
 with H the mean entropy of the batch. The band moves linearly over the training. Rejected rollouts leave the
-denominator (eq. 5). The official code replaces the advantages by those of RAFT++ (above the band) or NSR (below it).
+denominator (eq. 5). The released code sets other advantages outside of the band (`entrocraft_authors`).
+
+Read: lblaoke/entrocraft (26165bd), verl/trainer/ppo/core_algos.py:343 and :383 (compute_grpo_range[_linear]_outcome_
+advantage), :244 and :456 (RAFT++, NSR), README. Not here: its KL loss to the untrained model (0.001).
 """
 
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt, PrivateAttr
 
-from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import batch_mean_and_std
@@ -32,11 +35,14 @@ class Entrocraft(Method):
 
     _step: int = PrivateAttr(0)
 
-    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+    def side(self, stats: TokenStats, mask: Mask) -> int:
+        """1 above the band, -1 below it, 0 inside."""
         target = self.start + (self.end - self.start) * min(self._step / self.steps, 1)
         above = float(batch_mean_and_std(stats.entropy.detach(), mask)[0]) - target
-        side = (above > self.width / 2) - (above < -self.width / 2)
-        return torch.where(side * advantages >= 0, mask.float(), 0.0)
+        return (above > self.width / 2) - (above < -self.width / 2)
+
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        return torch.where(self.side(stats, mask) * advantages >= 0, mask.float(), 0.0)
 
     def observe(self, metrics: Mapping[str, float | int]) -> None:
         self._step = int(metrics["step"]) + 1
@@ -46,3 +52,44 @@ class Entrocraft(Method):
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         self._step = int(state["step"])
+
+
+@method("entrocraft_authors")
+class EntrocraftAuthors(Entrocraft):
+    """The advantages of the released code outside of the band; every token keeps its weight.
+
+    Above it A = 1 for every correct rollout and 0 for the others (RAFT++), below it -1 for every wrong one and 0 for
+    the others (NSR), in groups of equal rewards too. Correct is a reward above 0 or, where advantages are computed
+    elsewhere, A > 0.
+    """
+
+    denominator: Literal["kept", "all"] = "all"
+
+    _correct: torch.Tensor | None = PrivateAttr(None)
+
+    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
+        self._correct = rewards > 0
+        return super().advantages(rewards, groups)
+
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        return mask.float()
+
+    def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
+        """The advantages that are used."""
+        side = self.side(stats, mask)
+        correct = (advantages > 0 if self._correct is None else self._correct[:, None]).float()
+        used = advantages if side == 0 else (correct if side > 0 else correct - 1).expand(mask.shape)
+        return torch.where(mask.bool(), used, 0.0)
+
+    def token_loss(
+        self,
+        logp: PerToken,
+        logp_old: PerToken,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        coefficients: PerToken | None = None,
+        **more: Any,
+    ) -> PerToken:
+        assert coefficients is not None
+        return super().token_loss(logp, logp_old, coefficients, mask, **more)

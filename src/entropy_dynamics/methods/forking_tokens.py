@@ -4,6 +4,10 @@
 
 tau is over the whole batch of an update, tokens of positive, negative and zero advantage together; the official code
 takes the same number of tokens in each micro-batch of a GPU.
+
+Read: Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR (6f5dda6), verl/trainer/ppo/core_algos.py:53
+(get_global_entropy_top_mask) and :1004,
+recipe/rlvr_with_high_entropy_tokens_only/run_only_top20_high_entropy_tokens_dapo_qwen3_14b.sh.
 """
 
 import math

@@ -6,6 +6,9 @@
 Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t: the same values and
 gradients where A is the same for all tokens of a response, and defined where it is not (PPO's critic). The mean over
 sequences is `loss_scope: per_sequence`. Strictly on-policy s = 1, and it is a policy gradient averaged per sequence.
+
+Read: the paper (bounds, four updates) and verl (b178a3c), verl/trainer/ppo/core_algos.py:1254
+(compute_policy_loss_gspo); there is no official code.
 """
 
 from typing import Annotated, Any, Literal

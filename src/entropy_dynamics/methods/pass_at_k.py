@@ -8,6 +8,9 @@ rollout's advantage is the mean over the draws that contain it:
 
 Hard problems count more than in GRPO, and a problem with fewer than k wrong answers not at all. Correct is a reward
 above 0.
+
+Read: RUCAIBox/Passk_Training (c3ba575), code/passk_adv.py:11 (calc_adv). Nothing else is released: neither k nor a
+script.
 """
 
 import math

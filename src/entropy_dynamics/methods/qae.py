@@ -3,7 +3,11 @@
     A = (R - b) / (std + 1e-6),   b = inf {x: F(x) >= quantile},   F the empirical distribution of the group
 
 With two rewards only one kind of answer has an advantage: the correct ones where at most 1 - quantile of the group are
-correct, else the wrong ones. The official code interpolates between order statistics (`torch.quantile`).
+correct, else the wrong ones.
+
+Read: the paper's page and the README of junkangwu/QAE, which interpolates between order statistics (`torch.quantile`,
+`qae_authors`): with two rewards its baseline can lie between them, in groups at the threshold. Its code could not be
+read.
 """
 
 import math
@@ -30,6 +34,16 @@ class QAE(Method):
         return in_each_group(self._of_group, rewards, groups)
 
     def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+        return (rewards - self._baseline(rewards)) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
+
+    def _baseline(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, ""]:
         place = math.ceil(self.quantile * len(rewards) - 1e-9)  # 0.7 * 10 is a little over 7 in floating point
-        baseline = rewards.sort().values[max(place, 1) - 1]
-        return (rewards - baseline) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
+        return rewards.sort().values[max(place, 1) - 1]
+
+
+@method("qae_authors")
+class QAEAuthors(QAE):
+    """With an interpolated quantile."""
+
+    def _baseline(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, ""]:
+        return rewards.quantile(self.quantile)

@@ -5,8 +5,11 @@
 that is A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
 quadrants of sign(A) and sign(S*). A controller may halve or double zeta after each step, towards a target entropy.
 
-A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|. SkyRL takes the raw
-log p in place of L (pull request 1896); the bounds of zeta are the paper's.
+A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|.
+
+Read: arXiv 2603.11682, Appendix D.2 (formula, the bounds of zeta and its start); there is no official code. SkyRL's
+pull request 1896 takes the raw log p in place of L, another method: log p is never positive, so it amplifies all
+tokens of correct answers, while L > 0 for those with log p > -H and damps them.
 """
 
 from collections.abc import Mapping

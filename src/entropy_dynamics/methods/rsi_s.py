@@ -4,6 +4,10 @@
 
 RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of nearly
 deterministic distributions, and the least likely ones.
+
+Read: the abstract of arXiv 2606.31575 only, which names "a stable RSI interval" of a quantity that "couples the
+token's entropy with the probability of the selected token" and gives no formula. The formula and the bounds are a
+third party's; no official code was found.
 """
 
 from typing import Annotated, Any, ClassVar

@@ -5,6 +5,9 @@
 
 The official code ranks the tokens of a micro-batch under the policy at each update; here it is the whole batch, under
 the policy that sampled it. The mean entropy is over the batch in both.
+
+Read: hp-luo/STARE (bffb9e7), verl/trainer/ppo/core_algos.py:1070 (compute_stare_token_weights) and :1191,
+recipe/STARE/scripts/run_short_cot_qwen2.5_math_7b_STARE.sh.
 """
 
 import math

@@ -2,8 +2,10 @@
 
     Omega = (A / p_old) p (1 - p) (log p + H),   weight = exp(-k |Omega|),   k = -ln(w_min) / max(max |Omega|, floor)
 
-so that the token of the largest |Omega| has weight w_min. Here p_old = p, which is exact strictly on-policy, under the
-policy at each update; the maximum is over the batch of the update, in the official code over a micro-batch.
+so that the token of the largest |Omega| has weight w_min. p is that of the policy at each update; the maximum is over
+the batch of the update, in the official code over a micro-batch.
+
+Read: zz-haooo/STEER (b31df71), verl/trainer/ppo/core_algos.py:580 (compute_token_weights) and :681, run/run_exp.sh.
 """
 
 import math
@@ -12,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import PositiveFloat
 
+from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
@@ -28,9 +31,12 @@ class Steer(Method):
     """Batches whose |Omega| are all smaller are damped less."""
     per_update: ClassVar[bool] = True
 
-    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, logp_old: PerToken | None = None, **_: Any
+    ) -> PerToken:
         logp = stats.logp.detach()
-        omega = (advantages * (1 - logp.exp()) * (logp + stats.entropy.detach())).abs()
+        ratio = 1.0 if logp_old is None else importance_ratio(logp, logp_old, mask)
+        omega = (advantages * ratio * (1 - logp.exp()) * (logp + stats.entropy.detach())).abs()
         omega = torch.where(mask.bool(), omega, 0.0)
         k = -math.log(self.w_min) / omega.max().clamp_min(self.floor)
         return mask.float() * (-k * omega).exp()

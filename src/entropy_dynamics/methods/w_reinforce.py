@@ -5,16 +5,24 @@
 without group normalization, so that groups of equal rewards count too. W-REINFORCE weighs correct answers down (their
 lambda), NSR learns from wrong answers only, PSR from correct ones only. As in the official code, rollouts with A = 0
 leave the batch, and so the denominator. Correct is a reward above 0.
+
+Read: TianHongZXY/RLVR-Decomposed (a5d4e7c), verl/trainer/ppo/core_algos.py:111 (compute_psr_nsr_outcome_advantage)
+and :319 (compute_policy_loss), verl/trainer/ppo/ray_trainer.py:1192, run_qwen2.5-math-7b_psr_nsr.sh and the defaults
+of verl/trainer/config/ppo_trainer.yaml. The `..._authors` add what these have besides: an entropy bonus of 0.001 and
+no dual clip. Theirs drop A = 0 before a batch is divided into updates, and so take fewer of them; here the number of
+updates stays.
 """
 
-from typing import Any, Literal
+import math
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.entropy_bonus import EntropyBonus
 
 
 @method("w_reinforce")
@@ -42,6 +50,28 @@ class NSR(WReinforce):
 @method("psr")
 class PSR(WReinforce):
     """Positive sample reinforcement."""
+
+    positive: NonNegativeFloat = 1.0
+    negative: NonNegativeFloat = 0.0
+
+
+@method("w_reinforce_authors")
+class WReinforceAuthors(WReinforce, EntropyBonus):
+    """W-REINFORCE with the released bonus and without a dual clip."""
+
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = math.inf
+
+
+@method("nsr_authors")
+class NSRAuthors(WReinforceAuthors):
+    """NSR likewise."""
+
+    positive: NonNegativeFloat = 0.0
+
+
+@method("psr_authors")
+class PSRAuthors(WReinforceAuthors):
+    """PSR likewise."""
 
     positive: NonNegativeFloat = 1.0
     negative: NonNegativeFloat = 0.0

@@ -237,7 +237,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
-    They are of `target` or, without one, of the scale's `experiments`, or of all experiments that no target builds.
+    They are of `target` or, without one, of the scale's `experiments`, or of all experiments that no target builds. The
+    target `field` has claims only.
     """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
@@ -248,8 +249,8 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
             "list in `experiments` only those that do not"
         )
-    if target is None and config.experiments is None:
-        needed += load_claims(config.scale, seeds, experiments)
+    if target == "field" or (target is None and config.experiments is None):
+        needed += load_claims(config.scale, seeds, experiments, field=target == "field")
     trained, evaluated = {}, {}
     for item in needed:
         runs = item.runs if isinstance(item, Experiment) else item.all_runs()

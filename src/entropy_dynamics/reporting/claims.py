@@ -1,9 +1,10 @@
-"""Verdicts on the paper's claims: claims.json, .md, .png and .svg."""
+"""Verdicts on the paper's claims: claims.json, .md, .png and .svg; on those of the field: field.json and .md."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims
+from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
@@ -28,28 +29,15 @@ def write_claims(results: Results) -> list[Path]:
     """
     file = read_claims(results.experiments)
     claims = load_claims(results.scale, results.seeds, results.experiments)
-    findings = [judge(claim, results) for claim in claims]
-    models = {model: _model(results, model) for claim in claims for model in claim.models}
     tests = file.tests.model_dump()
+    models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
     entries = [
-        finding.entry(
-            id=claim.spec.id,
-            statement=_named(claim.spec.statement, claim, models, results),
-            place=claim.spec.place,
-            label=_named(claim.spec.label, claim, models, results),
-            subject="this run",
-            unit=claim.spec.unit,
-            claimed=claim.spec.claimed,
-            why=claim.spec.why,
-            paper=_by_paper(judge_paper(claim, file.paper.evaluations, results.paper)),
-            test=tests[claim.spec.test],
-        )
+        _entry(claim, finding, models, results, tests)
+        | {"paper": _by_paper(judge_paper(claim, file.paper.evaluations, results.paper))}
         for claim, finding in zip(claims, findings, strict=True)
     ]
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"]))
-    ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
-    single = one_model(model for model in models.values() if model)
-    head = ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
+    head = _head(models, results)
     summary, gains_summary = summary_line(entries), gains_line(gains)
     rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
     json, md, png, svg = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
@@ -59,6 +47,66 @@ def write_claims(results: Results) -> list[Path]:
     labels = [entry["label"] for entry in entries]
     write_figure(claims, labels, findings, replaced, [head, summary, gains_summary], png, svg)
     return [json, md, png, svg]
+
+
+def write_field(results: Results) -> list[Path]:
+    """Judge the claims of experiments/field and write field.json and field.md into results/<scale>.
+
+    field.json is a list of the entries of claims.json, without `paper`'s scores: `paper` is the paper that claims.
+
+    Raises:
+        UserError: claims.yaml or a file of experiments/field is invalid.
+    """
+    papers, tests = read_field(results.experiments), read_claims(results.experiments).tests.model_dump()
+    claims = load_claims(results.scale, results.seeds, results.experiments, field=True)
+    models = _models(claims, results)
+    of = {spec.id: paper for paper in papers.values() for spec in paper.claims}
+    entries = [
+        _entry(claim, judge(claim, results), models, results, tests) | {"paper": of[claim.spec.id].paper}
+        for claim in claims
+    ]
+    sections = [
+        {
+            "paper": paper.paper,
+            "claims": [_cells(entry) for entry in entries if entry["paper"] == paper.paper],
+            "untested": paper.untested,
+        }
+        for paper in papers.values()
+    ]
+    json, md = (results.layout.field(suffix) for suffix in ("json", "md"))
+    write_json(json, entries)
+    used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}
+    head, summary = _head(models, results), summary_line(entries)
+    write_text(md, fill("field.md", head=head, summary=summary, papers=sections, tests=used))
+    return [json, md]
+
+
+def _entry(
+    claim: Claim, finding: Finding, models: dict[str, Model | None], results: Results, tests: dict[str, str]
+) -> dict[str, Any]:
+    return finding.entry(
+        id=claim.spec.id,
+        statement=_named(claim.spec.statement, claim, models, results),
+        place=claim.spec.place,
+        label=_named(claim.spec.label, claim, models, results),
+        subject="this run",
+        unit=claim.spec.unit,
+        claimed=claim.spec.claimed,
+        why=claim.spec.why,
+        paper=None,
+        test=tests[claim.spec.test],
+    )
+
+
+def _models(claims: Sequence[Claim], results: Results) -> dict[str, Model | None]:
+    return {model: _model(results, model) for claim in claims for model in claim.models}
+
+
+def _head(models: dict[str, Model | None], results: Results) -> str:
+    """What ran at this scale."""
+    ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
+    single = one_model(model for model in models.values() if model)
+    return ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
 
 
 def summary_line(entries: list[dict[str, Any]]) -> str:
@@ -107,7 +155,8 @@ def _by_paper(finding: Finding | None) -> dict[str, Any] | None:
 def _cells(entry: dict[str, Any]) -> dict[str, str]:
     """An entry as the cells of a row."""
     effect = "none" if entry["effect"] is None else f"{_effect(entry)} {entry['unit']}"
-    paper = "none" if entry.get("paper") is None else f"{_effect(entry['paper'])}: {entry['paper']['verdict']}"
+    scores = entry.get("paper")
+    paper = f"{_effect(scores)}: {scores['verdict']}" if isinstance(scores, dict) else "none"
     claimed = f"{entry['claimed']}: {entry['why']}" if entry.get("why") else entry["claimed"]
     detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
     seeds = "none needed" if entry["seeds"] is None else str(entry["seeds"])

@@ -105,6 +105,10 @@ class Layout:
         """`suffix`: json, md, png or svg."""
         return self.root / f"claims.{suffix}"
 
+    def field(self, suffix: str) -> Path:
+        """Verdicts on the field's claims; `suffix`: json or md."""
+        return self.root / f"field.{suffix}"
+
     @property
     def report(self) -> Path:
         """Everything on one page."""

@@ -37,13 +37,15 @@ def open_engine(
 ) -> "NativeSampler":
     """See `open_sampler`."""
     kind = ReplicaSampler if with_training and model is None else NativeSampler
-    return kind(
+    sampler = kind(
         load_model(directory, config.engine.dtype).to(ranks.device) if model is None else model,
         end_token=tokenizer.eos_token_id,
         pad_token=pad_token(tokenizer),
         batch_size=config.sampling.batch_size,
         logit_noise=config.engine.logit_noise,
     )
+    sampler.returns_logp |= with_training and config.training.engine_ratios
+    return sampler
 
 
 class PreallocatedLayer(DynamicLayer):

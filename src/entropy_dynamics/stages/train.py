@@ -105,7 +105,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             warn_above=config.engine.warn_above,
             ranks=ranks,
         )
-        if note := method.note(config.training.updates_per_batch):
+        if note := method.note(config.training.on_policy):
             ranks.note(note)
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),

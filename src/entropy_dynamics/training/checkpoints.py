@@ -9,12 +9,13 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -22,12 +23,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import flush, sha256, write_json
+from entropy_dynamics.results.files import flush, read_parquet, sha256, write_json, write_parquet
 from entropy_dynamics.results.provenance import fingerprint
+from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.training.optimizer import Trained
 
 RECORD = "checkpoint.json"
+AHEAD = "rollouts.parquet"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -44,15 +47,23 @@ class Checkpoints:
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
         self.earlier: list[dict[str, Any]] = []  # other code and packages that made some of the steps
+        self.ahead: list[list[Rollout]] = []  # the queue of the checkpoint that was resumed
         self.latest = 0  # steps done at the latest complete checkpoint; before the first step none is needed
         self.damaged: list[Path] = []  # skipped by `resume`; deleted once a complete one follows them
 
-    def save(self, trained: Trained, rows: list[dict[str, float]], method_state: dict[str, float]) -> None:
+    def save(
+        self,
+        trained: Trained,
+        rows: list[dict[str, float]],
+        method_state: dict[str, float],
+        ahead: Sequence[Sequence[Rollout]] = (),
+    ) -> None:
         """Write a checkpoint after `len(rows)` steps, unless the latest one is of that step, and delete older ones.
 
         Args:
             rows: the metrics of every step so far.
             method_state: see `Method.state_dict`.
+            ahead: rollouts of the next steps that were sampled already (`training.staleness`).
 
         Raises:
             UserError: it cannot be written.
@@ -71,6 +82,8 @@ class Checkpoints:
         try:
             with _one_line_faults(temporary):
                 dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
+                if ahead:
+                    self.ranks.on_main(lambda: write_parquet(temporary / AHEAD, _frame(ahead)))
                 record["files"] = self._hashes(temporary, to_disk=True)
                 if self.ranks.is_main:
                     write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
@@ -103,6 +116,7 @@ class Checkpoints:
             if damage is None:
                 self._load(path, trained)
                 self.latest = record["steps_done"]
+                self.ahead = _rollouts(path / AHEAD) if AHEAD in record["files"] else []
                 self.earlier = [by for by in record["made_by"] if _code(by) != _code(self.made_by)]
                 return record["rows"], record["method"]
             self.damaged.append(path)
@@ -190,6 +204,20 @@ def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
     """The file of each tensor, counted from 1: files are filled in order."""
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     return {name: 1 + (end - 1) // CHECKPOINT_FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
+
+
+def _frame(ahead: Sequence[Sequence[Rollout]]) -> pd.DataFrame:
+    return pd.DataFrame([{"place": place, **vars(each)} for place, rollouts in enumerate(ahead) for each in rollouts])
+
+
+def _rollouts(path: Path) -> list[list[Rollout]]:
+    """What `_frame` was made of."""
+    ahead: list[list[Rollout]] = []
+    for place, name, sample, tokens, reason, logp in read_parquet(path).itertuples(index=False):
+        if place == len(ahead):
+            ahead.append([])
+        ahead[-1].append(Rollout(name, sample, tokens.tolist(), reason, logp.tolist()))
+    return ahead
 
 
 def _code(made_by: dict[str, Any]) -> list[Any]:

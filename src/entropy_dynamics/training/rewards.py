@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from entropy_dynamics.tasks import Grade
 
 
@@ -19,6 +21,11 @@ def paper_reward(grade: Grade) -> float:
 def binary_reward(grade: Grade) -> float:
     """The reward of the released configuration: 1 for a correct answer in the required format, else 0."""
     return 1.0 if grade.correct else 0.0
+
+
+def random_rewards(seed: int, step: int, count: int) -> list[float]:
+    """0 or 1, each with probability one half: a control, in which nothing can be learned."""
+    return np.random.default_rng([seed, step, 1]).integers(2, size=count).astype(float).tolist()
 
 
 REWARDS: dict[str, Callable[[Grade], float]] = {"paper": paper_reward, "binary": binary_reward}

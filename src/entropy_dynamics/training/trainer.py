@@ -28,7 +28,7 @@ from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, checkpoint_bytes, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
-from entropy_dynamics.training.rewards import REWARDS
+from entropy_dynamics.training.rewards import REWARDS, random_rewards
 from entropy_dynamics.training.time_limit import TimeLimit
 from entropy_dynamics.training.update import PolicyUpdate, Scored
 
@@ -90,8 +90,10 @@ class Trainer:
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
         self.seed, self.engine_dtype = seed, engine_dtype
-        self.engine_tolerance, self.warn_above = engine_tolerance, warn_above
-        self.reward = REWARDS[config.reward]
+        self.reward = REWARDS.get(config.reward)  # None: random
+        # The engine's log p of a stale batch are those of another policy, as they should be.
+        self.engine_tolerance = math.inf if config.staleness else engine_tolerance
+        self.warn_above = math.inf if config.staleness else warn_above
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
             policy.parameters(),
@@ -102,6 +104,7 @@ class Trainer:
             fused=True,
         )
         self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
+        self.ahead: list[list[Rollout]] = []  # sampled, not yet learned from: those of the next steps
         # The number of the step, the batch that it learns from and its rewards.
         self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
 
@@ -124,10 +127,10 @@ class Trainer:
         with clock("validate"):
             validation = self.validation(step)
         with clock("sample"):
-            prompts, rollouts = self.sample(step)
+            prompts, rollouts = self.batch_of_step(step)
         with clock("grade"):
             grades = self.ranks.grade(self.grade, rollouts)
-            rewards = torch.tensor([self.reward(grade) for grade in grades], device=self.ranks.device)
+            rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
             self.in_progress = step, batch, rewards
         with clock("measure"):
@@ -136,7 +139,8 @@ class Trainer:
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
                 scored = self.update.score(batch)
-                mean_logp = (scored.stats.logp * batch.mask).sum(-1) / batch.response_lengths
+                sampled = self.update.sampled_logp(batch, scored)
+                mean_logp = (sampled * batch.mask).sum(-1) / batch.response_lengths
                 shaped = method.shape_rewards(rewards, batch.groups, mean_logp)
             advantages, estimate = self.advantages(batch, shaped)
             if scored is None and method.needs_scores(config.updates_per_batch):
@@ -145,11 +149,11 @@ class Trainer:
             generator, decision, norms = self.generator(step), None, []
             weights, effective = torch.zeros_like(advantages), torch.zeros_like(advantages)
             for rows in batch.mini_batches(config.updates_per_batch):
-                on_policy = decision is None  # no optimizer step on this batch yet
+                first = decision is None  # no optimizer step on this batch yet
                 decision = self.update.decide(batch, rows, advantages, scored, decision, generator)
-                gradient = self.update.backward(batch, rows, advantages, scored, decision, on_policy=on_policy)
+                gradient = self.update.backward(batch, rows, advantages, scored, decision, first=first)
                 scored = Scored(gradient.stats)  # without the graphs, which are used up
-                if on_policy:
+                if first:
                     agreement = self.check(batch, scored.stats, step)
                 norms.append(
                     clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, f"step {step}")
@@ -173,6 +177,7 @@ class Trainer:
                 **method.metrics(scored.stats, advantages, weights, batch.mask),
             }
             method.observe(row)
+        self.ahead.pop(0)  # last: the checkpoint of a step that fails holds what that step learns from
         return row | clock.seconds
 
     def run(self, name: str, checkpoints: Checkpoints, log: Callable[[int, Row], None]) -> list[Row]:
@@ -198,7 +203,7 @@ class Trainer:
                     row = self.step(step)
                 except NotFiniteError:
                     if every and steps_taken(self.optimizer) == step * self.config.updates_per_batch:
-                        checkpoints.save(self.trained(), rows, self.method.state_dict())
+                        checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead)
                     raise
                 rows.append(row)
                 log(step, row)
@@ -212,7 +217,7 @@ class Trainer:
                 finished = len(rows) == steps
                 ends = limit.reached() and not finished
                 if ends or (every and (finished or len(rows) % every == 0)):
-                    checkpoints.save(self.trained(), rows, self.method.state_dict())
+                    checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead)
                 if ends:
                     self.ranks.note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it")
                     self.ranks.barrier()  # the first rank to exit ends the others
@@ -224,6 +229,7 @@ class Trainer:
         rows, method_state = checkpoints.resume(self.trained())
         if rows:
             self.method.load_state_dict(method_state)
+            self.ahead = checkpoints.ahead
             others = "; other code or packages made some of its steps" if checkpoints.earlier else ""
             self.ranks.note(f"resumes from the checkpoint after step {len(rows)}{others}")
         elif checkpoints.others():
@@ -268,18 +274,32 @@ class Trainer:
             torch.cuda.empty_cache()
         self.sampler.push(self.policy.weights(self.engine_dtype))
 
-    def sample(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
-        """The prompts of a step and their rollouts."""
-        prompts = self.prompts_of_step(step)
-        rollouts = self.sampler.sample(
-            prompts,
+    def rewards(self, grades: Sequence[Grade], step: int) -> list[float]:
+        """The reward of every rollout of a step."""
+        if self.reward is None:
+            return random_rewards(self.seed, step, len(grades))
+        return [self.reward(grade) for grade in grades]
+
+    def batch_of_step(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
+        """The prompts of a step and their rollouts, which were sampled `staleness` steps ago (0: now).
+
+        What the step `staleness` steps ahead learns from is sampled now; before the first step, all up to it.
+        """
+        last = max(step, min(step + self.config.staleness, self.config.steps - 1))
+        for later in range(step + len(self.ahead), last + 1):
+            self.ahead.append(self.sample(later))
+        self.sampler.sleep()
+        return self.prompts_of_step(step), self.ahead[0]
+
+    def sample(self, step: int) -> list[Rollout]:
+        """Rollouts of the prompts of a step, from the policy that was pushed last."""
+        return self.sampler.sample(
+            self.prompts_of_step(step),
             samples=self.config.group_size,
             temperature=self.temperature,
             max_new_tokens=self.max_new_tokens,
             stream=f"train/seed{self.seed}/step{step}",
         )
-        self.sampler.sleep()
-        return prompts, rollouts
 
     def prompts_of_step(self, step: int) -> list[Prompt]:
         """Each epoch visits the training set in its own seeded order; no step repeats a prompt."""

@@ -91,6 +91,14 @@ class PolicyUpdate:
         kept_rows = self.ranks.sum(in_graph).nonzero().squeeze(-1) if graphs else None
         return Scored(self._gather(batch, detached), graphs, kept_rows)
 
+    def sampled_logp(self, batch: RolloutBatch, scored: Scored | None) -> PerToken:
+        """log p_old of all rows: the engine's, or the trainer's own before the first update (`training.old_logp`)."""
+        if self.config.engine_ratios:
+            assert batch.engine_logp is not None
+            return batch.engine_logp
+        assert scored is not None
+        return scored.stats.logp
+
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
         """Statistics of `rows` (default: all) under the current policy, detached; 0 in the other rows."""
@@ -136,7 +144,8 @@ class PolicyUpdate:
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
             mask = _only(batch.mask, rows) if self.method.per_update else batch.mask
-            weights = self.method.token_weights(stats, advantages, mask, generator=generator)
+            logp_old = self.sampled_logp(batch, scored)
+            weights = self.method.token_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
         divisors = torch.ones(len(batch), 1, device=weights.device)
         divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
@@ -150,7 +159,7 @@ class PolicyUpdate:
         scored: Scored | None,
         decision: Decision,
         *,
-        on_policy: bool,
+        first: bool,
     ) -> Gradient:
         """Accumulate the gradient of the loss of `rows`.
 
@@ -159,8 +168,8 @@ class PolicyUpdate:
 
         Args:
             scored: None in a fused update: statistics of all rows are then those of its own forward passes.
-            on_policy: the policy is still the one that sampled, so that importance ratios are exactly 1; stored log p
-                would equal the new one only up to the rounding of another micro-batch.
+            first: no optimizer step was taken on this batch. Ratios are then exactly 1, unless they are to the engine's
+                log p; stored log p would equal the new one only up to the rounding of another micro-batch.
         """
         graphs, kept_rows = (scored.graphs, scored.kept) if scored else ((), None)
         remaining = rows if kept_rows is None else rows[~torch.isin(rows, kept_rows)]
@@ -172,7 +181,8 @@ class PolicyUpdate:
         self.policy.zero_grad(set_to_none=True)
         for number, (part, kept) in enumerate(micro_batches, 1):
             now = kept or self._stats(batch, part)
-            logp_old = now.logp.detach() if on_policy else scored.stats.logp[part]
+            exact = first and not self.config.engine_ratios
+            logp_old = now.logp.detach() if exact else self.sampled_logp(batch, scored)[part]
             loss, effective[part] = self._loss(batch, part, now, logp_old, advantages, decision)
             reduce = number == len(micro_batches) or self.config.reduce_every_micro_batch
             total += backward(self.policy, loss, self.ranks, reduce=reduce)
@@ -223,7 +233,7 @@ class PolicyUpdate:
         rows: an optimizer step with a gradient of 0 still moves the parameters.
         """
         acting = weights[rows] != 0
-        if not self.method.acts_without_advantage(on_policy=self.config.updates_per_batch == 1):
+        if not self.method.acts_without_advantage(on_policy=self.config.on_policy):
             acting = acting & (advantages[rows] != 0)
         chosen = acting.any(-1)
         count = max(int(chosen.sum()), least)

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.reporting import render
-from entropy_dynamics.reporting.claims import write_claims
+from entropy_dynamics.reporting.claims import write_claims, write_field
 from entropy_dynamics.reporting.templates import markdown
 from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
@@ -51,6 +52,9 @@ class Drawings:
             if self.layout.claims("json").is_file():
                 self.findings.checked["claims"] += 1
                 self.findings.guarded(self._claims, self.layout.claims("json"))
+            if self.layout.field("json").is_file():
+                self.findings.checked["claims"] += 1
+                self.findings.guarded(partial(self._claims, field=True), self.layout.field("json"))
         unsure = [path for path in self.other if path.suffix not in self.same]
         for path in set(self.other) - set(unsure):
             self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
@@ -74,13 +78,13 @@ class Drawings:
             if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
                 self._scores(file, experiment)
 
-    def _claims(self, file: Path) -> None:
+    def _claims(self, file: Path, *, field: bool = False) -> None:
         try:
-            inputs = input_files(self.root, self.results.scale, self.results.seeds)
+            inputs = input_files(self.root, self.results.scale, self.results.seeds, field=field)
         except UserError as error:
             self.findings.add("different config", file, str(error))
             return
-        self._compare(file, lambda: write_claims(self.redrawn), inputs)
+        self._compare(file, lambda: (write_field if field else write_claims)(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
         """Compare the files of one table, figure or the claims with those that `draw` writes into the copy."""

@@ -1,0 +1,247 @@
+"""Each method against its authors' function, transcribed as arithmetic on single tokens in float64.
+
+Every transcription names the repository, commit, file and line that it was read from; what a setting is there and
+here is in configs/method/*_authors.yaml. Cases are small batches in which every branch occurs.
+"""
+
+import math
+from math import comb, exp, log
+
+import pytest
+import torch
+
+from batches import loss_weights, stats_of
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core.objective import weighted_sum
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import Method, load_method
+
+# Responses of up to five tokens: p under the policy and under the one that sampled, entropies, an advantage a row.
+P = [[0.9, 0.5, 0.02, 0.3, 0.7], [0.6, 0.95, 0.1, 0.4, 0.2], [0.05, 0.8, 0.5, 0.33, 0.5], [0.7, 0.01, 0.45, 0.6, 0.1]]
+OLD = [[0.8, 0.3, 0.05, 0.3, 0.5], [0.7, 0.5, 0.3, 0.41, 0.2], [0.002, 0.9, 0.5, 0.3, 0.9], [0.3, 0.3, 0.44, 0.9, 0.5]]
+H = [[0.3, 0.9, 1.6, 1.1, 0.6], [0.8, 0.2, 1.5, 1.0, 1.2], [1.7, 0.5, 0.7, 1.3, 0.9], [0.6, 1.8, 0.95, 0.7, 1.4]]
+A = [1.5, -0.5, -1.2, 0.8]
+LENGTHS = [5, 4, 5, 3]
+
+TOKENS = [(row, t) for row, length in enumerate(LENGTHS) for t in range(length)]
+MASK = torch.arange(5) < torch.tensor(LENGTHS)[:, None]
+
+
+def released(name) -> Method:
+    """The method with the setting `authors` at the paper's scale."""
+    return load_config("paper", "qwen2.5-7b-instruct", name, configs=ROOT / "configs").method.build()
+
+
+def ours(method) -> dict[str, list[float]]:
+    """Weight and loss of each token, and the gradient of the batch's loss in log p, in the order of TOKENS."""
+    logp, old = (torch.tensor(p).log() for p in (P, OLD))
+    logp.requires_grad_()
+    entropy = torch.tensor(H, requires_grad=True)
+    advantages = torch.tensor(A)[:, None].expand(4, 5)
+    s_star = logp.detach().exp() * (logp.detach() + entropy.detach())
+    stats = TokenStats(logp.detach(), entropy.detach(), s_star, torch.zeros(4, 5))
+    weights = method.token_weights(stats, advantages, MASK, logp_old=old)
+    coefficients = method.loss_coefficients(stats, advantages, MASK)
+    loss = method.token_loss(logp, old, advantages, MASK, entropy=entropy, coefficients=coefficients)
+    groups = torch.zeros(4, dtype=torch.long)
+    multipliers = weights / method.divisors(weights, MASK, groups)
+    weighted_sum(loss, multipliers).backward()
+    return {name: [value[at].item() for at in TOKENS] for name, value in (("weight", weights), ("grad", logp.grad))}
+
+
+def ppo(r, a, low, high, dual) -> tuple[float, float]:
+    """Loss of a token, and its derivative in log p: verl's compute_policy_loss, in all of the repositories below."""
+    unclipped, clipped = -a * r, -a * min(max(r, 1 - low), 1 + high)
+    loss, slope = max(unclipped, clipped), -a * r if unclipped >= clipped else 0.0
+    if a < 0 and loss > -a * dual:
+        return -a * dual, 0.0
+    return loss, slope
+
+
+def ratio(row, t) -> float:
+    return P[row][t] / OLD[row][t]
+
+
+def assert_gradients(method, slopes, tokens=17):
+    """`slopes`: derivative of each token's loss in its log p, the batch's being their sum over `tokens`."""
+    assert ours(method)["grad"] == pytest.approx([slope / tokens for slope in slopes], rel=2e-5, abs=1e-7)
+    assert len({round(slope, 6) for slope in slopes}) > 5  # the case is not trivial
+
+
+def test_steer():
+    """zz-haooo/STEER b31df71, verl/trainer/ppo/core_algos.py:608-668 and 729-760."""
+    omega = [abs(A[i] / OLD[i][t] * P[i][t] * (1 - P[i][t]) * (log(P[i][t]) + H[i][t])) for i, t in TOKENS]
+    k = -log(0.8) / max(max(omega), 0.02)
+    slopes = [
+        exp(-k * size) * ppo(ratio(i, t), A[i], 0.2, 0.28, 10.0)[1] for size, (i, t) in zip(omega, TOKENS, strict=True)
+    ]
+    assert_gradients(released("steer_authors"), slopes)
+
+
+@pytest.mark.parametrize("mean", ["below", "above"])
+def test_stare(mean):
+    """hp-luo/STARE bffb9e7, verl/trainer/ppo/core_algos.py:1150-1175; the gate is shut from the target on."""
+    method = released("stare_authors").model_copy(update={"target": 2.0 if mean == "below" else 0.3, "share": 0.3})
+    positive = [(i, t) for i, t in TOKENS if A[i] > 0]
+    count = max(1, int(len(positive) * 0.3 + 0.999999))
+    chosen = sorted(positive, key=lambda at: P[at[0]][at[1]])[:count] if mean == "below" else []
+    slopes = [(1.1 if at in chosen else 1.0) * ppo(ratio(*at), A[at[0]], 0.2, 0.28, 10.0)[1] for at in TOKENS]
+    assert_gradients(method, slopes)
+
+
+def test_forking_tokens():
+    """Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR 6f5dda6, verl/trainer/ppo/core_algos.py:53-83 and 1004-1007."""
+    count = max(1, int(len(TOKENS) * 0.2 + 0.9999))
+    chosen = sorted(TOKENS, key=lambda at: -H[at[0]][at[1]])[:count]
+    slopes = [(at in chosen) * ppo(ratio(*at), A[at[0]], 0.2, 0.28, 10.0)[1] for at in TOKENS]
+    found = ours(released("forking_tokens_authors"))["grad"]
+    assert found == pytest.approx([slope / count for slope in slopes], rel=2e-5, abs=1e-7)  # mean over the selected
+    assert count == 4
+
+
+def test_advantage_reweighting():
+    """zhyang2226/AR-Lopti cbeb333, verl/trainer/ppo/ray_trainer.py:318, method both_linear_normal, k 0.2, tau 0.8.
+
+    Theirs has p of the policy that sampled; ours that at the decision, which is made before the first update.
+    """
+    slopes = [(0.2 * P[i][t] + 0.8) * ppo(ratio(i, t), A[i], 0.2, 0.24, 10.0)[1] for i, t in TOKENS]
+    assert_gradients(released("advantage_reweighting_authors"), slopes)
+
+
+def test_ce_gppo():
+    """Kwai-Klear/CE-GPPO 10558fe, verl/trainer/ppo/core_algos.py:586-622; workers/actor/dp_actor.py:352-357, 409."""
+    correct = [at for at in TOKENS if A[at[0]] > 0]
+    slopes = []
+    for i, t in TOKENS:
+        r, a = ratio(i, t), A[i]
+        slope = -0.75 * 0.8 * a if r < 0.8 and a < 0 else -1.0 * 1.2 * a if r > 1.2 and a > 0 else -r * a
+        value = slope  # their loss has the value of its derivative: it is linear in r / sg r
+        slope = 0.0 if a < 0 and value > -a * 10 else slope
+        slopes.append(slope - ((i, t) in correct) * 0.1 * len(TOKENS) / len(correct))
+    assert_gradients(released("ce_gppo_authors"), slopes)
+
+
+def test_dppo():
+    """sail-sg/Stable-RL c6af1d1, verl/trainer/ppo/core_algos.py:1190-1203 and 1275-1277, clip_ratio_c 1e4.
+
+    seq-mean-token-sum-norm: the sum of all token losses over rollouts x the longest response.
+    """
+    method = released("dppo_authors").model_copy(update={"max_tokens": 9})
+    slopes = []
+    for i, t in TOKENS:
+        moved = P[i][t] - OLD[i][t]
+        outside = moved > 0.15 if A[i] > 0 else moved < -0.15
+        slopes.append(0.0 if outside else -A[i] * min(ratio(i, t), 1e4))
+    assert_gradients(method, slopes, tokens=4 * 9)
+
+
+def test_gspo():
+    """verl b178a3c, verl/trainer/ppo/core_algos.py:1290-1318; bounds that some sequences are within."""
+    method = released("gspo_authors").model_copy(update={"clip_low": 0.01, "clip_high": 0.01})
+    slopes = []
+    for i, _ in TOKENS:
+        s = exp(sum(log(ratio(i, t)) for t in range(LENGTHS[i])) / LENGTHS[i])
+        slopes.append(ppo(s, A[i], 0.01, 0.01, math.inf)[1] / LENGTHS[i])
+    found = ours(method)["grad"]
+    assert found == pytest.approx([slope / 4 for slope in slopes], rel=2e-5, abs=1e-7)  # mean over sequences
+    assert any(slopes)
+    assert not all(slopes)
+
+
+def test_kl_cov():
+    """PRIME-RL/Entropy-Mechanism-of-RL 8850579, verl/trainer/ppo/core_algos.py:435-463; 20 % in place of 0.2 %."""
+    method = released("kl_cov_authors").model_copy(update={"frac": 0.2})
+    mean_a = sum(A[i] for i, _ in TOKENS) / len(TOKENS)
+    mean_logp = sum(log(P[i][t]) for i, t in TOKENS) / len(TOKENS)
+    cov = {(i, t): (A[i] - mean_a) * (log(P[i][t]) - mean_logp) for i, t in TOKENS}
+    chosen = sorted(TOKENS, key=lambda at: -cov[at])[: max(1, int(len(TOKENS) * 20 / 100))]
+    slopes = [
+        -A[i] * ratio(i, t) + ((i, t) in chosen) * math.copysign(1, P[i][t] - OLD[i][t]) * (P[i][t] != OLD[i][t])
+        for i, t in TOKENS
+    ]
+    assert_gradients(method, slopes)
+
+
+def test_clip_cov():
+    """The same file:487-520, on the tokens that PPO's range of 1 leaves a gradient; all candidates fit the quota."""
+    method = released("clip_cov_authors").model_copy(update={"ratio": 1.0, "lb": 0.5, "ub": 2.0})
+    mean_a = sum(A[i] for i, _ in TOKENS) / len(TOKENS)
+    mean_logp = sum(log(P[i][t]) for i, t in TOKENS) / len(TOKENS)
+    slopes, dropped = [], 0
+    for i, t in TOKENS:
+        slope = ppo(ratio(i, t), A[i], 1.0, 1.0, math.inf)[1]
+        drop = 0.5 < (A[i] - mean_a) * (log(P[i][t]) - mean_logp) < 2.0
+        dropped += drop
+        slopes.append(0.0 if drop else slope)
+    assert_gradients(method, slopes)
+    assert 0 < dropped < len(TOKENS)
+
+
+@pytest.mark.parametrize("name", ["w_reinforce", "nsr", "psr"])
+def test_w_reinforce(name):
+    """TianHongZXY/RLVR-Decomposed a5d4e7c, core_algos.py:140-150 and 345-362, dp_actor.py:302, ray_trainer.py:1192."""
+    method, correct = released(f"{name}_authors"), [True, False, False, True]
+    advantage = {"w_reinforce": (0.1, -1.0), "nsr": (0.0, -1.0), "psr": (1.0, 0.0)}[name]
+    expected = [advantage[0] if right else advantage[1] for right in correct]
+    found = method.advantages(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4, dtype=torch.long))
+    assert found.tolist() == pytest.approx(expected)
+
+    logp = torch.tensor(P).log().requires_grad_()
+    entropy = torch.tensor(H, requires_grad=True)
+    per_token = found[:, None].expand(4, 5)
+    weights = method.token_weights(stats_of(logp.detach(), entropy.detach()), per_token, MASK)
+    loss = method.token_loss(logp, torch.tensor(OLD).log(), per_token, MASK, entropy=entropy)
+    weighted_sum(loss, loss_weights(weights, MASK, torch.zeros(4, dtype=torch.long), denominator="kept")).backward()
+    subset = [at for at in TOKENS if expected[at[0]] != 0]
+    for i, t in TOKENS:
+        inside = (i, t) in subset
+        slope = inside * ppo(ratio(i, t), expected[i], 0.2, 0.2, math.inf)[1] / len(subset)
+        assert logp.grad[i, t].item() == pytest.approx(slope, rel=2e-5, abs=1e-8)
+        assert entropy.grad[i, t].item() == pytest.approx(-0.001 * inside / len(subset), rel=1e-5, abs=1e-10)
+
+
+@pytest.mark.parametrize("correct", [1, 3, 9, 13, 16])
+def test_pass_at_k_training(correct):
+    """RUCAIBox/Passk_Training c3ba575, code/passk_adv.py:11-20."""
+    n, k = 16, 4
+    rho = 1 - comb(n - correct, k) / comb(n, k)
+    sigma = math.sqrt(rho * (1 - rho)) + 1e-6
+    other = comb(n - correct - 1, k - 1) / comb(n - 1, k - 1) if correct < n else 0.0
+    rewards = torch.tensor([1.0] * correct + [0.0] * (n - correct))
+    found = load_method("pass_at_k", k=k).advantages(rewards, torch.zeros(n, dtype=torch.long)).tolist()
+    assert found[0] == pytest.approx((1 - rho) / sigma, rel=1e-5, abs=1e-9)
+    if correct < n:
+        assert found[-1] == pytest.approx((1 - rho - other) / sigma, rel=1e-5, abs=1e-9)
+
+
+def test_rewarding_the_unlikely():
+    """AndreHe02/rewarding-unlikely-release ca1cff0, verl/trainer/ppo/ray_lean_trainer.py:653-680, rank_penalty 0.25."""
+    logp, rewards = [-0.3, -0.9, -0.1, -0.5], [1.0, 1.0, 0.0, 1.0]
+    shaped = [reward * (1 - 0.25 * sorted(logp).index(one) / 4) for reward, one in zip(rewards, logp, strict=True)]
+    mean = sum(shaped) / 4
+    std = math.sqrt(sum((one - mean) ** 2 for one in shaped) / 3)
+    method, groups = load_method("unlikeliness", beta=0.25), torch.zeros(4, dtype=torch.long)
+    found = method.advantages(method.shape_rewards(torch.tensor(rewards), groups, torch.tensor(logp)), groups)
+    assert found.tolist() == pytest.approx([(one - mean) / (std + 1e-6) for one in shaped], rel=1e-5)
+
+
+def test_the_controller_of_skywork():
+    """SkyworkAI/Skywork-OR1 64e96af, verl/trainer/ppo/core_algos.py:56-74, values of or1_scripts/train/7b_8k.sh."""
+    method, value, enabled = released("adaptive_entropy_authors"), 0.0, 1
+    for entropy in [0.3, *[0.15] * 60, 0.2, 0.25, 0.1]:
+        stats, ones = stats_of(torch.full((1, 1), -entropy)), torch.ones(1, 1)
+        row = method.metrics(stats, ones, ones, ones)
+        assert row["entropy_coefficient"] == pytest.approx(value * enabled, abs=1e-12)
+        assert row["sampled_entropy"] == pytest.approx(entropy)
+        method.observe({"sampled_entropy": entropy})
+        value = min(max(value + (1e-4 if entropy < 0.2 else -1e-4), 0.0), 0.005)
+        enabled = int(entropy < 0.2)
+    assert value == pytest.approx(0.0049)
+
+
+def test_dr_grpo():
+    """sail-sg/understand-r1-zero, train_zero_math.py:286-297: the mean only, and a sum by the longest response."""
+    found = load_method("dr_grpo").advantages(torch.tensor([1.0, 0.0, 0.0, 0.5]), torch.zeros(4, dtype=torch.long))
+    assert found.tolist() == pytest.approx([0.625, -0.375, -0.375, 0.125])
+    assert load_method("dr_grpo", max_tokens=3000).divisors(MASK.float(), MASK, torch.arange(4))[0, 0] == 4 * 3000

@@ -1,0 +1,157 @@
+"""Rollouts of a policy some steps old: who sampled them, against whom ratios are, and that a run resumes with them."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from conftest import ROOT
+from entropy_dynamics.config import load_config, settings_of
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.sampling.native import NativeSampler
+from entropy_dynamics.training.checkpoints import Checkpoints
+from reference import assert_close, gradients, log_probabilities, parameters, slow_advantages
+
+
+def sampled_by(model, trainer, step):
+    """The rollouts of a step by `model`."""
+    sampler = NativeSampler(model, end_token=trainer.sampler.end_token, pad_token=trainer.pad_token, batch_size=7)
+    stream = f"train/seed{trainer.seed}/step{step}"
+    return sampler.sample(trainer.prompts_of_step(step), samples=6, temperature=1.0, max_new_tokens=16, stream=stream)
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_each_batch_is_of_the_policy_that_many_steps_ago(make_trainer, model, staleness):
+    trainer = make_trainer(model, steps=6, staleness=staleness, learning_rate=3e-2, updates_per_batch=2)
+    policies = []
+    for step in range(6):
+        policies.append(copy.deepcopy(model))
+        trainer.step(step)
+        _, batch, _ = trainer.in_progress
+        of = policies[max(0, step - staleness)]
+        tokens = [rollout.token_ids for rollout in sampled_by(of, trainer, step)]
+        start, lengths = batch.prompt_lengths.tolist(), batch.lengths.tolist()
+        assert [row[a:b].tolist() for row, a, b in zip(batch.sequences, start, lengths, strict=True)] == tokens
+    assert trainer.ahead == []  # nothing was sampled that no step learns from
+
+
+def test_the_ratio_is_to_the_policy_that_sampled(make_trainer, model):
+    """One update on a stale batch, against autograd: loss = mean of -A p / p_old, unclipped."""
+    params = {"clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}
+    trainer = make_trainer(model, params=params, steps=2, staleness=1, learning_rate=3e-2)
+    before = copy.deepcopy(model)
+    trainer.step(0)
+    now = copy.deepcopy(model)
+    trainer.step(1)
+    prompts, rollouts = trainer.prompts_of_step(1), sampled_by(before, trainer, 1)
+    loss, tokens = 0.0, 0
+    old = [each.detach() for each in log_probabilities(before, prompts, rollouts)]
+    for advantage, rollout, ours, theirs in zip(
+        slow_advantages(rollouts, 6), rollouts, log_probabilities(now, prompts, rollouts), old, strict=True
+    ):
+        at = torch.tensor(rollout.token_ids)[:, None]
+        loss = loss - (advantage * (ours - theirs).gather(-1, at).exp()).sum()
+        tokens += len(at)
+    now.zero_grad()
+    (loss / tokens).backward()
+    assert_close(gradients(trainer.policy.model), gradients(now), relative=1e-4)
+
+
+def test_ratios_to_the_engine_that_samples_now_are_one(make_trainer, model):
+    """On-policy the engine differs from the trainer by rounding alone, so the update hardly changes."""
+    rows, found = [], []
+    for changes in ({}, {"old_logp": "engine"}):
+        trainer = make_trainer(copy.deepcopy(model), **changes)
+        rows.append(trainer.step(0))
+        found.append(gradients(trainer.policy.model))
+    assert_close(found[1], found[0], relative=1e-4)
+    assert rows[1]["engine_logp_difference"] < 1e-5
+    assert "engine_logp_difference" not in rows[0]
+
+
+@pytest.mark.parametrize("name", ["grpo", "clip_b", "adaptive_entropy"])
+def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
+    """Its queue is in the checkpoint: the policies that sampled it are gone."""
+    changes = {"steps": 7, "staleness": 3, "learning_rate": 1e-2, "checkpoint_every": 2}
+
+    def trainer():
+        return make_trainer(copy.deepcopy(model), name, **changes)
+
+    def checkpoints(folder):
+        return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
+
+    straight = trainer()
+    expected = straight.run("straight", checkpoints(tmp_path / "a"), lambda *_: None)
+    stopped = trainer()
+    step = stopped.step
+
+    def until_the_fifth(number):
+        if number == 5:
+            raise KeyboardInterrupt
+        return step(number)
+
+    stopped.step = until_the_fifth
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run("stopped", checkpoints(tmp_path / "b"), lambda *_: None)
+    assert list((tmp_path / "b").rglob("step4/rollouts.parquet"))
+    resumed = trainer()
+    seen = []
+    rows = resumed.run("resumed", checkpoints(tmp_path / "b"), lambda number, _: seen.append(number))
+    assert seen == [4, 5, 6]
+    for one, other in zip(rows, expected, strict=True):
+        timeless = {key: value for key, value in other.items() if not key.startswith("seconds_")}
+        assert {key: one[key] for key in timeless} == pytest.approx(timeless, rel=0, abs=0, nan_ok=True)
+    assert torch.equal(parameters(resumed.policy.model), parameters(straight.policy.model))
+
+
+def test_the_checkpoint_of_a_step_that_fails_has_its_batch(make_trainer, model, tmp_path):
+    changes = {"steps": 5, "staleness": 2, "learning_rate": 1e-2, "checkpoint_every": 1}
+
+    def checkpoints(folder):
+        return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
+
+    expected = make_trainer(copy.deepcopy(model), **changes)
+    expected.run("straight", checkpoints(tmp_path / "a"), lambda *_: None)
+    failing = make_trainer(copy.deepcopy(model), **changes)
+    rewards = failing.rewards
+    failing.rewards = lambda grades, step: [math.nan] * len(grades) if step == 3 else rewards(grades, step)
+    with pytest.raises(NotFiniteError, match="step 3"):
+        failing.run("failing", checkpoints(tmp_path / "b"), lambda *_: None)
+    resumed = make_trainer(copy.deepcopy(model), **changes)
+    resumed.run("resumed", checkpoints(tmp_path / "b"), lambda *_: None)
+    assert torch.equal(parameters(resumed.policy.model), parameters(expected.policy.model))
+
+
+def test_random_rewards_are_half_ones_and_belong_to_the_step(make_trainer, model):
+    rewards = []
+    for _ in range(2):
+        trainer = make_trainer(copy.deepcopy(model), reward="random", group_size=6)
+        drawn = [trainer.rewards([None] * 1000, step) for step in range(3)]
+        rewards.append(drawn)
+    assert rewards[0] == rewards[1]
+    assert len({tuple(of_step) for of_step in rewards[0]}) == 3
+    assert all(sum(of_step) == pytest.approx(500, abs=80) for of_step in rewards[0])  # five standard deviations
+    assert {value for of_step in rewards[0] for value in of_step} == {0.0, 1.0}
+
+
+def test_results_of_before_the_setting_stay_valid():
+    """At its default a new key is no setting; any other value is one."""
+    plain, stale = (
+        settings_of("train", load_config("laptop", "qwen2.5-7b-instruct", method, configs=ROOT / "configs"))
+        for method in ("grpo", "grpo@training.staleness=3")
+    )
+    assert "training.staleness" not in plain
+    assert "training.old_logp" not in plain
+    assert stale == plain | {"training.staleness": 3}
+
+
+def test_two_corrections_at_once_are_refused():
+    with pytest.raises(UserError, match="with staleness=2 they are to the engine's, so it should be null"):
+        load_config(
+            "laptop",
+            "qwen2.5-7b-instruct",
+            "grpo@training.staleness=2,training.importance_truncation=2.0,hardware.ranks=1",
+            configs=ROOT / "configs",
+        )
