@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -336,6 +337,13 @@ def test_a_fresh_clone_says_what_makes_a_run(monkeypatch, tmp_path, capfd):
     target = f"results/laptop/runs/{MODEL}/grpo/seed0/metrics.parquet"
     every = f"all that is missing: snakemake --config scale=laptop -- {target}"
     assert_one_line((code, *capfd.readouterr()), "make it with: entropy-dynamics problems --scale laptop; ", every)
+
+
+def test_without_a_command_the_commands_are_listed(capfd):
+    assert main([]) == 0
+    assert "entropy-watch" in capfd.readouterr().out
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"entropy-dynamics \d+\.\d+\.\d+\n", capfd.readouterr().out)
 
 
 def test_from_a_shell(tmp_path):

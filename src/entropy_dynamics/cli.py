@@ -39,7 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 1 if `verify` found something; 2 for the user's mistakes; 75 if a run ended at a checkpoint, to be resumed by
         the same command; 130 after Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from importlib.metadata import version
+
+        print(f"entropy-dynamics {version('entropy-dynamics')}")
+        return 0
+    if "command" not in options:
+        parser.print_help()
+        return 0
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
         end_with_parent()
@@ -78,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
-    stages = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    stages = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=f"{about}{more}")

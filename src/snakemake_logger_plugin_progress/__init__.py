@@ -7,6 +7,7 @@ them; a dry run shows everything. Once the Snakefile has called `expect`, the ti
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections import Counter, defaultdict
@@ -22,7 +23,9 @@ from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_json_lines
 
 COUNTED = "train"  # the rule whose jobs are the training runs
-AS_EXPECTED = 60.0  # seconds of jobs taken to have gone as expected, so that the first job does not decide the rest
+# What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
+AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
+LAST_STEP = r"  entropy ([\d.]+)  accuracy ([\d.]+)"  # in the log of a training run
 SHOWN = (".md", ".png")  # the file of a table or figure that is named when it is ready
 
 
@@ -74,7 +77,8 @@ class LogHandler(LogHandlerBase):
         self.running: dict[int, Job] = {}  # by job id
         self.failed: set[int] = set()  # ids of jobs that Snakemake may retry
         self.concurrent = 1
-        self.runs = self.results = 0
+        self.jobs = self.results = 0
+        self.planned = 0.0  # seconds, all jobs as expected
         self.cpu = (0.0, 0.0)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -88,11 +92,12 @@ class LogHandler(LogHandlerBase):
             self.concurrent = max(1, record.cores // expected.threads)
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
-            self.runs, self.results = self.left[COUNTED], self._results_left()
-            estimate = self._time_left() if expected.seconds else ""
-            _print(f"{self.left.total()} jobs, {self.runs} of them training runs{estimate}")
+            self.jobs, self.results = self.left.total(), self._results_left()
+            self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
+            estimate = f"  {self._time_left()}" if expected.seconds else ""
+            _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
         elif event == LogEvent.JOB_INFO:
-            name = " ".join([record.rule_name, *map(str, record.wildcards.values())])
+            name = _named(record.rule_name, dict(record.wildcards))
             shown = next((path for path in record.output if path.endswith(SHOWN)), None)
             log = next(iter(record.log), None)
             if record.jobid in self.failed:
@@ -113,14 +118,15 @@ class LogHandler(LogHandlerBase):
         self.left[job.rule] -= 1
         self.seconds[job.rule].append(seconds)
         self._record(job, seconds)
-        text = job.name
-        if job.rule == COUNTED:
-            text += f"  run {self.runs - self.left[COUNTED]} of {self.runs}"
+        parts = [f"[{self.jobs - self.left.total()}/{self.jobs}] {job.name}"]
+        if job.rule == COUNTED and job.log and (steps := _steps(Path(job.log))):
+            entropy, accuracy = steps[-1]
+            parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
         if job.rule in expected.results:
-            text += f" is ready: {job.shown}"
+            parts[0] += f" is ready: {job.shown}"
         if self.results:
-            text += f"  {self.results - self._results_left()} of {self.results} tables and figures"
-        _print(text + self._time_left())
+            parts.append(f"{self.results - self._results_left()}/{self.results} tables and figures")
+        _print("  ".join([*parts, self._time_left()]))
 
     def _record(self, job: Job, seconds: float) -> None:
         """Append a line, with the processor time of all jobs and of Snakemake since the line before."""
@@ -141,21 +147,36 @@ class LogHandler(LogHandlerBase):
         return sum(self.left[rule] for rule in expected.results)
 
     def _time_left(self) -> str:
-        """At the mean duration of each rule so far, else at the expected one, scaled as the others turned out."""
+        """At the mean duration of each rule, the expected one scaled as all others turned out counting as some jobs."""
         known = [rule for rule in self.seconds if rule in expected.seconds]
         took = sum(sum(self.seconds[rule]) for rule in known)
         planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)
-        scale = (took + AS_EXPECTED) / (planned + AS_EXPECTED)
+        prior = AS_EXPECTED * self.planned
+        scale = (took + prior) / (planned + prior) if prior else 1.0
         overall = fmean([second for seconds in self.seconds.values() for second in seconds] or [0.0])
 
         def mean(rule: str) -> float:
-            if rule in self.seconds:
-                return fmean(self.seconds[rule])
-            return expected.seconds[rule] * scale if rule in expected.seconds else overall
+            seconds = self.seconds.get(rule, [])
+            if rule not in expected.seconds:
+                return fmean(seconds) if seconds else overall
+            total = sum(seconds) + JOBS_AS_EXPECTED * scale * expected.seconds[rule]
+            return total / (len(seconds) + JOBS_AS_EXPECTED)
 
         passed = sum(min(time.time() - job.start, mean(job.rule)) for job in self.running.values())
         left = sum(mean(rule) * count for rule, count in self.left.items()) - passed
-        return f"  {left / self.concurrent / 60:.0f} min left"
+        return f"{max(left, 0) / self.concurrent / 60:.0f} min left"
+
+
+def _named(rule: str, wildcards: dict[str, str]) -> str:
+    """'train clip_b seed 4 qwen3-4b-base'."""
+    seed = [f"seed {wildcards.pop('seed')}"] if "seed" in wildcards else []
+    model = [wildcards.pop("model")] if "model" in wildcards else []
+    return " ".join([rule, *map(str, wildcards.values()), *seed, *model])
+
+
+def _steps(log: Path) -> list[tuple[str, str]]:
+    """Entropy and accuracy of the steps that a training run has logged."""
+    return re.findall(LAST_STEP, log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
 
 
 def _print(text: str) -> None:
