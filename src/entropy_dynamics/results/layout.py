@@ -85,6 +85,10 @@ class Layout:
         folder = self.evaluation(model, method, seed)
         return (folder if temperature is None else folder / f"T{temperature:g}") / f"{dataset}.parquet"
 
+    def token_samples(self, model: str, method: str, seed: int | str) -> Path:
+        """Responses of three training steps with the statistics of every token; written while the run trains."""
+        return self._of_run("samples", model, method, seed)
+
     def shards(self, *names: str) -> Path:
         """Finished shards of a long sampling."""
         return self.root / "shards" / "+".join(names)
