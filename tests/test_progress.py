@@ -108,6 +108,29 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
     assert [job["snakemake_cpu_seconds"] for job in jobs] == [3, 0, 0, 0]
 
 
+def test_the_page_is_rewritten_after_a_table_and_now_and_then_until_its_rule_begins(log, tmp_path):
+    page = tmp_path / "page"
+    page.touch()
+    command = ["sh", "-c", f"echo written >> {page}"]
+    progress.expect(tmp_path / "jobs.jsonl", ["table1"], {}, threads=1, page=command)
+    log.emit(LogEvent.RUN_INFO, stats={"train": 3, "table1": 2, "report": 1, "total": 6})
+
+    def written_after(rule, at):
+        log.start(at, rule)
+        log.now = 1000.0 + at
+        log.emit(LogEvent.JOB_FINISHED, job_id=at)
+        if log.handler.page is not None:
+            log.handler.page.wait()
+        return len(page.read_text().splitlines())
+
+    assert written_after("train", 10) == 0
+    assert written_after("table1", 20) == 1
+    assert written_after("train", 30) == 1
+    assert written_after("train", 300) == 2  # minutes later
+    log.start(7, "report")
+    assert written_after("table1", 310) == 2
+
+
 def test_a_first_job_does_not_decide_the_time_left(log, capsys, tmp_path):
     progress.expect(tmp_path / "jobs.jsonl", [], {"model": 60, "train": 60}, threads=1)
     log.emit(LogEvent.RUN_INFO, stats={"model": 1, "train": 59, "total": 60})

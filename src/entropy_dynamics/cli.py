@@ -129,12 +129,17 @@ def _parser() -> argparse.ArgumentParser:
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
-    stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    report = stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    watch = stage("watch", "Serve report.html on this machine only, rewritten while runs go on.")
+    watch.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
+    for sub in (report, watch):
+        sub.add_argument("--compare", type=Path, metavar="RUN", help="beside this run: its claims.json, or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
     summary.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
     compare.add_argument("--table", action="store_true", help="all claims, below the three lines")
+    compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     archive = command("archive", "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")

@@ -185,7 +185,13 @@ def claims(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.report import write_report
 
-    print(write_report(_results(options)))
+    print(write_report(_results(options), options.compare))
+
+
+def watch(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.watch import serve
+
+    serve(_results(options), options.compare, options.port)
 
 
 def summary(options: argparse.Namespace) -> None:
@@ -198,6 +204,10 @@ def compare(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.comparison import write_comparison
 
     print(write_comparison(*options.runs, table=options.table), end="")
+    if options.figure:
+        from entropy_dynamics.reporting.comparison_figure import draw_comparison
+
+        draw_comparison(*options.runs, options.figure)
 
 
 def archive(options: argparse.Namespace) -> None:

@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +23,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_json_lines
 
+PAGE = "report"  # the rule that writes the page of all results
+PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and with the first job that ends so long after
 COUNTED = "train"  # the rule whose jobs are the training runs
 # What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
 AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
@@ -37,12 +40,19 @@ class Expectation:
     results: Collection[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     threads: int | None = None
+    page: Sequence[str] = ()
 
 
 expected = Expectation()
 
 
-def expect(record: Path, results: Collection[str], seconds: Mapping[str, float], threads: int | None) -> None:
+def expect(
+    record: Path,
+    results: Collection[str],
+    seconds: Mapping[str, float],
+    threads: int | None,
+    page: Sequence[str] = (),
+) -> None:
     """Called by the Snakefile, which runs in the process of the logger.
 
     Args:
@@ -50,12 +60,14 @@ def expect(record: Path, results: Collection[str], seconds: Mapping[str, float],
         results: rules that write a table or figure.
         seconds: expected duration of a job, by rule, where `record` has none.
         threads: threads of a job; None where something other than cores limits how many jobs run at a time.
+        page: the command that rewrites the page of all results, while the rule `PAGE` has not begun.
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
     for job in read_json_lines(record):
         past[job["rule"]].append(job["seconds"])
-    expected = Expectation(record, results, {**seconds, **{rule: fmean(past[rule]) for rule in past}}, threads)
+    seconds = {**seconds, **{rule: fmean(past[rule]) for rule in past}}
+    expected = Expectation(record, results, seconds, threads, page)
 
 
 @dataclass
@@ -80,6 +92,8 @@ class LogHandler(LogHandlerBase):
         self.jobs = self.results = 0
         self.planned = 0.0  # seconds, all jobs as expected
         self.cpu = (0.0, 0.0)
+        self.page: subprocess.Popen | None = None
+        self.page_at, self.page_due = time.time(), False
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
@@ -93,10 +107,13 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
             self.jobs, self.results = self.left.total(), self._results_left()
+            self.page_due = self.left[PAGE] > 0
             self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
             estimate = f"  {self._time_left()}" if expected.seconds else ""
             _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
         elif event == LogEvent.JOB_INFO:
+            if record.rule_name == PAGE:
+                self._end_page()
             name = _named(record.rule_name, dict(record.wildcards))
             shown = next((path for path in record.output if path.endswith(SHOWN)), None)
             log = next(iter(record.log), None)
@@ -127,6 +144,21 @@ class LogHandler(LogHandlerBase):
         if self.results:
             parts.append(f"{self.results - self._results_left()}/{self.results} tables and figures")
         _print("  ".join([*parts, self._time_left()]))
+        if self.page_due and (job.rule in expected.results or time.time() - self.page_at > PAGE_SECONDS):
+            self._rewrite_page()
+
+    def _rewrite_page(self) -> None:
+        """In the background, unless it is being written."""
+        if expected.page and (self.page is None or self.page.poll() is not None):
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            self.page, self.page_at = subprocess.Popen(expected.page, **quiet), time.time()
+
+    def _end_page(self) -> None:
+        """The rule writes the page now, from all results; a half-written one is never in its place."""
+        if self.page is not None and self.page.poll() is None:
+            self.page.terminate()
+            self.page.wait()
+        self.page_due = False
 
     def _record(self, job: Job, seconds: float) -> None:
         """Append a line, with the processor time of all jobs and of Snakemake since the line before."""

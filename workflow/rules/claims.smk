@@ -72,7 +72,6 @@ rule report:
     conda:
         "../../environment.yml"
     params:
-        scale=SCALE,
-        seeds=SET_SEEDS,
+        page=PAGE,
     shell:
-        "entropy-dynamics report --scale {params.scale} {params.seeds} > {log} 2>&1"
+        "entropy-dynamics {params.page} > {log} 2>&1"
