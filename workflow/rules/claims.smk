@@ -34,7 +34,7 @@ rule claims:
         SWEPT,
         "experiments/paper_values.yaml",
     output:
-        [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg")],
+        [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg", "pdf")],
         report(
             LAYOUT.claims("png"),
             caption="../report/claims.rst",

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.replication import Replicate, replicates, verdicts_of
-from entropy_dynamics.reporting.claims_figure import FARTHEST, TINY
+from entropy_dynamics.reporting.claims_figure import TINY
 from entropy_dynamics.reporting.style import CYCLE, RC, WIDTH, Look, pretty
 
 
@@ -35,7 +35,7 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes], form: s
         for tick, claim in zip(ax.get_yticklabels(), claims, strict=True):
             tick.set_color("black" if claim.agrees else CYCLE[1]["color"])
         ax.set_ylim(len(claims) - 0.4, -0.6)
-        ax.set_xlim(-FARTHEST, FARTHEST)
+        ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="y", visible=False)
         ax.set_xlabel("effect less the first run's, in half-widths of the\ninterval of the difference", fontsize=6)

@@ -98,11 +98,11 @@ class Layout:
         return self.root / "tables" / f"{name}.{suffix}"
 
     def figure(self, name: str, suffix: str) -> Path:
-        """`suffix`: png, svg or csv."""
+        """`suffix`: png, svg, pdf or csv."""
         return self.root / "figures" / f"{name}.{suffix}"
 
     def claims(self, suffix: str) -> Path:
-        """`suffix`: json, md, png or svg."""
+        """`suffix`: json, md, png, svg or pdf."""
         return self.root / f"claims.{suffix}"
 
     @property
