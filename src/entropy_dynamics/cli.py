@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     archive.add_argument("--publish", type=Path, metavar="OUT", help="only counts per problem and metrics, into OUT")
 
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
-        sub = command(name, about, " Formats: docs/diagnostics.md.")
+        sub = command(name, about)
         sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
         return sub
 
@@ -158,8 +158,12 @@ def _parser() -> argparse.ArgumentParser:
     lens = diagnostic("lens", "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="that logits are divided by (default: 1)")
-    watch = diagnostic("entropy-watch", "When and why the entropy of a run fell.", "RUN")
-    for sub in (lens, watch):
+    entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
+    entropy.add_argument("--entropy", metavar="COLUMN", help="the metric that is the entropy")
+    check = command("entropy-check", "Is the entropy that a trainer logs right? A batch with known entropies tells.")
+    check.add_argument("value", type=float, nargs="?", metavar="VALUE", help="what the trainer got on the batch, nats")
+    check.add_argument("--write", type=Path, metavar="FILE", help="write the batch as .npz")
+    for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")

@@ -247,9 +247,17 @@ def entropy_watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
 
     metrics = read_metrics(options.files)
-    print(describe(metrics, options.files))
+    print(describe(metrics, options.files, options.entropy))
     if options.figure:
-        draw(metrics, options.figure)
+        draw(metrics, options.figure, options.entropy)
+
+
+def entropy_check(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.entropy_check import diagnose, write_golden
+
+    if (options.value is None) == (options.write is None):
+        raise UserError("entropy-check takes --write FILE, for the batch, or the VALUE that a trainer got on it")
+    print(diagnose(options.value) if options.write is None else write_golden(options.write))
 
 
 def prompt(options: argparse.Namespace) -> None:
