@@ -126,6 +126,28 @@ def test_ids_that_are_text_stay_apart(tmp_path, capsys):
     assert line.split()[:2] == ["1", "33.3"]  # one problem would have three samples
 
 
+def test_the_power_is_that_of_a_simulation(tmp_path, capsys):
+    """Two evaluations of as many problems as it says, one better by the difference on each."""
+    rates = np.array([0.2, 0.4, 0.5, 0.7])
+    grades = {
+        name: [1] * round(20 * rate) + [0] * (20 - round(20 * rate)) for name, rate in zip("abcd", rates, strict=True)
+    }
+    path = samples(tmp_path / "samples.parquet", "problem_id", "correct", grades)
+    text = run(capsys, "pass-at-k", path, "--power", 5)
+    header, *rows = [line.split() for line in text.splitlines()[1:]]
+    assert header == ["samples", "k=1", "k=2", "k=4", "k=8", "k=16"]
+    assert [row[0] for row in rows] == ["10", "20", "40", "80"]
+    assert rows[0][-1] == "-"  # no Pass@16 from 10 samples
+    problems, rng = int(rows[1][1]), np.random.default_rng(0)
+    p = np.resize(rates, problems)
+    found = 0
+    for _ in range(2000):
+        difference = (rng.binomial(20, p + 0.05) - rng.binomial(20, p)) / 20
+        found += difference.mean() / (difference.std(ddof=1) / problems**0.5) > 1.96
+    assert found / 2000 == pytest.approx(0.9, abs=0.03)
+    assert error(capsys, "pass-at-k", path, path, "--power", 5) == "--power takes the rates of one file"
+
+
 # ---------------------------------------------------------------- lens
 
 

@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
             raise
-        extra = "trackers" if error.name in ("tensorboard", "wandb") else "harness"
+        extras = {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
+        extra = extras.get(error.name or "", "harness")
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # its first rank has said so
@@ -155,6 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     passes = diagnostic("pass-at-k", "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample; above 0: correct, none: left out")
+    power = "how many problems show a difference of D points, from the rates of one FILE"
+    passes.add_argument("--power", type=_positive, metavar="D", help=power)
     lens = diagnostic("lens", "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="that logits are divided by (default: 1)")
