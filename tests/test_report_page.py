@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -23,7 +24,7 @@ from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import shown_in, write_report
 from entropy_dynamics.reporting.watch import open_server
-from entropy_dynamics.results.token_samples import PER_TOKEN, write_token_samples
+from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from project_copy import copy_project
 from synthetic_results import MODEL, ROOT, write_all
 
@@ -235,14 +236,15 @@ def live(page, tmp_path) -> Results:
     layout, random = source.layout, torch.Generator().manual_seed(0)
     for method, count in (("grpo", 1), ("clip_b", 3)):
         for step in range(count):
-            values = {name: torch.randn(4, 5, generator=random) for name in PER_TOKEN}
-            values["token_id"] = torch.arange(20).reshape(4, 5)
-            values["weight"] = (values["weight"] > 0).float()
+            values = {name: torch.randn(4, 5, generator=random) for name in (*STATISTICS, "advantage", "weight")}
             write_token_samples(
                 layout.token_samples(MODEL, method, 0) / f"step{step}.parquet",
                 torch.tensor([0, 0, 1, 1]),
                 torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
-                values,
+                torch.arange(20).reshape(4, 5),
+                SimpleNamespace(**values),
+                values["advantage"],
+                (values["weight"] > 0).float(),
                 lambda token: f"<b>{token}" if token == 3 else f"t{token}",
                 lambda row: {"prompt": f"prompt {row // 2}", "correct": row == 0},
             )

@@ -1,10 +1,12 @@
 """Which responses of a step are kept, and that each keeps its own tokens."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import torch
 
 from entropy_dynamics.results import token_samples
-from entropy_dynamics.results.token_samples import PER_TOKEN, sampled_steps, write_token_samples
+from entropy_dynamics.results.token_samples import STATISTICS, sampled_steps, write_token_samples
 
 
 def test_the_first_the_middle_and_the_last_step():
@@ -15,8 +17,9 @@ def written(path, groups, lengths):
     """Every token's value is 100 times its row, and its place."""
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     values = 100 * torch.arange(len(groups))[:, None] + torch.arange(mask.shape[1])
-    tokens = {name: values if name == "token_id" else values.float() for name in PER_TOKEN}
-    write_token_samples(path, torch.tensor(groups), mask, tokens, lambda token: f"<{token}>", lambda row: {"row": row})
+    stats, same = SimpleNamespace(**dict.fromkeys(STATISTICS, values.float())), values.float()
+    text, response = (lambda token: f"<{token}>"), (lambda row: {"row": row})
+    write_token_samples(path, torch.tensor(groups), mask, values, stats, same, same, text, response)
     return pd.read_parquet(path)
 
 
@@ -25,7 +28,7 @@ def test_a_few_responses_of_a_few_prompts(tmp_path):
     frame = written(tmp_path / "samples" / "step0.parquet", groups, [1 + row % 3 for row in range(120)])
     assert frame["row"].tolist() == [6 * prompt + sample for prompt in range(16) for sample in range(4)]
     assert frame["token"].iloc[5].tolist() == ["<700>", "<701>"]  # the seventh row's length is 1 + 7 % 3
-    for name in PER_TOKEN:
+    for name in ("token_id", *STATISTICS, "advantage", "weight"):
         assert [values.tolist() for values in frame[name][:3]] == [[0], [100, 101], [200, 201, 202]]
 
 

@@ -52,7 +52,7 @@ SIGNALS = {  # the ends of their names
     "gen_kl_error": MISMATCH,  # NeMo RL
     "kl_sample_train_v1": MISMATCH,  # Tinker
 }
-SUSPECTS = (TRUNCATED, MISMATCH)  # of a rise
+SUSPECTS = (TRUNCATED, MISMATCH)  # entropy may rise with them
 GREW = 1.5  # a suspect's factor over the run that is worth saying
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 FEWEST = 5  # steps

@@ -89,15 +89,6 @@ class EntropyControlMixin:
         self: Any, output: dict[str, Any], mask: Tensor, stats: TokenStats, advantages: Tensor, weights: Tensor
     ) -> None:
         """Responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
-        tokens = {
-            "token_id": output["completion_ids"],
-            "logp": stats.logp,
-            "entropy": stats.entropy,
-            "s_star": stats.s_star,
-            "s_expected": stats.s_expected,
-            "advantage": advantages,
-            "weight": weights,
-        }
 
         def response(row: int) -> dict[str, Any]:
             prompt = output["prompt_ids"][row][output["prompt_mask"][row].bool()]
@@ -105,7 +96,8 @@ class EntropyControlMixin:
 
         path = Path(self.args.output_dir) / "samples" / f"step{self.state.global_step}.parquet"
         prompts = torch.arange(len(mask)) // self.num_generations
-        write_token_samples(path, prompts, mask, tokens, lambda token: self.processing_class.decode([token]), response)
+        ids, text = output["completion_ids"], lambda token: self.processing_class.decode([token])
+        write_token_samples(path, prompts, mask, ids, stats, advantages, weights, text, response)
 
     def _token_stats(self: Any, output: dict[str, Any]) -> TokenStats:
         """Statistics of this process's completions, in micro-batches of the update's size."""

@@ -15,7 +15,7 @@ from entropy_dynamics.results.layout import Layout
 
 STEP = re.compile(r" (\d+)/(\d+)  entropy ([\d.]+)  accuracy ([\d.]+)")  # a line of training.progress
 SILENT = 600  # seconds without a line after which a run counts as stopped
-SHOWN_TOKENS = 400  # of a step; further responses are in its file
+SHOWN_TOKENS = 400  # per step; further responses are in its file
 SHOWN_BYTES = 2**21  # of all runs, as JSON
 COLUMNS = {"logp": "p", "entropy": "h", "s_star": "s", "s_expected": "e", "advantage": "a", "weight": "w"}
 

@@ -41,7 +41,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*connection, directory=str(results.layout.root))
 
     def send_head(self) -> object:
-        """Of GET and HEAD. A page of another site that has this machine's address under its own name gets nothing."""
+        """Answers GET and HEAD; nothing to a page of another site that has this machine's address under its name."""
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             self.send_error(403)
             return None

@@ -3,7 +3,7 @@
 A row per response, its tokens in lists. `entropy-dynamics lens` reads such a file, and report.html shows them in color.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from entropy_dynamics.results.files import write_parquet
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROMPTS, ROLLOUTS = 16, 4  # of a step: its first prompts, and the first rollouts of each
+PROMPTS, ROLLOUTS = 16, 4  # the first prompts of a step, and the first rollouts of each
 TOKENS = 2**16  # no further prompt beyond so many
-PER_TOKEN = ("token_id", "logp", "entropy", "s_star", "s_expected", "advantage", "weight")
+STATISTICS = ("logp", "entropy", "s_star", "s_expected")
 
 
 def sampled_steps(steps: int) -> set[int]:
@@ -27,7 +27,10 @@ def write_token_samples(
     path: Path,
     groups: "Tensor",
     mask: "Tensor",
-    tokens: Mapping[str, "Tensor"],
+    token_ids: "Tensor",
+    stats: Any,
+    advantages: "Tensor",
+    weights: "Tensor",
     text: Callable[[int], str],
     response: Callable[[int], dict[str, Any]],
 ) -> None:
@@ -35,8 +38,8 @@ def write_token_samples(
 
     Args:
         groups: [batch]; rollouts of one prompt share a number, and are neighbors.
-        mask: [batch, token], true on response tokens.
-        tokens: the columns `PER_TOKEN`, [batch, token]; log p, entropy, S* and E[S] in nats.
+        mask, token_ids, advantages, weights: [batch, token]; the mask is true on response tokens.
+        stats: TokenStats, or whatever else has its attributes `STATISTICS`, [batch, token], nats.
         text: of a token id.
         response: further columns of the response in a row of the batch: problem_id, prompt, correct.
     """
@@ -47,6 +50,8 @@ def write_token_samples(
         if count < TOKENS:
             rows += (chosen := list(group)[:ROLLOUTS])
             count += int(mask[chosen].sum())
+    of_stats = {name: getattr(stats, name) for name in STATISTICS}
+    tokens = {"token_id": token_ids, **of_stats, "advantage": advantages, "weight": weights}
     columns = {name: [values[row].cpu()[mask[row]].numpy() for row in rows] for name, values in tokens.items()}
     texts = [[text(int(token)) for token in ids] for ids in columns["token_id"]]
     frame = pd.DataFrame([response(row) for row in rows]).assign(token=texts, **columns)

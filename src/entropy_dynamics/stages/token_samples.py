@@ -51,13 +51,5 @@ class TokenSamples:
                 "correct": grades[row].correct,
             }
 
-        tokens = {
-            "token_id": ids,
-            "logp": stats.logp,
-            "entropy": stats.entropy,
-            "s_star": stats.s_star,
-            "s_expected": stats.s_expected,
-            "advantage": advantages,
-            "weight": weights,
-        }
-        write_token_samples(self.folder / f"step{step}.parquet", batch.groups, batch.mask, tokens, self.text, response)
+        path = self.folder / f"step{step}.parquet"
+        write_token_samples(path, batch.groups, batch.mask, ids, stats, advantages, weights, self.text, response)
