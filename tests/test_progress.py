@@ -51,6 +51,10 @@ def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys
     log.emit(LogEvent.SHELLCMD, message="not shown")
     log.finish(2, at=180)
     log.emit(None, logging.WARNING, "a warning")
+    there = (
+        "Warning: the following output files of rule report were not present when the DAG was created: {'report.html'}"
+    )
+    log.emit(None, logging.WARNING, there)  # the page is rewritten before its rule runs
     assert capsys.readouterr().err.splitlines() == [
         "4 jobs, 3 of them training runs",
         "[1/4] pass_rates  3 min left",

@@ -24,6 +24,9 @@ from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_json_lines
 
 PAGE = "report"  # the rule that writes the page of all results
+PAGE_THERE = (
+    f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning: we wrote it
+)
 PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and with the first job that ends so long after
 COUNTED = "train"  # the rule whose jobs are the training runs
 # What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
@@ -128,7 +131,8 @@ class LogHandler(LogHandlerBase):
             if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
                 self.left[job.rule] -= 1
                 self.failed.add(record.jobid)
-            _print(self.format(record))
+            if PAGE_THERE not in record.getMessage():
+                _print(self.format(record))
 
     def _finished(self, job: Job) -> None:
         seconds = time.time() - job.start
