@@ -79,17 +79,8 @@ def _draw(
     ax.text(1.02, -1.1, "effect", transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
     handles = [Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in STYLES.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
-    add_footer(
-        figure,
-        [
-            *(
-                [f"{'†: a smaller model' if marked else 'smaller models'} ran under the model's name"]
-                if replaced
-                else []
-            ),
-            *notes,
-        ],
-    )
+    what = "†: a smaller model ran under the model's name" if marked else "smaller models ran under the models' names"
+    add_footer(figure, [*([what] if replaced else []), *notes])
     return figure
 
 

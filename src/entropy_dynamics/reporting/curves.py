@@ -81,14 +81,9 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
             marks = {"marker": style["marker"] or "D"}
         ax.plot(curve["x"], curve["value"], **(style | marks))
         if trajectory and len(curve) > 1:  # and where it goes
-            ends = [(row["x"], row["value"]) for _, row in curve.iloc[[-1, -2]].iterrows()]
-            arrow = {
-                "arrowstyle": "-|>",
-                "color": style["color"],
-                "linewidth": style.get("linewidth", 1.1),
-                "shrinkB": 0,
-            }
-            ax.annotate("", ends[0], ends[1], arrowprops=arrow)
+            before, end = curve[["x", "value"]].to_numpy()[-2:]
+            arrow = {"arrowstyle": "-|>", "color": style["color"], "linewidth": 1.1, "shrinkB": 0}
+            ax.annotate("", end, before, arrowprops=arrow)
         if len(line.lengths) > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
         if line.points is not None:  # with whiskers; those of different lines a little apart
