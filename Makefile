@@ -4,6 +4,9 @@ BIN := .venv/bin
 SCALE ?= laptop
 WORKERS ?= 2
 MINUTES ?= 8
+# torch without CUDA where no NVIDIA driver is; TORCH_INDEX= takes the default build, 4 GB of CUDA on Linux.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
+TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST ?= $(BIN)/python -m pytest
 
 .PHONY: reproduce smoke rehearsal workflow-report docs test test-slurm test-vllm test-integrations test-long gpu-check lock audit lint clean
@@ -71,9 +74,11 @@ clean:  ## removes results and caches; the environment stays
 	    .import_linter_cache .hypothesis .coverage*
 
 .venv/ready: pyproject.toml requirements.lock
+	@echo "Setting up .venv: the packages of requirements.lock and torch$(if $(TORCH_INDEX), without CUDA: 3 GB on disk,\
+	    with CUDA: 3 GB on disk and those of CUDA); downloads take a few minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	$(BIN)/python -m pip install --quiet $(TORCH_FROM) -e ".[dev]"
 	@touch $@
 
 # vLLM's CPU build wants a torch of its own kind, so it has an environment to itself. The registry's torchvision,

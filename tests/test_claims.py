@@ -106,7 +106,7 @@ def test_the_markdown_has_all_of_it_and_names_the_toy_models(results):
 
 def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
     paths = write(results)
-    assert [path.name for path in paths] == ["claims.json", "claims.md", "claims.png", "claims.svg"]
+    assert [path.name for path in paths] == [f"claims.{end}" for end in ("json", "md", "png", "svg", "pdf")]
     image = matplotlib.image.imread(paths[2])
     assert image.shape[1] == 700  # one column at 200 dpi
     rows = image[:, :, :3]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,14 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     assert {path.name for path in out.iterdir()} == {"config.yaml", "metrics.parquet", "policy", "provenance.json"}
 
     metrics = pd.read_parquet(out / "metrics.parquet")
+    for step, row in metrics.iterrows():  # all of so small a batch
+        sampled = pd.read_parquet(layout.token_samples(MODEL, "clip_b@mu=0.5", 0) / f"step{step}.parquet")
+        assert sampled["correct"].mean() == row["accuracy"]
+        tokens = sampled.explode(["token", "logp", "entropy", "s_star", "s_expected", "weight"])
+        assert tokens["entropy"].mean() == pytest.approx(row["entropy"], rel=1e-5)
+        assert (tokens["s_star"] - tokens["s_expected"]).mean() == pytest.approx(row["s_centered_mean"], abs=1e-6)
+        assert (tokens["weight"] == 0).mean() == pytest.approx(row["clip_fraction"], abs=1e-6)
+        assert sampled["token"].map(lambda texts: texts[-1] == "<end>").mean() == pytest.approx(1 - row["truncated"])
     assert metrics["step"].tolist() == [0, 1]
     assert metrics["validation_accuracy"].notna().all()
     assert (metrics["validation_pass"] >= metrics["validation_accuracy"]).all()
@@ -214,7 +223,8 @@ def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, e
     code, out, err = run(*TRAIN)
     assert not layout.run(MODEL, "grpo", 0).exists()
     failure = layout.failure(MODEL, "grpo", 0)
-    left = {path for path in files_of(tmp_path) if not (tmp_path / path).is_relative_to(failure)}
+    kept = (failure, layout.token_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
+    left = {path for path in files_of(tmp_path) if not any((tmp_path / path).is_relative_to(folder) for folder in kept)}
     assert left == set(before)
     if error is KeyboardInterrupt:
         assert code == 130
@@ -336,6 +346,13 @@ def test_a_fresh_clone_says_what_makes_a_run(monkeypatch, tmp_path, capfd):
     target = f"results/laptop/runs/{MODEL}/grpo/seed0/metrics.parquet"
     every = f"all that is missing: snakemake --config scale=laptop -- {target}"
     assert_one_line((code, *capfd.readouterr()), "make it with: entropy-dynamics problems --scale laptop; ", every)
+
+
+def test_without_a_command_the_commands_are_listed(capfd):
+    assert main([]) == 0
+    assert "entropy-watch" in capfd.readouterr().out
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"entropy-dynamics \d+\.\d+\.\d+\n", capfd.readouterr().out)
 
 
 def test_from_a_shell(tmp_path):

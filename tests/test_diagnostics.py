@@ -126,6 +126,28 @@ def test_ids_that_are_text_stay_apart(tmp_path, capsys):
     assert line.split()[:2] == ["1", "33.3"]  # one problem would have three samples
 
 
+def test_the_power_is_that_of_a_simulation(tmp_path, capsys):
+    """Two evaluations of as many problems as it says, one better by the difference on each."""
+    rates = np.array([0.2, 0.4, 0.5, 0.7])
+    grades = {
+        name: [1] * round(20 * rate) + [0] * (20 - round(20 * rate)) for name, rate in zip("abcd", rates, strict=True)
+    }
+    path = samples(tmp_path / "samples.parquet", "problem_id", "correct", grades)
+    text = run(capsys, "pass-at-k", path, "--power", 5)
+    header, *rows = [line.split() for line in text.splitlines()[1:]]
+    assert header == ["samples", "k=1", "k=2", "k=4", "k=8", "k=16"]
+    assert [row[0] for row in rows] == ["10", "20", "40", "80"]
+    assert rows[0][-1] == "-"  # no Pass@16 from 10 samples
+    problems, rng = int(rows[1][1]), np.random.default_rng(0)
+    p = np.resize(rates, problems)
+    found = 0
+    for _ in range(2000):
+        difference = (rng.binomial(20, p + 0.05) - rng.binomial(20, p)) / 20
+        found += difference.mean() / (difference.std(ddof=1) / problems**0.5) > 1.96
+    assert found / 2000 == pytest.approx(0.9, abs=0.03)
+    assert error(capsys, "pass-at-k", path, path, "--power", 5) == "--power takes the rates of one file"
+
+
 # ---------------------------------------------------------------- lens
 
 
@@ -263,7 +285,44 @@ def tensorboard(folder):
             writer.add_scalar("actor/entropy", value, step)
 
 
-@pytest.mark.parametrize("write", [ours, trl, tensorboard])
+def lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def verl(folder):
+    """verl/utils/tracking.py, FileLogger."""
+    rows = [{"actor/entropy": value, "critic/score/mean": 0.5} for value in FALLING]
+    lines(folder / "gsm8k.jsonl", ({"step": step, "data": row} for step, row in enumerate(rows)))
+
+
+def prime_rl(folder):
+    """prime_rl/utils/monitor/file.py: a file of the trainer, and one of the orchestrator, which logs no entropy."""
+    rows = [{"step": step, "time": 1e9 + step, "entropy/all/mean": value} for step, value in enumerate(FALLING)]
+    lines(folder / "trainer/metrics.jsonl", rows)
+    lines(folder / "orchestrator/metrics.jsonl", ({"step": step, "reward/mean": 0.5} for step in range(STEPS)))
+
+
+def tinker(folder):
+    """tinker_cookbook/rl/metrics.py."""
+    lines(folder / "metrics.jsonl", ({"step": step, "optim/entropy": value} for step, value in enumerate(FALLING)))
+
+
+def of_wandb(name):
+    """What W&B exports of SkyRL (skyrl/train), slime and OpenRLHF (status of the actor), NeMo RL (ClippedPGLossFn)."""
+
+    def write(folder):
+        columns = {"Step": range(STEPS), f"run 1 - {name}": FALLING}
+        columns |= {f"run 1 - {name}__MIN": np.zeros(STEPS), f"run 1 - {name}__MAX": np.ones(STEPS)}
+        pd.DataFrame(columns).to_csv(folder / "export.csv", index=False)
+
+    return write
+
+
+EXPORTS = ("policy/policy_entropy", "train/entropy_loss", "train/approx_entropy", "train/entropy")
+
+
+@pytest.mark.parametrize("write", [ours, trl, tensorboard, verl, prime_rl, tinker, *map(of_wandb, EXPORTS)])
 def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     write(tmp_path)
     text = run(capsys, "entropy-watch", tmp_path)
@@ -284,6 +343,30 @@ def test_entropy_watch_says_when_entropy_rose(tmp_path, capsys):
     text = watch(capsys, tmp_path, entropy=[1.0] * 4 + [0.5, 0.2, 0.1, 0.2, 0.5] + [1.0] * 20 + [1.5] * 11)
     assert text.startswith("Entropy rose from 1 to 1.5 nats (+50%;")
     assert "Half of it was over by step 29;" in text
+
+
+def test_entropy_watch_names_what_entropy_may_have_risen_with(tmp_path, capsys):
+    rising = np.linspace(0.2, 2, STEPS)
+    columns = {"completions/clipped_ratio": np.linspace(0.01, 0.4, STEPS), "kl_ent_ratio/mean": np.full(STEPS, 0.1)}
+    text = watch(capsys, tmp_path, entropy=rising, **columns)
+    assert "Over the run the share of truncated responses (completions/clipped_ratio) grew from 0.025 to 0.385:" in text
+    assert "mismatch" not in text  # it stayed
+    columns["mismatch_kl/all/mean"] = np.linspace(1e-4, 1e-2, STEPS)
+    assert "the mismatch of engine and trainer (mismatch_kl/all/mean) grew from " in watch(
+        capsys, tmp_path, entropy=rising, **columns
+    )
+
+
+def test_entropy_watch_takes_the_column_that_it_is_given(tmp_path, capsys):
+    pd.DataFrame({"step": range(STEPS), "my/H": FALLING, "entropy": 1.0}).to_parquet(path := tmp_path / "log.parquet")
+    assert run(capsys, "entropy-watch", path).startswith("Entropy did not change")
+    assert run(capsys, "entropy-watch", path, "--entropy", "my/H").startswith("Entropy fell from 1.39 to 0.2 nats")
+    assert "logs no my/h; did you mean 'my/H'?" in error(capsys, "entropy-watch", path, "--entropy", "my/h")
+
+
+def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
+    pd.DataFrame({"Step": [0], "a - entropy": [1.0], "b - entropy": [1.0]}).to_csv(path := tmp_path / "e.csv")
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
 
 
 def test_entropy_watch_of_a_constant_or_from_zero_has_no_nan(tmp_path, capsys):
@@ -343,7 +426,7 @@ def test_an_offline_wandb_file(tmp_path, capsys, monkeypatch):
     write_wandb(path := tmp_path / "run.wandb", rows)
     assert "last 4 of 40 steps). Half of it was over by step 13;" in run(capsys, "entropy-watch", path)
     write_wandb(path, [{"actor/entropy": value} for value in FALLING])
-    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (train/global_step")
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (step, ")
 
 
 def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
@@ -353,7 +436,7 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert "last 4 of 40 steps" in run(capsys, "entropy-watch", tmp_path / "run")
     (tmp_path / "other").mkdir()
-    (tmp_path / "other/trainer_state.json").write_text("{}")
+    (tmp_path / "other/trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} contains 2 runs; name one of them: ")
 
 
@@ -366,4 +449,64 @@ def test_entropy_watch_draws(tmp_path, capsys):
 def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
     assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
-    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} logs no entropy (entropy, train/entropy")
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} logs no entropy (entropy, actor/entropy")
+
+
+# ---------------------------------------------------------------- entropy-check
+
+
+@pytest.fixture
+def golden(tmp_path, capsys) -> dict[str, torch.Tensor]:
+    run(capsys, "entropy-check", "--write", tmp_path / "golden.npz")
+    return {name: torch.from_numpy(values) for name, values in np.load(tmp_path / "golden.npz").items()}
+
+
+def entropy_of(golden, temperature=0.7, shift=1):
+    """By torch, of the token at each position."""
+    entropies = torch.distributions.Categorical(logits=golden["logits"] / temperature).entropy()
+    return entropies.roll(shift, 1)
+
+
+def check(capsys, value) -> str:
+    return run(capsys, "entropy-check", float(value))
+
+
+def test_the_golden_batch_has_the_entropy_of_its_closed_form(golden, capsys):
+    def closed(p):
+        return -p * math.log(p) - (1 - p) * math.log((1 - p) / 63)
+
+    expected = sum(count * closed(p) for count, p in ((3, 0.98), (6, 0.8), (13, 0.3))) / 22
+    mask = golden["response_mask"]
+    assert mask.sum() == 22
+    assert entropy_of(golden)[mask].mean().item() == pytest.approx(expected, rel=1e-5)
+    assert check(capsys, expected) == f"{expected:g} nats is right: the mean over response tokens.\n"
+    rounded = golden | {"logits": golden["logits"].bfloat16().float()}
+    assert "is right" in check(capsys, entropy_of(rounded)[mask].mean())
+
+
+def test_planted_mistakes_are_found(golden, capsys):
+    mask, entropies = golden["response_mask"], entropy_of(golden)
+    means = torch.stack([values[row].mean() for values, row in zip(entropies, mask, strict=True)])
+    sampled = -(golden["logits"] / 0.7).log_softmax(-1)[:, :-1].gather(-1, golden["input_ids"][:, 1:, None])[..., 0]
+    after_prompt = mask.cumsum(1) > 0
+    planted = {
+        "the mean over sequences of their means": means.mean(),
+        "the mean over sequences of their sums": (entropies * mask).sum(1).mean(),
+        "the sum over all tokens": entropies[mask].sum(),
+        "without the temperature": entropy_of(golden, 1.0)[mask].mean(),
+        "with the temperature applied twice": entropy_of(golden, 0.49)[mask].mean(),
+        "shifted by one": entropy_of(golden, shift=0)[mask].mean(),
+        "the mean over responses and their padding": entropies[after_prompt].mean(),
+        "the padding counted in the divisor": entropies[mask].sum() / after_prompt.sum(),
+        "the mean over prompts and responses": entropies[:, 1:][golden["attention_mask"][:, 1:]].mean(),
+        "in bits, not nats": entropies[mask].mean() / math.log(2),
+        "-log p of the sampled tokens": sampled[mask[:, 1:]].mean(),
+        "with the sign of a loss": -entropies[mask].mean(),
+    }
+    for mistake, value in planted.items():
+        assert f" is {mistake}" in check(capsys, value), mistake
+    assert " is none of 12 known mistakes; the mean over response tokens is 2.462 nats" in check(capsys, 5.0)
+
+
+def test_entropy_check_takes_one_of_two_things(capsys):
+    assert error(capsys, "entropy-check").startswith("entropy-check takes --write FILE")

@@ -211,7 +211,9 @@ def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured)
         np.testing.assert_allclose(ax.lines[0].get_xydata(), grpo[["x", "value"]], rtol=1e-5)
         assert not ax.collections  # no band
         assert all(line.get_marker() and line.get_markevery() == slice(1) for line in ax.lines)
-    assert footer.endswith("mean of 2 seeds trajectories over training; markers: the first step")
+        ends = [(tuple(arrow.xyann), arrow.xy) for arrow in ax.texts if arrow.arrow_patch]
+        assert ends == [tuple(map(tuple, line.get_xydata()[-2:])) for line in ax.lines]
+    assert footer.endswith("mean of 2 seeds trajectories over training, from the marker to the arrow")
 
 
 def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measured):

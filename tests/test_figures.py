@@ -98,14 +98,16 @@ def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
-    png, svg, csv = draw(name, results, SEEDS)
+    png, svg, csv, pdf = draw(name, results, SEEDS)
     image = matplotlib.image.imread(png)
     assert image.shape[1] == 700  # one column at 200 dpi
     assert image[..., :3].std() > 0.05
     assert svg.read_text().startswith("<?xml")
+    assert pdf.read_bytes().startswith(b"%PDF-1")
+    assert b"/Type3" not in pdf.read_bytes()
     assert len(pd.read_csv(csv))
     if name in ONE_OF_A_KIND:
-        first = [path.read_bytes() for path in (png, svg, csv)]
+        first = [path.read_bytes() for path in (png, svg, csv, pdf)]
         assert [path.read_bytes() for path in draw(name, results, SEEDS)] == first
 
 

@@ -1,5 +1,6 @@
 """TRL's own GRPOTrainer with our token weights, on a toy model: `make test-integrations`."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -129,6 +130,14 @@ def test_masks_and_loss_are_ours_on_the_same_rollouts(build, method, denominator
     [logged] = [entry for entry in trainer.state.log_history if "entropy_control/clip_fraction" in entry]
     assert logged["entropy_control/clip_fraction"] == pytest.approx(float((weights[mask > 0] == 0).double().mean()))
     assert logged["entropy_control/entropy"] == pytest.approx(float(stats.entropy[mask > 0].mean()), abs=1e-6)
+    sampled = pd.read_parquet(f"{trainer.args.output_dir}/samples/step0.parquet").set_index("row")
+    assert list(sampled.index) == [0, 1, 2, 3, 8, 9, 10, 11]  # four of each prompt's eight
+    for row, response in sampled.iterrows():
+        of_row = mask[row] > 0
+        assert response["token_id"].tolist() == before["completion_ids"][row][of_row].tolist()
+        assert response["weight"].tolist() == weights[row][of_row].tolist()
+        assert response["logp"] == pytest.approx(stats.logp[row][of_row].numpy(), abs=1e-5)
+        assert response["advantage"].tolist() == advantages[row][of_row].tolist()
     assert ("tool_mask" in after) == (denominator == "kept" and loss_type == "grpo")  # it narrows TRL's own metrics
 
 

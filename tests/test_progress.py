@@ -17,18 +17,20 @@ RUN = {"model": "m", "method": "grpo", "seed": "0"}
 class Log:
     """A log whose clock is set by hand."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, folder):
+        self.folder = folder
         self.handler = progress.LogHandler(SimpleNamespace(quiet=None, dryrun=False), None)
         self.now = 1000.0
         self.times = os.times_result((0.0,) * 5)
         monkeypatch.setattr(progress.time, "time", lambda: self.now)
         monkeypatch.setattr(progress.os, "times", lambda: self.times)
+        monkeypatch.setattr(progress, "processor_seconds", lambda: 0.0)  # of the server that the tests started
 
     def emit(self, event, level=logging.INFO, message="", **more):
         self.handler.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
 
-    def start(self, id, rule, output=(), log="results/laptop/logs/{}.log", **wildcards):
-        of_job = {"output": output, "log": [log.format(rule)], "local": False}
+    def start(self, id, rule, output=(), log=None, **wildcards):
+        of_job = {"output": output, "log": [log or str(self.folder / f"{rule}.log")], "local": False}
         self.emit(LogEvent.JOB_INFO, jobid=id, rule_name=rule, wildcards=wildcards, **of_job)
 
     def finish(self, id, at):
@@ -37,9 +39,9 @@ class Log:
 
 
 @pytest.fixture
-def log(monkeypatch):
+def log(monkeypatch, tmp_path):
     monkeypatch.setattr(progress, "expected", progress.Expectation())
-    return Log(monkeypatch)
+    return Log(monkeypatch, tmp_path)
 
 
 def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys):
@@ -50,10 +52,14 @@ def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys
     log.emit(LogEvent.SHELLCMD, message="not shown")
     log.finish(2, at=180)
     log.emit(None, logging.WARNING, "a warning")
+    there = (
+        "Warning: the following output files of rule report were not present when the DAG was created: {'report.html'}"
+    )
+    log.emit(None, logging.WARNING, there)  # the page is rewritten before its rule runs
     assert capsys.readouterr().err.splitlines() == [
         "4 jobs, 3 of them training runs",
-        "pass_rates  3 min left",
-        "train m grpo 0  run 1 of 3  4 min left",
+        "[1/4] pass_rates  3 min left",
+        "[2/4] train grpo seed 0 m  4 min left",
         "a warning",
     ]
 
@@ -64,12 +70,14 @@ def test_a_retried_job_counts_once(log, capsys):
     log.emit(LogEvent.JOB_ERROR, logging.ERROR, "failed", jobid=1)
     log.start(1, "train", **RUN)
     log.finish(1, at=60)
-    assert capsys.readouterr().err.splitlines()[-1] == "train m grpo 0  run 1 of 2  1 min left"
+    assert capsys.readouterr().err.splitlines()[-1] == "[1/2] train grpo seed 0 m  1 min left"
 
 
 def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_it_at_once(log, capsys, tmp_path):
     record = tmp_path / "logs" / "jobs.jsonl"
     costs = {"model": 60, "train": 30, "table1": 2}
+    steps = "m grpo seed 0 {}/50  entropy 0.{}  accuracy 0.{}  0 s left\n"
+    (tmp_path / "train.log").write_text(steps.format(1, "413", "090") + steps.format(50, "304", "241") + "written\n")
     for finished in (False, True):
         progress.expect(record, ["table1"], costs, threads=1)
         log.handler.__post_init__()
@@ -87,10 +95,11 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
             log.finish(4, at=154)
     assert capsys.readouterr().err.splitlines() == [
         "11 jobs, 8 of them training runs  3 min left",
-        "model m  0 of 1 tables and figures  3 min left",  # (8 x 30 + 2) / 2 x (120 + 60) / (60 + 60) s
-        "model n  0 of 1 tables and figures  3 min left",
-        "train m grpo 0  run 1 of 8  0 of 1 tables and figures  2 min left",
-        "table1 is ready: results/laptop/tables/table1.md  1 of 1 tables and figures  2 min left",
+        # 362 s expected, so 36.2 s count as done: (8 x 30 + 2) / 2 x (120 + 36.2) / (60 + 36.2) s
+        "[1/11] model m  0/1 tables and figures  3 min left",
+        "[2/11] model n  0/1 tables and figures  4 min left",  # 121 x (240 + 36.2) / (120 + 36.2) s
+        "[3/11] train grpo seed 0 m  entropy 0.30  accuracy 24%  0/1 tables and figures  3 min left",
+        "[4/11] table1 is ready: results/laptop/tables/table1.md  1/1 tables and figures  3 min left",
         "11 jobs, 8 of them training runs  4 min left",  # (2 x 120 + 8 x 30 + 4) / 2
     ]
     jobs = [json.loads(line) for line in record.read_text().splitlines()]
@@ -128,7 +137,41 @@ def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration
         began(seed, at)
     log.finish(1, at=900)
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "train m grpo 0  run 1 of 4  1 running, 2 pending  2 min left",  # of 3 x 2, 1 done; two at a time
-        "train m grpo 2: ends early, at a checkpoint after step 3; the same command resumes it",
-        "train m grpo 1  run 2 of 4  2 running, 0 pending  0 min left",  # of 2 x 2, nearly all done
+        "[1/4] train grpo seed 0 m  1 running, 2 pending  2 min left",  # of 3 x 2, 1 done; two at a time
+        "train grpo seed 2 m: ends early, at a checkpoint after step 3; the same command resumes it",
+        "[2/4] train grpo seed 1 m  2 running, 0 pending  0 min left",  # of 2 x 2, nearly all done
+    ]
+
+
+def test_the_page_is_rewritten_after_a_table_and_now_and_then_until_its_rule_begins(log, tmp_path):
+    page = tmp_path / "page"
+    page.touch()
+    command = ["sh", "-c", f"echo written >> {page}"]
+    progress.expect(tmp_path / "jobs.jsonl", ["table1"], {}, threads=1, page=command)
+    log.emit(LogEvent.RUN_INFO, stats={"train": 3, "table1": 2, "report": 1, "total": 6})
+
+    def written_after(rule, at):
+        log.start(at, rule)
+        log.now = 1000.0 + at
+        log.emit(LogEvent.JOB_FINISHED, job_id=at)
+        if log.handler.page is not None:
+            log.handler.page.wait()
+        return len(page.read_text().splitlines())
+
+    assert written_after("train", 10) == 0
+    assert written_after("table1", 20) == 1
+    assert written_after("train", 30) == 1
+    assert written_after("train", 300) == 2  # minutes later
+    log.start(7, "report")
+    assert written_after("table1", 310) == 2
+
+
+def test_a_first_job_does_not_decide_the_time_left(log, capsys, tmp_path):
+    progress.expect(tmp_path / "jobs.jsonl", [], {"model": 60, "train": 60}, threads=1)
+    log.emit(LogEvent.RUN_INFO, stats={"model": 1, "train": 59, "total": 60})
+    log.start(1, "model", model="m")
+    log.finish(1, at=6)  # ten times as fast as expected
+    assert capsys.readouterr().err.splitlines() == [
+        "60 jobs, 59 of them training runs  60 min left",
+        "[1/60] model m  51 min left",  # 59 x (6 + 360) / (60 + 360)
     ]

@@ -2,20 +2,29 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import matplotlib.image
 import pandas as pd
 import pytest
+import torch
 
 import project_copy
+from entropy_dynamics.analysis.replication import replicates
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import shown_in, write_report
+from entropy_dynamics.reporting.watch import open_server
+from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from project_copy import copy_project
 from synthetic_results import MODEL, ROOT, write_all
 
@@ -207,6 +216,120 @@ def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_a_page_before_there_are_claims_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=rf"no .*claims\.json; make it with: snakemake claims --config scale={SCALE}"):
-        write_report(Results(tmp_path, SCALE, SEEDS))
+def test_a_page_without_results_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=rf"no folder .*none; make it with: snakemake --config scale={SCALE}"):
+        write_report(Results(tmp_path / "none", SCALE, SEEDS))
+
+
+# ---------------------------------------------------------------- while runs go on, and their tokens
+
+STEPS = "{} 3/10  entropy 0.500  accuracy 0.100  9 s left\n{} 6/10  entropy 0.250  accuracy 0.400  4 s left\n"
+
+
+@pytest.fixture
+def live(page, tmp_path) -> Results:
+    """Table 1 without verdicts, and samples of two runs; a third run trains, a fourth has stopped."""
+    project = page.parents[2]
+    source = Results(tmp_path / SCALE, SCALE, SEEDS, project / "configs", project / "experiments")
+    write_all(source.root, SEEDS, SCALE, ["table1"])
+    render("table1", source)
+    layout, random = source.layout, torch.Generator().manual_seed(0)
+    for method, count in (("grpo", 1), ("clip_b", 3)):
+        for step in range(count):
+            values = {name: torch.randn(4, 5, generator=random) for name in (*STATISTICS, "advantage", "weight")}
+            write_token_samples(
+                layout.token_samples(MODEL, method, 0) / f"step{step}.parquet",
+                torch.tensor([0, 0, 1, 1]),
+                torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
+                torch.arange(20).reshape(4, 5),
+                SimpleNamespace(**values),
+                values["advantage"],
+                (values["weight"] > 0).float(),
+                lambda token: f"<b>{token}" if token == 3 else f"t{token}",
+                lambda row: {"prompt": f"prompt {row // 2}", "correct": row == 0},
+            )
+    for seed in (7, 8):
+        log = layout.log("runs", MODEL, "clip_v", f"{seed}")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(STEPS.replace("{}", f"{MODEL} clip_v seed {seed}"))
+    os.utime(log, (0, 0))
+    return source
+
+
+def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
+    text = write_report(live).read_text()
+    assert "No verdicts yet." in text
+    assert f"clip_v, seed 7, {MODEL}: step 6 of 10</h3>" in text
+    assert f"clip_v, seed 8, {MODEL}: step 6 of 10, stopped</h3>" in text
+    assert 'points="30.0,1.0 60.0,20.0"' in text  # half the entropy is half the height, 38
+    assert "entropy 0.25 nats" in text
+    assert '<section id="table1">' in text
+
+
+def test_a_token_shows_the_numbers_of_its_file(live, browser):
+    browser.get(write_report(live).as_uri())
+    chosen = {name: browser.find_element("css selector", f"select[name={name}]") for name in ("method", "step")}
+    assert chosen["method"].get_attribute("value") == "clip_b"
+    assert chosen["step"].get_attribute("value") == "2"  # the last
+    for method, step in (("clip_b", 0), ("grpo", 0)):
+        for name, value in (("method", method), ("step", step)):
+            select = browser.find_element("css selector", f"select[name={name}]")
+            select.find_element("css selector", f"option[value='{value}']").click()
+        rows = pd.read_parquet(live.layout.token_samples(MODEL, method, 0) / f"step{step}.parquet")
+        responses = browser.find_elements("css selector", ".response")
+        assert [len(one.find_elements("css selector", "code span")) for one in responses] == [5, 4, 5, 4]
+        assert "prompt 1 · wrong" in responses[2].text
+        for place, row in ((0, 3), (3, 1)):
+            token, sample = responses[place].find_elements("css selector", "code span")[row], rows.iloc[place]
+            token.click()
+            shown = browser.find_element("id", "token").text
+            assert sample["token"][row] in shown
+            for label, name in (("log p", "logp"), ("H", "entropy"), ("S*", "s_star"), ("E[S]", "s_expected")):
+                assert f"{label} {float(f'{sample[name][row]:.4g}'):g}," in shown.replace("−", "-")
+            push = -sample["advantage"][row] * (sample["s_star"][row] - sample["s_expected"][row])
+            classes = token.get_attribute("class").split()
+            assert classes[0] == ("raises" if push > 0 else "lowers")
+            assert ("dropped" in classes) == (sample["weight"][row] == 0)
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_two_runs_side_by_side(live, tmp_path):
+    write_claims(live)
+    claims = json.loads(live.layout.claims("json").read_text())
+    (tmp_path / "claims.json").write_text(json.dumps([claim | {"verdict": "refuted"} for claim in claims]))
+    assert 'id="comparison"' not in write_report(live).read_text()
+    text = write_report(live, tmp_path).read_text()
+    assert f"<code>{tmp_path}</code>" in text
+    assert (
+        re.search(r"Verdicts: +(\d+) of (\d+) changed", text).groups()
+        == (str(len(replicates(tmp_path, live.root))),) * 2
+    )
+    assert '<img alt="Effects of both runs" src="data:image/svg+xml' in text
+
+
+@pytest.fixture
+def watched(live):
+    server = open_server(live, None, port=0)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_watch_rewrites_the_page_for_this_machine_only(live, watched, monkeypatch):
+    assert watched.server_address[0] == "127.0.0.1"
+    address = f"http://127.0.0.1:{watched.server_port}"
+    log = live.layout.log("runs", MODEL, "clip_v", "7")
+    log.write_text(log.read_text().replace(" 6/10", " 9/10"))
+    with urlopen(address) as page:
+        assert "seed 7, " + MODEL + ": step 6 of 10" in page.read().decode()  # it has just been written
+    monkeypatch.setattr("entropy_dynamics.reporting.watch.EVERY_SECONDS", 0.0)
+    with urlopen(f"{address}/report.html") as page:
+        assert "seed 7, " + MODEL + ": step 9 of 10" in page.read().decode()
+    with urlopen(f"{address}/tables/table1.csv") as table:
+        assert table.read() == (live.layout.root / "tables/table1.csv").read_bytes()
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(Request(address, headers={"Host": "elsewhere.example:80"}))
+    with pytest.raises(UserError, match=f"port {watched.server_port} of 127.0.0.1 cannot be opened"):
+        open_server(live, None, watched.server_port)

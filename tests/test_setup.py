@@ -56,7 +56,18 @@ def test_no_extra_for_another_trainer_pins_torch_or_vllm():
 
 def imported(room: str) -> set[str]:
     """Distributions that the modules of a room import, but for those of an extra."""
-    extra = {"vllm", "triton", "tensorboard", "wandb", "sentencepiece", "trl", "verl", "trinity", "transfer_queue"}
+    extra = {
+        "vllm",
+        "triton",
+        "tensorboard",
+        "wandb",
+        "trackio",
+        "sentencepiece",
+        "trl",
+        "verl",
+        "trinity",
+        "transfer_queue",
+    }
     modules = set()
     for path in (ROOT / "src").glob(f"entropy_dynamics/{room}/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

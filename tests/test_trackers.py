@@ -1,6 +1,7 @@
 """Trackers: what TensorBoard's own reader finds in its files, what wandb is told, and nothing where none is wanted."""
 
 import math
+import os
 import sys
 import types
 
@@ -78,7 +79,26 @@ def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
         Trackers(config_with("wandb"), layout, "grpo", 1)
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_trackio_gets_the_numbers_in_a_folder_of_the_results(layout, monkeypatch):
+    told = []
+    run = types.SimpleNamespace(
+        log=lambda numbers, step: told.append((step, numbers)), finish=lambda: told.append("end")
+    )
+    fake = types.ModuleType("trackio")
+    fake.init = lambda **settings: told.append(settings) or run
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setenv("TRACKIO_DIR", "elsewhere")
+    monkeypatch.delenv("TRACKIO_DIR")
+    with Trackers(config_with("trackio"), layout, "grpo", 1) as trackers:
+        assert os.environ["TRACKIO_DIR"] == str(layout.root / "logs/trackio")
+        trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
+    start, *rest = told
+    assert (start["project"], start["name"]) == ("entropy-dynamics", f"smoke/{MODEL}/grpo/seed1")
+    assert start["resume"] == "allow"
+    assert rest == [(4, {"entropy": 0.5}), "end"]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_a_missing_package_is_reported_before_anything_runs(layout, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
     with pytest.raises(UserError, match=rf'{name} is not installed: pip install "entropy-dynamics\[trackers\]"'):

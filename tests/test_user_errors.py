@@ -101,7 +101,6 @@ def test_seeds(refused, stage, seed):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "the following arguments are required: COMMAND"),
         (("trian",), "argument COMMAND: invalid choice: 'trian' (choose from 'problems', 'model', "),
         (("train",), "the following arguments are required: --model, --method, --seed"),
         (("train", *RUN), "the following arguments are required: --seed"),

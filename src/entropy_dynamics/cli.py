@@ -40,7 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 1 if `verify` found something; 2 for the user's mistakes; 75 if a run ended at a checkpoint, to be resumed by
         the same command; 130 after Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from importlib.metadata import version
+
+        print(f"entropy-dynamics {version('entropy-dynamics')}")
+        return 0
+    if "command" not in options:
+        parser.print_help()
+        return 0
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
         end_with_parent()
@@ -56,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
             raise
-        extra = "trackers" if error.name in ("tensorboard", "wandb") else "harness"
+        extras = {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
+        extra = extras.get(error.name or "", "harness")
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # its first rank has said so
@@ -81,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
-    stages = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    stages = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=f"{about}{more}")
@@ -123,12 +134,17 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
     stage("field", "Judge the claims of other papers (experiments/field) by the results so far.")
-    stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    report = stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    watch = stage("watch", "Serve report.html on this machine only, rewritten while runs go on.")
+    watch.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
+    for sub in (report, watch):
+        sub.add_argument("--compare", type=Path, metavar="RUN", help="beside this run: its claims.json, or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
     summary.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
     compare.add_argument("--table", action="store_true", help="all claims, below the three lines")
+    compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     archive = command("archive", "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
@@ -137,18 +153,24 @@ def _parser() -> argparse.ArgumentParser:
     archive.add_argument("--publish", type=Path, metavar="OUT", help="only counts per problem and metrics, into OUT")
 
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
-        sub = command(name, about, " Formats: docs/diagnostics.md.")
+        sub = command(name, about)
         sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
         return sub
 
     passes = diagnostic("pass-at-k", "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample; above 0: correct, none: left out")
+    power = "how many problems show a difference of D points, from the rates of one FILE"
+    passes.add_argument("--power", type=_positive, metavar="D", help=power)
     lens = diagnostic("lens", "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="that logits are divided by (default: 1)")
-    watch = diagnostic("entropy-watch", "When and why the entropy of a run fell.", "RUN")
-    for sub in (lens, watch):
+    entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
+    entropy.add_argument("--entropy", metavar="COLUMN", help="the metric that is the entropy")
+    check = command("entropy-check", "Is the entropy that a trainer logs right? A batch with known entropies tells.")
+    check.add_argument("value", type=float, nargs="?", metavar="VALUE", help="what the trainer got on the batch, nats")
+    check.add_argument("--write", type=Path, metavar="FILE", help="write the batch as .npz")
+    for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")

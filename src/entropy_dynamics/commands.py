@@ -200,7 +200,13 @@ def _judge(options: argparse.Namespace, write: Callable[["Results"], list[Path]]
 def report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.report import write_report
 
-    print(write_report(_results(options)))
+    print(write_report(_results(options), options.compare))
+
+
+def watch(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.watch import serve
+
+    serve(_results(options), options.compare, options.port)
 
 
 def summary(options: argparse.Namespace) -> None:
@@ -213,6 +219,10 @@ def compare(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.comparison import write_comparison
 
     print(write_comparison(*options.runs, table=options.table), end="")
+    if options.figure:
+        from entropy_dynamics.reporting.comparison_figure import draw_comparison
+
+        draw_comparison(*options.runs, options.figure)
 
 
 def archive(options: argparse.Namespace) -> None:
@@ -230,8 +240,15 @@ def archive(options: argparse.Namespace) -> None:
 
 
 def pass_at_k(options: argparse.Namespace) -> None:
-    from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table
+    from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table, power_table
 
+    if options.power:
+        if len(options.files) > 1:
+            raise UserError("--power takes the rates of one file")
+        table = power_table(options.files[0], options.power, options.problem, options.correct)
+        print(f"problems that show a difference of {options.power:g} points of Pass@k with 90 % power, at least:")
+        print(table.to_string(index=False, float_format=lambda value: f"{value:.0f}", na_rep="-"))
+        return
     table, notes = pass_at_k_table(options.files, options.problem, options.correct)
     for note in notes:
         print(note, file=sys.stderr)
@@ -252,9 +269,17 @@ def entropy_watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
 
     metrics = read_metrics(options.files)
-    print(describe(metrics, options.files))
+    print(describe(metrics, options.files, options.entropy))
     if options.figure:
-        draw(metrics, options.figure)
+        draw(metrics, options.figure, options.entropy)
+
+
+def entropy_check(options: argparse.Namespace) -> None:
+    from entropy_dynamics.diagnostics.entropy_check import diagnose, write_golden
+
+    if (options.value is None) == (options.write is None):
+        raise UserError("entropy-check takes --write FILE, for the batch, or the VALUE that a trainer got on it")
+    print(diagnose(options.value) if options.write is None else write_golden(options.write))
 
 
 def prompt(options: argparse.Namespace) -> None:

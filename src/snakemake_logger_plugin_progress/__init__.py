@@ -7,10 +7,12 @@ them; a dry run shows everything. Once the Snakefile has called `expect`, the ti
 import json
 import logging
 import os
+import re
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -22,8 +24,15 @@ from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.attempts import began, planned_end
 from entropy_dynamics.results.files import read_json_lines
 
+PAGE = "report"  # the rule that writes the page of all results
+PAGE_THERE = (
+    f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning: we wrote it
+)
+PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and with the first job that ends so long after
 COUNTED = "train"  # the rule whose jobs are the training runs
-AS_EXPECTED = 60.0  # seconds of jobs taken to have gone as expected, so that the first job does not decide the rest
+# What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
+AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
+LAST_STEP = r"  entropy ([\d.]+)  accuracy ([\d.]+)"  # in the log of a training run
 SHOWN = (".md", ".png")  # the file of a table or figure that is named when it is ready
 
 
@@ -35,12 +44,19 @@ class Expectation:
     results: Collection[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     threads: int | None = None
+    page: Sequence[str] = ()
 
 
 expected = Expectation()
 
 
-def expect(record: Path, results: Collection[str], seconds: Mapping[str, float], threads: int | None) -> None:
+def expect(
+    record: Path,
+    results: Collection[str],
+    seconds: Mapping[str, float],
+    threads: int | None,
+    page: Sequence[str] = (),
+) -> None:
     """Called by the Snakefile, which runs in the process of the logger.
 
     Args:
@@ -48,12 +64,14 @@ def expect(record: Path, results: Collection[str], seconds: Mapping[str, float],
         results: rules that write a table or figure.
         seconds: expected duration of a job, by rule, where `record` has none.
         threads: threads of a job; None where something other than cores limits how many jobs run at a time.
+        page: the command that rewrites the page of all results, while the rule `PAGE` has not begun.
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
     for job in read_json_lines(record):
         past[job["rule"]].append(job["seconds"])
-    expected = Expectation(record, results, {**seconds, **{rule: fmean(past[rule]) for rule in past}}, threads)
+    seconds = {**seconds, **{rule: fmean(past[rule]) for rule in past}}
+    expected = Expectation(record, results, seconds, threads, page)
 
 
 @dataclass
@@ -84,8 +102,11 @@ class LogHandler(LogHandlerBase):
         self.running: dict[int, Job] = {}  # by job id
         self.failed: set[int] = set()  # ids of jobs that Snakemake may retry
         self.concurrent, self.remote = 1, False
-        self.runs = self.results = 0
+        self.jobs = self.results = 0
+        self.planned = 0.0  # seconds, all jobs as expected
         self.cpu = (0.0, 0.0)
+        self.page: subprocess.Popen | None = None
+        self.page_at, self.page_due = time.time(), False
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
@@ -100,11 +121,15 @@ class LogHandler(LogHandlerBase):
             self.remote = True
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
-            self.runs, self.results = self.left[COUNTED], self._results_left()
-            estimate = self._time_left() if expected.seconds else ""
-            _print(f"{self.left.total()} jobs, {self.runs} of them training runs{estimate}")
+            self.jobs, self.results = self.left.total(), self._results_left()
+            self.page_due = self.left[PAGE] > 0
+            self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
+            estimate = f"  {self._time_left()}" if expected.seconds else ""
+            _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
         elif event == LogEvent.JOB_INFO:
-            name = " ".join([record.rule_name, *map(str, record.wildcards.values())])
+            if record.rule_name == PAGE:
+                self._end_page()
+            name = _named(record.rule_name, dict(record.wildcards))
             shown = next((path for path in record.output if path.endswith(SHOWN)), None)
             log = next(iter(record.log), None)
             if record.jobid in self.failed:
@@ -122,24 +147,41 @@ class LogHandler(LogHandlerBase):
                 if job.log and (end := planned_end(job.log)):
                     _print(f"{job.name}: {end}")
                     return
-            _print(self.format(record))
+            if PAGE_THERE not in record.getMessage():
+                _print(self.format(record))
 
     def _finished(self, job: Job) -> None:
         seconds = time.time() - (job.begun or job.start)
         self.left[job.rule] -= 1
         self.seconds[job.rule].append(seconds)
         self._record(job, seconds)
-        text = job.name
-        if job.rule == COUNTED:
-            text += f"  run {self.runs - self.left[COUNTED]} of {self.runs}"
+        parts = [f"[{self.jobs - self.left.total()}/{self.jobs}] {job.name}"]
+        if job.rule == COUNTED and job.log and (steps := _steps(Path(job.log))):
+            entropy, accuracy = steps[-1]
+            parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
         if job.rule in expected.results:
-            text += f" is ready: {job.shown}"
+            parts[0] += f" is ready: {job.shown}"
         if self.results:
-            text += f"  {self.results - self._results_left()} of {self.results} tables and figures"
+            parts.append(f"{self.results - self._results_left()}/{self.results} tables and figures")
         if self.remote:
             self.concurrent = max(self.concurrent, 1 + len(self._begun()))
-            text += f"  {len(self._begun())} running, {len(self.running) - len(self._begun())} pending"
-        _print(text + self._time_left())
+            parts.append(f"{len(self._begun())} running, {len(self.running) - len(self._begun())} pending")
+        _print("  ".join([*parts, self._time_left()]))
+        if self.page_due and (job.rule in expected.results or time.time() - self.page_at > PAGE_SECONDS):
+            self._rewrite_page()
+
+    def _rewrite_page(self) -> None:
+        """In the background, unless it is being written."""
+        if expected.page and (self.page is None or self.page.poll() is not None):
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            self.page, self.page_at = subprocess.Popen(expected.page, **quiet), time.time()
+
+    def _end_page(self) -> None:
+        """The rule writes the page now, from all results; a half-written one is never in its place."""
+        if self.page is not None and self.page.poll() is None:
+            self.page.terminate()
+            self.page.wait()
+        self.page_due = False
 
     def _begun(self) -> list[float]:
         """When each of the jobs began that are not pending."""
@@ -164,22 +206,37 @@ class LogHandler(LogHandlerBase):
         return sum(self.left[rule] for rule in expected.results)
 
     def _time_left(self) -> str:
-        """At the mean duration of each rule so far, else at the expected one, scaled as the others turned out."""
+        """At the mean duration of each rule, the expected one scaled as all others turned out counting as some jobs."""
         known = [rule for rule in self.seconds if rule in expected.seconds]
         took = sum(sum(self.seconds[rule]) for rule in known)
         planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)
-        scale = (took + AS_EXPECTED) / (planned + AS_EXPECTED)
+        prior = AS_EXPECTED * self.planned
+        scale = (took + prior) / (planned + prior) if prior else 1.0
         overall = fmean([second for seconds in self.seconds.values() for second in seconds] or [0.0])
 
         def mean(rule: str) -> float:
-            if rule in self.seconds:
-                return fmean(self.seconds[rule])
-            return expected.seconds[rule] * scale if rule in expected.seconds else overall
+            seconds = self.seconds.get(rule, [])
+            if rule not in expected.seconds:
+                return fmean(seconds) if seconds else overall
+            total = sum(seconds) + JOBS_AS_EXPECTED * scale * expected.seconds[rule]
+            return total / (len(seconds) + JOBS_AS_EXPECTED)
 
         started = [(job.begun, mean(job.rule)) for job in self.running.values()]
         passed = sum(min(time.time() - begun, expects) for begun, expects in started if begun is not None)
         left = sum(mean(rule) * count for rule, count in self.left.items()) - passed
-        return f"  {left / self.concurrent / 60:.0f} min left"
+        return f"{max(left, 0) / self.concurrent / 60:.0f} min left"
+
+
+def _named(rule: str, wildcards: dict[str, str]) -> str:
+    """'train clip_b seed 4 qwen3-4b-base'."""
+    seed = [f"seed {wildcards.pop('seed')}"] if "seed" in wildcards else []
+    model = [wildcards.pop("model")] if "model" in wildcards else []
+    return " ".join([rule, *map(str, wildcards.values()), *seed, *model])
+
+
+def _steps(log: Path) -> list[tuple[str, str]]:
+    """Entropy and accuracy of the steps that a training run has logged."""
+    return re.findall(LAST_STEP, log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
 
 
 def _print(text: str) -> None:

@@ -34,7 +34,7 @@ rule claims:
         SWEPT,
         "experiments/paper_values.yaml",
     output:
-        [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg")],
+        [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg", "pdf")],
         report(
             LAYOUT.claims("png"),
             caption="../report/claims.rst",
@@ -91,7 +91,6 @@ rule report:
     conda:
         "../../environment.yml"
     params:
-        scale=SCALE,
-        seeds=SET_SEEDS,
+        page=PAGE,
     shell:
-        "entropy-dynamics report --scale {params.scale} {params.seeds} > {log} 2>&1"
+        "entropy-dynamics {params.page} > {log} 2>&1"

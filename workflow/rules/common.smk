@@ -80,12 +80,18 @@ for position, name in enumerate(reversed(ORDER)):
             URGENCY[model, untrained] = URGENCY[(untrained,)] = position
 MOST_URGENT = len(ORDER)
 
+# the run that the page compares this one with
+REFERENCE = Path("docs/reference/first")
+COMPARED = SCALE == "laptop" and (REFERENCE / "claims.json").is_file()
+PAGE = f"report --scale {SCALE} {SET_SEEDS}{f' --compare {REFERENCE}' * COMPARED}"
+
 COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})
 expect(
     record=LAYOUT.jobs,
     results=[*EXPERIMENTS, "claims"],
     seconds=COSTS | {name: COSTS["draw"] for name in EXPERIMENTS if COSTS},
     threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
+    page=[Path(sys.executable).with_name("entropy-dynamics").as_posix(), *PAGE.split()],
 )
 
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.

@@ -4,7 +4,7 @@ for name, experiment in EXPERIMENTS.items():
     kind, suffixes, shown = (
         ("table", ["csv", "tex"], "md")
         if name in TABLES
-        else ("figure", ["csv", "svg"], "png")
+        else ("figure", ["csv", "svg", "pdf"], "png")
     )
     path = getattr(LAYOUT, kind)
 

@@ -424,7 +424,7 @@ class Config(Section):
     threads: Annotated[int, Field(ge=1, le=4096), PER_MACHINE]
     """CPU threads per process."""
     hardware: Annotated[HardwareConfig, PER_MACHINE]
-    trackers: Annotated[list[Literal["tensorboard", "wandb"]], PER_MACHINE]
+    trackers: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], PER_MACHINE]
     seeds: SeedsConfig
     experiments: list[str] | None
     """The tables and figures of this scale; null: all of experiments/."""

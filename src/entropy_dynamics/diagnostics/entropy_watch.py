@@ -1,4 +1,4 @@
-"""When and why the entropy of a run fell, from the metrics that its trainer logged."""
+"""When and why the entropy of a run fell or rose, from the metrics that its trainer logged."""
 
 import json
 import struct
@@ -10,24 +10,53 @@ import pandas as pd
 from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.lens import PARTS
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
-ENTROPY = ("entropy", "train/entropy", "actor/entropy")  # ours and TRL's state file; TRL's trackers; verl's
-REWARD = ("reward_mean", "reward", "train/reward", "critic/score/mean", "accuracy")
-WANDB_STEPS = ("train/global_step", "training/global_step", "_step")  # TRL, verl, W&B itself
-SIGNALS = {
+ENTROPY = (  # also below `train/`, which loggers put before it
+    "entropy",  # ours, TRL
+    "actor/entropy",  # verl
+    "entropy/all/mean",  # prime-rl
+    "policy/policy_entropy",  # SkyRL
+    "entropy_loss",  # OpenRLHF and slime: the mean entropy, whose loss has the other sign
+    "approx_entropy",  # NeMo RL: an estimate from the sampled tokens
+    "optim/entropy",  # Tinker: -log p of the sampled tokens
+)
+REWARD = (
+    *("reward_mean", "reward", "critic/score/mean", "train/agg/effective/reward/mean", "reward/avg_raw_reward"),
+    *("env/all/reward/total", "rollout/raw_reward", "accuracy"),
+)
+STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
+TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
+SIGNALS = {  # the ends of their names
     "predicted_entropy_change": "the predicted change (Corollary 4)",
     "neg_cov": "-Cov(A, S_c)",
     "grad_norm": "the gradient norm",
     "clip_fraction": "the share of tokens dropped",
     "response_length": "the response length",
+    "response_length/mean": "the response length",
     "mean_length": "the response length",
     "lr": "the learning rate",
+    "truncated": TRUNCATED,
+    "completions/clipped_ratio": TRUNCATED,  # TRL
+    "response_length/clip_ratio": TRUNCATED,  # verl
+    "is_truncated/mean": TRUNCATED,  # prime-rl
+    "truncated_ratio": TRUNCATED,  # slime
+    "engine_logp_difference": MISMATCH,
+    "sampling_logp_difference/mean": MISMATCH,  # TRL
+    "rollout_corr/kl": MISMATCH,  # verl
+    "mismatch_kl/all/mean": MISMATCH,  # prime-rl
+    "kl_ent_ratio/mean": MISMATCH,
+    "rollout_train_logprobs_abs_diff_mean": MISMATCH,  # SkyRL
+    "train_rollout_logprob_abs_diff": MISMATCH,  # slime
+    "gen_kl_error": MISMATCH,  # NeMo RL
+    "kl_sample_train_v1": MISMATCH,  # Tinker
 }
+SUSPECTS = (TRUNCATED, MISMATCH)  # entropy may rise with them
+GREW = 1.5  # a suspect's factor over the run that is worth saying
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 FEWEST = 5  # steps
-CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors that one in twenty unrelated runs exceeds
+CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors that one in twenty unrelated runs exceeds
 ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this
 
 
@@ -35,40 +64,56 @@ def read_metrics(run: Path) -> pd.DataFrame:
     """The numbers that a run logged, a row per step, index `step`.
 
     Args:
-        run: our metrics.parquet, TRL's trainer_state.json, a TensorBoard event file or an offline W&B file, or a
-            folder that contains one of them.
+        run: our metrics.parquet, TRL's trainer_state.json, TensorBoard events, an offline W&B file, metrics as JSONL
+            (prime-rl, Tinker, verl's file logger), a CSV file that W&B exports or any parquet file; or a folder that
+            contains one of them.
 
     Raises:
         UserError: none of them is there, or it cannot be read.
     """
     kinds = {
-        "metrics.parquet": lambda file: read_parquet(file, remedy="write it again").set_index("step"),
+        "metrics.parquet": _parquet,
         "trainer_state.json": _trainer_state,
         "*tfevents*": _tensorboard,
         "*.wandb": _wandb,
+        "metrics.jsonl": _json_lines,
+        "*.jsonl": _json_lines,
+        "*.csv": _csv,
+        "*.parquet": _parquet,
     }
     for pattern, read in kinds.items():
         files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.is_file() and run.match(pattern) else []
         if files:
-            runs = sorted({str(file.parents[file.parent.name.startswith("checkpoint-")]) for file in files})
-            if len(runs) > 1:
-                raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
-            frames = []
+            frames = {}
             for file in files:  # one run's: its checkpoints, or what it wrote before and after it was resumed
                 try:
-                    frames.append(read(file))
+                    frames[file] = read(file)
                 except Exception as error:  # readers have kinds of their own, such as protobuf's
                     cause = next(iter(str(error).splitlines()), type(error).__name__)
                     raise UserError(f"{file} cannot be read: {cause}") from error
-            return pd.concat(frames).select_dtypes("number").groupby(level=0).mean().sort_index()
+            # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
+            with_entropy = [file for file in files if _first(frames[file], ENTROPY) is not None] or files
+            runs = sorted({str(file.parents[file.parent.name.startswith("checkpoint-")]) for file in with_entropy})
+            if len(runs) > 1:
+                raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
+            return pd.concat(frames.values()).select_dtypes("number").groupby(level=0).mean().sort_index()
     raise UserError(f"{run}: no {', '.join(kinds)} there")
 
 
-def describe(metrics: pd.DataFrame, run: Path) -> str:
-    """One paragraph: how far entropy fell, when, and what it went with. Raises UserError for fewer than 5 values."""
-    entropy = _first(metrics, ENTROPY)
+def describe(metrics: pd.DataFrame, run: Path, column: str | None = None) -> str:
+    """One paragraph: how far entropy fell or rose, when, and what it went with.
+
+    Args:
+        column: of the entropy; by default the first of `ENTROPY` that is there.
+
+    Raises:
+        UserError: no such column, or fewer than 5 values.
+    """
+    entropy = _first(metrics, (column,) if column else ENTROPY)
     if entropy is None:
-        raise UserError(f"{run} logs no entropy ({', '.join(ENTROPY)}); it logs {', '.join(map(str, metrics.columns))}")
+        names = [str(name) for name in metrics.columns]
+        wanted = f"no {column}{nearest(column, names)}" if column else f"no entropy ({', '.join(ENTROPY)})"
+        raise UserError(f"{run} logs {wanted}; it logs {', '.join(names)}")
     if len(entropy := entropy.dropna()) < FEWEST:
         raise UserError(f"{run} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
     tenth = max(1, len(entropy) // 10)
@@ -88,24 +133,28 @@ def describe(metrics: pd.DataFrame, run: Path) -> str:
         "per step."
     ]
     reward = _first(metrics, REWARD)
-    if reward is not None and reward.reindex([first, last]).notna().all():
+    reached = [] if reward is None else [step for step in (first, last) if pd.notna(reward.get(step))]
+    if len(reached) == 2:
         text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
     if set(PARTS) <= set(metrics):
         falls = metrics[list(SOURCES)].sum().abs()
         shares = [f"{falls[part] / falls.sum():.0%} from {tokens}" for part, tokens in SOURCES.items()]
         text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
+    text += _suspects(metrics, tenth)
     text.append(_correlations(metrics, entropy))
     return " ".join(text)
 
 
-def draw(metrics: pd.DataFrame, path: Path) -> None:
-    """Entropy over steps, and the reward below it."""
+def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
+    """Entropy over steps, and the reward below it; `column` as in `describe`."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from entropy_dynamics.reporting.style import RC, WIDTH
 
-    series = [values for names in (ENTROPY, REWARD) if (values := _first(metrics, names)) is not None]
+    series = [
+        values for names in ((column,) if column else ENTROPY, REWARD) if (values := _first(metrics, names)) is not None
+    ]
     with rc_context(RC):
         figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
         for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
@@ -125,12 +174,12 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
     change = entropy.diff().shift(-1)
     close = {}
     for name in metrics:
-        signal = next((text for end, text in SIGNALS.items() if str(name).rpartition("/")[2] == end), None)
+        signal = _signal(str(name))
         pairs = pd.DataFrame({"change": change, "signal": metrics[name]}).dropna()
         rounding, pairs = ROUNDING * pairs.abs().max(), pairs.diff().iloc[1:]
         if signal and len(pairs) >= FEWEST and (pairs.max() - pairs.min() > rounding).all():
             rank = spearmanr(pairs["change"], pairs["signal"]).statistic
-            if abs(rank) > CHANCE * (1.5 / len(pairs)) ** 0.5:
+            if abs(rank) > max(CHANCE * (1.5 / len(pairs)) ** 0.5, abs(close.get(signal, (0,))[0])):
                 close[signal] = (rank, len(pairs))
     if not close:
         return "None of the logged quantities goes with its change per step."
@@ -139,15 +188,59 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
     return f"Its change per step goes with {listed} (rank correlations without trends; no proof of a cause)."
 
 
+def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
+    """How truncation and the mismatch of engine and trainer, which entropy may rise with, grew over the run."""
+    said = {}
+    for name in metrics:
+        values = metrics[name].dropna()
+        if (signal := _signal(str(name))) in SUSPECTS and len(values) >= FEWEST:
+            start, end = values.iloc[:tenth].mean(), values.iloc[-tenth:].mean()
+            if abs(end) > GREW * abs(start):
+                said.setdefault(signal, f"{signal} ({name}) grew from {start:.3g} to {end:.3g}")
+    return [f"Over the run {' and '.join(said.values())}: such tokens may be where entropy rises."] if said else []
+
+
+def _signal(name: str) -> str | None:
+    return next((text for end, text in SIGNALS.items() if name == end or name.endswith(f"/{end}")), None)
+
+
 def _first(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
-    return next((metrics[name] for name in names if name in metrics), None)
+    known = (written for name in names for written in (name, f"train/{name}"))
+    return next((metrics[name] for name in known if name in metrics), None)
+
+
+def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
+    step = next((name for name in STEPS if name in frame), None)
+    if step is None:
+        raise ValueError(f"it logs no step ({', '.join(STEPS)})")
+    return frame.dropna(subset=step).set_index(step).rename_axis("step")
+
+
+def _parquet(file: Path) -> pd.DataFrame:
+    return _by_step(read_parquet(file, remedy="write it again"))
+
+
+def _json_lines(file: Path) -> pd.DataFrame:
+    """A row per line; verl's file logger has its metrics below `data`."""
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return _by_step(pd.DataFrame([row | row.pop("data") if isinstance(row.get("data"), dict) else row for row in rows]))
+
+
+def _csv(file: Path) -> pd.DataFrame:
+    """W&B's export of a panel: "RUN - METRIC", and its lowest and highest value where steps were merged."""
+    frame = pd.read_csv(file)
+    frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
+    names = frame.columns.str.rpartition(" - ")
+    if len({run for run, dash, _ in names if dash}) > 1:
+        raise ValueError("it has several runs; export one of them")
+    return _by_step(frame.set_axis([metric for _, _, metric in names], axis=1))
 
 
 def _trainer_state(file: Path) -> pd.DataFrame:
     state = json.loads(file.read_text())
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
-    return pd.DataFrame(state["log_history"]).set_index("step")
+    return _by_step(pd.DataFrame(state["log_history"]))
 
 
 def _tensorboard(file: Path) -> pd.DataFrame:
@@ -173,11 +266,7 @@ def _wandb(file: Path) -> pd.DataFrame:
         if record.HasField("history"):
             row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             rows.append({name: value for name, value in row.items() if isinstance(value, int | float)})
-    frame = pd.DataFrame(rows)
-    step = next((name for name in WANDB_STEPS if name in frame), None)
-    if step is None:
-        raise ValueError(f"it logs no step ({', '.join(WANDB_STEPS)})")
-    return frame.set_index(step)
+    return _by_step(pd.DataFrame(rows))
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binom, norm
 
 from entropy_dynamics.analysis.statistics import Interval, score_interval, share_interval
 from entropy_dynamics.diagnostics.reading import column, read_table
@@ -14,6 +15,7 @@ from entropy_dynamics.evaluation import problem_pass_at_k
 # Ours; verl's dumps of rollouts and validations; TRL's completions.
 PROBLEM = ("problem_id", "problem", "input", "prompt")
 CORRECT = ("correct", "acc", "score")
+DETECTED = norm.isf(0.025) + norm.isf(0.1)  # standard errors of a difference that is found with 90 % power
 
 
 def pass_at_k_table(
@@ -46,6 +48,41 @@ def pass_at_k_table(
         first, second = (of_file.loc[shared] for of_file in counts)
         columns |= _columns("difference", [score_interval([_scores(second, k) - _scores(first, k)]) for k in ks])
     return pd.DataFrame(columns), [note for note in notes if note]
+
+
+def power_table(file: Path, difference: float, problem: str | None = None, correct: str | None = None) -> pd.DataFrame:
+    """How many problems of this kind show a difference of Pass@k with 90 % power, by the samples of each.
+
+    Two runs are taken to sample each problem with the rate that this file estimates, independently of each other, and
+    one of them to be better by `difference` on all: the standard deviation of a problem's difference is then sqrt(2)
+    times that of its estimate, and the test is the two-sided one of the paired mean at 95 %. Problems on which the two
+    runs differ by different amounts take more.
+
+    Args:
+        difference: of Pass@k, in points.
+        problem, correct: as in `pass_at_k_table`.
+
+    Returns:
+        One row per number n of samples, the file's, half and twice as many and so on, and a column per k <= n.
+    """
+    counts, _ = _counts(file, problem, correct)
+    fewest = int(counts["samples"].min())
+    rates = (counts["correct"] / counts["samples"]).to_numpy()
+    ks = [2**i for i in range(fewest.bit_length())]
+    rows = []
+    for n in (max(1, fewest // 2), fewest, 2 * fewest, 4 * fewest):
+        variance = {k: _estimate_variance(rates, n, k).mean() for k in ks if k <= n}
+        needed = {f"k={k}": 2 * of_k * (DETECTED / (difference / 100)) ** 2 for k, of_k in variance.items()}
+        rows.append({"samples": n} | {name: np.ceil(value) for name, value in needed.items()})
+    return pd.DataFrame(rows)
+
+
+def _estimate_variance(rates: np.ndarray, n: int, k: int) -> np.ndarray:
+    """Variance of the unbiased estimate of Pass@k from n samples, of each problem with its rate."""
+    correct = np.arange(n + 1)
+    estimates = problem_pass_at_k(correct, np.full(n + 1, n), k)
+    chance = binom.pmf(correct, n, rates[:, None])
+    return (chance * estimates**2).sum(axis=1) - ((chance * estimates).sum(axis=1)) ** 2
 
 
 def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.DataFrame, str]:

@@ -10,6 +10,7 @@ steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's
 """
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
 from entropy_dynamics.methods import Method
+from entropy_dynamics.results.token_samples import sampled_steps, write_token_samples
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
@@ -63,13 +65,16 @@ class EntropyControlMixin:
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         advantages = output["advantages"]
         advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)
-        whole_stats = self._token_stats(output).map(self._whole)
+        stats = self._token_stats(output)
+        whole_stats = stats.map(self._whole)
         whole_advantages, whole_mask = self._whole(advantages), self._whole(mask)
         generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
         weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
         first = self.accelerator.process_index * len(mask)
         local = weights[first : first + len(mask), : mask.shape[1]]
+        if self.accelerator.is_main_process and self.state.global_step in sampled_steps(self.state.max_steps):
+            self._write_samples(output, mask, stats, advantages, local)
         output["advantages"] = advantages * local
         if self.entropy_control.denominator == "kept":
             if self.loss_type in TOKEN_TOTAL:
@@ -79,6 +84,20 @@ class EntropyControlMixin:
         metrics = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
+
+    def _write_samples(
+        self: Any, output: dict[str, Any], mask: Tensor, stats: TokenStats, advantages: Tensor, weights: Tensor
+    ) -> None:
+        """Responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
+
+        def response(row: int) -> dict[str, Any]:
+            prompt = output["prompt_ids"][row][output["prompt_mask"][row].bool()]
+            return {"prompt": self.processing_class.decode(prompt), "row": row}
+
+        path = Path(self.args.output_dir) / "samples" / f"step{self.state.global_step}.parquet"
+        prompts = torch.arange(len(mask)) // self.num_generations
+        ids, text = output["completion_ids"], lambda token: self.processing_class.decode([token])
+        write_token_samples(path, prompts, mask, ids, stats, advantages, weights, text, response)
 
     def _token_stats(self: Any, output: dict[str, Any]) -> TokenStats:
         """Statistics of this process's completions, in micro-batches of the update's size."""

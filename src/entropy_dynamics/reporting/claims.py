@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims: claims.json, .md, .png and .svg; on those of the field: field.json and .md."""
+"""Verdicts on the paper's claims: claims.json, .md, .png, .svg and .pdf; on those of the field: field.json and .md."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,13 +40,13 @@ def write_claims(results: Results) -> list[Path]:
     head = _head(models, results)
     summary, gains_summary = summary_line(entries), gains_line(gains)
     rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
-    json, md, png, svg = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg"))
+    json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
     labels = [entry["label"] for entry in entries]
-    write_figure(claims, labels, findings, replaced, [head, summary, gains_summary], png, svg)
-    return [json, md, png, svg]
+    write_figure(claims, labels, findings, replaced, [head, summary, gains_summary], *pictures)
+    return [json, md, *pictures]
 
 
 def write_field(results: Results) -> list[Path]:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from entropy_dynamics.analysis.claims import Claim, ClaimSpec
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding
-from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, save
+from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, pretty, save
 
 FARTHEST = 4.5  # half-widths; effects beyond it are drawn there, as arrows
 TINY = 1e-9  # an interval may have no width after rounding
@@ -28,12 +28,11 @@ def write_figure(
     findings: list[Finding],
     replaced: set[str],
     notes: list[str],
-    png: Path,
-    svg: Path,
+    *paths: Path,
 ) -> None:
     """One row per claim, in the order of the file. `replaced`: models under whose name a smaller one ran."""
     with matplotlib.rc_context(RC):
-        save(_draw(claims, names, findings, replaced, notes), "Claims", png, svg)
+        save(_draw(claims, names, findings, replaced, notes), "Claims", *paths)
 
 
 def distance(claim: ClaimSpec, interval: Interval) -> float:
@@ -65,8 +64,11 @@ def _draw(
         elif np.isfinite(effect):  # no interval to measure its distance with
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
-    small = [" †" if replaced & set(claim.models) else "" for claim in claims]
-    labels = [name + mark for name, mark in zip(names, small, strict=True)]
+    # A mark on every row would say nothing.
+    smaller = [bool(replaced & set(claim.models)) for claim in claims]
+    marked = any(claim.models and not small for claim, small in zip(claims, smaller, strict=True))
+    small = [" †" if small and marked else "" for small in smaller]
+    labels = [pretty(name) + mark for name, mark in zip(names, small, strict=True)]
     ax.set_yticks(range(len(claims)), labels, fontsize=5.5)
     ax.set_ylim(len(claims) - 0.4, -0.6)
     ax.set_xlim(-FARTHEST - 0.8, FARTHEST + 0.8)
@@ -77,7 +79,8 @@ def _draw(
     ax.text(1.02, -1.1, "effect", transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
     handles = [Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in STYLES.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
-    add_footer(figure, [*(["†: a smaller model ran under the model's name"] if replaced else []), *notes])
+    what = "†: a smaller model ran under the model's name" if marked else "smaller models ran under the models' names"
+    add_footer(figure, [*([what] if replaced else []), *notes])
     return figure
 
 

@@ -33,7 +33,9 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
         styles = line_styles(shown, baseline)
-        handles = [Line2D([], [], label=label, **styles[label]) for label in shown]
+        with_points = any(panels[i].points for i in below)  # whose markers are those of the lines, or a diamond
+        marks = {label: {"marker": style["marker"] or "D"} if with_points else {} for label, style in styles.items()}
+        handles = [Line2D([], [], label=label, **(styles[label] | marks[label])) for label in shown]
         for i in below:
             ax = axes.flat[i]
             _draw_lines(ax, panels[i], lines[i], [styles[label] for label in labels[i]])
@@ -78,6 +80,10 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
         elif line.column in SPARSE:  # at each measurement
             marks = {"marker": style["marker"] or "D"}
         ax.plot(curve["x"], curve["value"], **(style | marks))
+        if trajectory and len(curve) > 1:  # and where it goes
+            before, end = curve[["x", "value"]].to_numpy()[-2:]
+            arrow = {"arrowstyle": "-|>", "color": style["color"], "linewidth": 1.1, "shrinkB": 0}
+            ax.annotate("", end, before, arrowprops=arrow)
         if len(line.lengths) > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
         if line.points is not None:  # with whiskers; those of different lines a little apart
@@ -98,7 +104,8 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
         values = np.concatenate([line.curve["value"] for line in lines])
         positive = values[values > 0]
         if len(positive):  # whole decades; a quantile, since a value near zero would add many
-            low, high = np.log10([min([np.quantile(positive, 0.1), *levels]), max([positive.max(), *levels])])
+            marked = [factor * level for level in levels for factor in (0.9, 1.1)]  # not on the frame
+            low, high = np.log10([min([np.quantile(positive, 0.1), *marked]), max([positive.max(), *marked])])
             ax.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
     else:
         ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
@@ -138,7 +145,7 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
     if any(panel.points for panel in experiment.spec.panels):
         notes.append("lines: training samples; points: validation problems")
     if any(panel.x != "step" for panel in experiment.spec.panels):
-        notes.append("trajectories over training; markers: the first step")
+        notes.append("trajectories over training, from the marker to the arrow")
     pairs = zip(experiment.spec.panels, lines, strict=True)
     for panel, line in ((panel, line) for panel, drawn in pairs for line in drawn):
         label = pretty(results.label(experiment.spec, line.method))

@@ -1,4 +1,4 @@
-"""Figures, each as png, svg and a csv of the numbers in it. Matplotlib without pyplot: no global state."""
+"""Figures, each as png, svg, pdf and a csv of the numbers in it. Matplotlib without pyplot: no global state."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,10 +40,10 @@ DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
 
 
 def write_figure(experiment: Experiment[Spec], results: Results) -> list[Path]:
-    """Write figures/<name>.png, .svg and .csv."""
-    png, svg, csv = (results.layout.figure(experiment.name, suffix) for suffix in ("png", "svg", "csv"))
+    """Write figures/<name>.png, .svg, .csv and .pdf."""
+    png, svg, csv, pdf = (results.layout.figure(experiment.name, suffix) for suffix in ("png", "svg", "csv", "pdf"))
     with matplotlib.rc_context(RC):
         figure, frame = DRAW[experiment.spec.kind](experiment, results)
-        save(figure, experiment.spec.title, png, svg)
+        save(figure, experiment.spec.title, png, svg, pdf)
     write_text(csv, frame.to_csv(index=False, float_format="%.6g"))
-    return [png, svg, csv]
+    return [png, svg, csv, pdf]

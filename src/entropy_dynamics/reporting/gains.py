@@ -21,12 +21,13 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
         ax.axvline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):
             ours = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
-            y = [row + 0.3 * (place - (len(methods) - 1) / 2) for row in range(len(ours))]
+            y = [row + 0.07 + 0.34 * (place - (len(methods) - 1) / 2) for row in range(len(ours))]
             look = point_look(place)
             label = pretty(results.method_label(method))
             ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
             ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
-            ax.plot(ours["paper"], y, markerfacecolor="white", label=f"{label}, the paper", **look)
+            above = [height - 0.14 for height in y]  # else it would hide behind ours
+            ax.plot(ours["paper"], above, markerfacecolor="white", label=f"{label}, the paper", **look)
         ax.set_yticks(range(len(spec.evaluations)), [results.dataset_label(name) for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")

@@ -1,10 +1,14 @@
 """report.html: everything of a scale on one page, what matters most first."""
 
 import base64
+import io
+import json
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from entropy_dynamics.analysis.experiments import FIRST, known_experiments
 from entropy_dynamics.analysis.replication import verdicts_of
@@ -12,24 +16,33 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.comparison import write_comparison
+from entropy_dynamics.reporting.comparison_figure import draw_comparison
+from entropy_dynamics.reporting.live import token_samples, unfinished_runs
+from entropy_dynamics.reporting.summary import in_a_sentence
 from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_json, read_json_lines, write_text
 from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
 
 
-def write_report(results: Results) -> Path:
-    """Write report.html from the tables, figures and claims that are in results/<scale>.
+def write_report(results: Results, beside: Path | None = None) -> Path:
+    """Write report.html from all that is in results/<scale>: verdicts, tables, figures, samples, runs that go on.
 
-    Raises UserError if there are no claims yet, or if a file of the results is missing or damaged.
+    Args:
+        beside: claims.json of another run, or its folder, to compare the effects with.
+
+    Raises:
+        UserError: there is no such folder, or a file of the results is missing or damaged.
     """
     layout = results.layout
-    if not layout.claims("json").is_file():
-        raise UserError(f"no {layout.claims('json')}; make it with: snakemake claims --config scale={results.scale}")
-    claims = list(verdicts_of(layout.claims("json")).values())
+    if not layout.root.is_dir():
+        raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={results.scale}")
+    judged = layout.claims("json").is_file()
+    claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
     sections = []
     for name in known_experiments(results.experiments):
-        table, figure = layout.table(name, "csv"), layout.figure(name, "png")
+        table, figure = layout.table(name, "csv"), layout.figure(name, "svg")
         if not (table.is_file() or figure.is_file()):
             continue
         experiment = results.experiment(name)
@@ -53,7 +66,11 @@ def write_report(results: Results) -> Path:
         scale=results.scale,
         counts={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
         claims=claims,
-        claims_figure=_picture(layout.claims("png")),
+        sentence=in_a_sentence(claims),
+        claims_figure=_picture(layout.claims("svg")),
+        comparison=_comparison(beside, layout.root) if beside and judged else None,
+        unfinished=unfinished_runs(layout),
+        samples=_json(token_samples(layout, [method for name in FIRST for method in _methods(results, name)])),
         first=[by_name[name] for name in FIRST if name in by_name],
         numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
         further=[section for section in sections if not section["experiment"].is_numbered],
@@ -72,7 +89,28 @@ def shown_in(place: str) -> list[str]:
 
 
 def _picture(path: Path) -> str | None:
-    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" if path.is_file() else None
+    return _data(path.read_bytes()) if path.is_file() else None
+
+
+def _data(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
+def _comparison(first: Path, second: Path) -> dict[str, Any]:
+    """The lines of `compare` and its figure."""
+    svg = io.BytesIO()
+    draw_comparison(first, second, svg, "svg")
+    return {"with": first, "lines": write_comparison(first, second).splitlines(), "picture": _data(svg.getvalue())}
+
+
+def _methods(results: Results, name: str) -> list[str]:
+    return list(dict.fromkeys(run.method for run in results.experiment(name).runs))
+
+
+def _json(value: list[dict[str, Any]]) -> Markup | None:
+    """As the content of a script element, which only `<` could end; None for nothing."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c")) if value else None
 
 
 def _effect(claim: dict[str, Any]) -> str:

@@ -39,6 +39,7 @@ RC: Any = {
     "lines.markersize": 3,
     "hatch.linewidth": 0.5,
     "savefig.dpi": DPI,
+    "pdf.fonttype": 42,  # TrueType: journals refuse matplotlib's default, Type 3
     "svg.hashsalt": "entropy-dynamics",  # element ids are the same in every run
 }
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
@@ -73,11 +74,13 @@ def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
 
 
 def marked_styles(methods: list[str], baseline: str) -> dict[str, Look]:
-    """As `line_styles`, each with a marker; where colors repeat, it is empty."""
-    looks = line_styles(methods, baseline)
-    rounds = [method for method in methods if method != baseline]
-    empty = {method: {"markerfacecolor": "none"} if rounds.index(method) // len(CYCLE) % 2 else {} for method in rounds}
-    return {method: look | {"linewidth": 0.7} | empty.get(method, {"marker": "x"}) for method, look in looks.items()}
+    """As `line_styles`, each with a marker; where colors repeat, it is empty, and then another one."""
+    looks = {method: look | {"linewidth": 0.7} for method, look in line_styles(methods, baseline).items()}
+    for place, method in enumerate(method for method in methods if method != baseline):
+        repeats = place // len(CYCLE)
+        marker = CYCLE[(place + repeats // 2) % len(CYCLE)]["marker"]
+        looks[method] |= {"marker": marker} | ({"markerfacecolor": "none"} if repeats % 2 else {})
+    return {method: look | {"marker": "x"} if method == baseline else look for method, look in looks.items()}
 
 
 def point_look(place: int) -> Look:
@@ -112,8 +115,16 @@ def add_footer(figure: Figure, notes: list[str]) -> None:
     figure.supxlabel("\n".join(lines), fontsize=5.5, color="0.3", x=0.01, ha="left", linespacing=1.25)
 
 
-def save(figure: Figure, title: str, png: Path, svg: Path) -> None:
-    """Save without dates and versions: the same numbers give the same bytes."""
-    with written_whole(png) as whole_png, written_whole(svg) as whole_svg:
-        figure.savefig(whole_png, format="png", dpi=DPI, metadata={"Title": title, "Software": None})
-        figure.savefig(whole_svg, format="svg", metadata={"Title": title, "Date": None})
+METADATA = {  # without dates and versions: the same numbers give the same bytes
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+
+
+def save(figure: Figure, title: str, *paths: Path) -> None:
+    """Save as each path's suffix says, reproducibly."""
+    for path in paths:
+        form = path.suffix[1:]
+        with written_whole(path) as whole:
+            figure.savefig(whole, format=form, metadata={"Title": title, **METADATA[form]})

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ SHOWN = {  # the two main models together, or the first
     "Pass@K (points)": "pass_gain_{}",
     "Avg@K greedy": "greedy_{}_qwen2.5",
     "Avg@K at equal Pass@K": "matched_pass_{}_qwen2.5",
+}
+TOPICS = {  # the beginnings of the ids of their claims
+    "GRPO's entropy falls": ("entropy_falls_",),
+    "the covariance of advantages and S* predicts its changes": ("corollary4_sign", "corollary4_mean", "figure5_sign"),
+    "tokens act on it as in Figure 1": ("figure1_",),
+    "clipping keeps it up": ("entropy_held_clip_b_", "entropy_held_clip_v_", "entropy_held_distill"),
+    "Pass@K rises": ("pass_gain_",),
+    "Avg@K rises": ("avg_gain_",),
+    "Avg@K rises at equal Pass@K": ("matched_pass_",),
 }
 METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 LINES = 3  # of what does not hold
@@ -35,6 +45,24 @@ def summary(root: Path) -> list[str]:
     false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
     lines += ["", *textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")]
     return [line.rstrip() for line in (*lines, f"Everything on one page: {Layout(root).report}")]
+
+
+def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
+    """What the verdicts say on each topic: it holds if most of its claims do and none is refuted.
+
+    It does not hold if a claim is refuted and none holds; else it is open. Topics without a claim are left out.
+    """
+    said: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    for topic, ids in TOPICS.items():
+        verdicts = Counter(entry["verdict"] for entry in entries if entry["id"].startswith(ids))
+        if count := verdicts.total():
+            refuted, held = verdicts["does not hold"], verdicts["holds"]
+            verdict = "does not hold" if refuted and not held else "inconclusive"
+            verdict = "holds" if 2 * held > count and not refuted else verdict
+            said[verdict].append(f"{topic} ({held} of {count})")
+    heads = {"holds": "Holds", "does not hold": "does not hold", "inconclusive": "open"}
+    text = "; ".join(f"{heads[verdict]}: {', '.join(topics)}" for verdict, topics in said.items() if topics)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _effect(entry: dict[str, Any] | None) -> str:

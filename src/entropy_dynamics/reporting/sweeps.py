@@ -72,8 +72,10 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     methods = list(dict.fromkeys(of_run[run.method] for run in experiment.runs))
     looks = marked_styles(methods, spec.baseline)
     reference = frame[frame["run"] == spec.reference].iloc[0]
-    figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(methods)), layout="constrained")
-    axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(methods)])
+    differences = frame.drop_duplicates("method").set_index("method").reindex(methods)
+    differences = differences.dropna(how="all", subset=[f"{metric}_matched" for metric in METRICS])
+    figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(differences)), layout="constrained")
+    axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(differences)])
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
         for method, look in looks.items():
             rows = frame[frame["method"] == method]
@@ -82,14 +84,19 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
         above.plot(front["entropy"], front[metric], "o", markersize=7, markerfacecolor="none", color="black", zorder=3)
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
         above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)")
-        _draw_differences(below, frame.drop_duplicates("method").set_index("method").reindex(methods), metric)
+        _draw_differences(below, differences, metric)
     label = pretty(results.method_label(spec.reference))
     for ax in axes[1]:
         ax.set_xlabel(f"points over {label}")
-    axes[1, 0].set_yticks(range(len(methods)), [pretty(results.method_label(method)) for method in methods], fontsize=5)
+    names = [pretty(results.method_label(method)) for method in differences.index]
+    axes[1, 0].set_yticks(range(len(names)), names, fontsize=5)
     axes[1, 1].set_yticks([])
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
-    add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, frame, reference["entropy"])])
+    shown = (spec.baseline, of_run[spec.reference])
+    without = [pretty(results.method_label(m)) for m in methods if m not in (*shown, *differences.index)]
+    notes = _notes(experiment, results, frame, reference["entropy"])
+    notes += [f"without a strength that reaches it: {', '.join(without)}"] if without else []
+    add_footer(figure, [*what_ran(experiment, results), *notes])
     return figure, frame
 
 
@@ -98,7 +105,7 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
     y = np.arange(len(rows))
     ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2, elinewidth=0.6)
     ax.axvline(0, color="0.5", linewidth=0.7, linestyle=":")
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     widest = 2 * np.nanmax(np.abs(value), initial=1)  # intervals of two seeds would flatten the differences
     ax.set_xlim(-widest, widest)
 
@@ -118,7 +125,6 @@ def _notes(experiment: Experiment[MatchedSpec], results: Results, frame: pd.Data
     return [
         f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {entropy:.3f} nats; "
         f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, for entropies taken as "
-        "known, which makes them too narrow, and cut off at the frame; a method without a point does not reach that "
-        "entropy",
+        "known, which makes them too narrow, and cut off at the frame",
         highest if best else "no other method reaches that entropy",
     ]

@@ -89,6 +89,10 @@ class Layout:
         folder = self.evaluation(model, method, seed)
         return (folder if temperature is None else folder / f"T{temperature:g}") / f"{dataset}.parquet"
 
+    def token_samples(self, model: str, method: str, seed: int | str) -> Path:
+        """Responses of three training steps with the statistics of every token; written while the run trains."""
+        return self._of_run("samples", model, method, seed)
+
     def shards(self, *names: str) -> Path:
         """Finished shards of a long sampling."""
         return self.root / "shards" / "+".join(names)
@@ -98,11 +102,11 @@ class Layout:
         return self.root / "tables" / f"{name}.{suffix}"
 
     def figure(self, name: str, suffix: str) -> Path:
-        """`suffix`: png, svg or csv."""
+        """`suffix`: png, svg, pdf or csv."""
         return self.root / "figures" / f"{name}.{suffix}"
 
     def claims(self, suffix: str) -> Path:
-        """`suffix`: json, md, png or svg."""
+        """`suffix`: json, md, png, svg or pdf."""
         return self.root / f"claims.{suffix}"
 
     def field(self, suffix: str) -> Path:

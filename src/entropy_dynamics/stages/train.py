@@ -17,6 +17,7 @@ from entropy_dynamics.results.provenance import other_hashes, provenance, weight
 from entropy_dynamics.sampling.engines import open_sampler, pad_token
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
+from entropy_dynamics.stages.token_samples import TokenSamples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
@@ -100,6 +101,12 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             seed=seed,
             critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
+            keep=TokenSamples(
+                layout.token_samples(model_name, method_name, seed),
+                tokenizer,
+                config.training.steps,
+                enabled=ranks.is_main,
+            ),
             engine_dtype=PRECISIONS[config.engine.dtype],
             engine_tolerance=config.engine.tolerance,
             warn_above=config.engine.warn_above,

@@ -1,8 +1,9 @@
-"""TensorBoard and Weights & Biases, where the config names them; metrics.parquet is written in any case."""
+"""TensorBoard, Weights & Biases and Trackio, where the config names them; metrics.parquet is written in any case."""
 
 import hashlib
 import importlib
 import math
+import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from entropy_dynamics.config import RunConfig, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
+
+PROJECT = "entropy-dynamics"
 
 
 class Trackers(ExitStack):
@@ -24,9 +27,10 @@ class Trackers(ExitStack):
         """`enabled`: on one rank only."""
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
-        kinds: dict[str, Callable[[], _TensorBoard | _WandB]] = {
+        kinds: dict[str, Callable[[], _TensorBoard | _WandB | _Trackio]] = {
             "tensorboard": lambda: _TensorBoard(logs / "tensorboard" / run),
             "wandb": lambda: _WandB(config, logs, str(Path(config.scale, run))),
+            "trackio": lambda: _Trackio(config, logs, str(Path(config.scale, run))),
         }
         self._open = [self.enter_context(closing(kinds[name]())) for name in config.trackers if enabled]
 
@@ -65,7 +69,7 @@ class _WandB:
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
-                project="entropy-dynamics",
+                project=PROJECT,
                 id=hashlib.sha256(f"{name} {settings_of('train', config)}".encode()).hexdigest()[:16],
                 resume="allow",  # a run resumed from a checkpoint continues the same wandb run
                 name=name,
@@ -74,6 +78,21 @@ class _WandB:
             )
         except wandb.Error as error:
             raise UserError(f"wandb does not start: {' '.join(str(error).split())}") from error
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log(numbers, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _Trackio:
+    """In logs/trackio, or where TRACKIO_DIR says: `trackio show --project entropy-dynamics`."""
+
+    def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
+        os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when it is imported
+        trackio = _import("trackio")
+        self._run = trackio.init(project=PROJECT, name=name, resume="allow", config=config.model_dump(), embed=False)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
         self._run.log(numbers, step=step)

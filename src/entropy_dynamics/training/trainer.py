@@ -57,6 +57,7 @@ class Trainer:
         seed: int,
         critic: CriticGAE | None = None,
         validate: Callable[[], Row] | None = None,
+        keep: Callable[..., None] | None = None,
         engine_dtype: torch.dtype | None = None,
         engine_tolerance: float = 1e-4,
         warn_above: float = math.inf,
@@ -69,6 +70,8 @@ class Trainer:
             seed: of the order of the prompts and of the rollouts.
             critic: PPO's; without one advantages are the method's own.
             validate: the metrics `VALIDATION` of the current policy, called every `validation_every` steps.
+            keep: called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and
+                weights, to write what is to be looked at (`stages.token_samples`).
             engine_dtype: weights are pushed in it; the policy's own by default.
             engine_tolerance, warn_above: bounds of the mean difference between the engine's and the trainer's log p,
                 nats: above them the run stops, or says so once (see `engine_agreement`).
@@ -88,6 +91,7 @@ class Trainer:
             raise UserError(str(error)) from None
         self.config, self.policy, self.method, self.critic = config, policy, method, critic
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
+        self.keep = keep
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
         self.seed, self.engine_dtype = seed, engine_dtype
         self.reward = REWARDS.get(config.reward)  # None: random
@@ -177,6 +181,8 @@ class Trainer:
                 **method.metrics(scored.stats, advantages, weights, batch.mask),
             }
             method.observe(row)
+            if self.keep is not None:
+                self.keep(step, rollouts, grades, batch, scored.stats, advantages, weights)
         self.ahead.pop(0)  # last: the checkpoint of a step that fails holds what that step learns from
         return row | clock.seconds
 

@@ -25,7 +25,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.findings import Verification
 
 INPUTS = ("data", "models", "pass_rates", "runs", "evaluations", "theory")  # folders that everything is drawn from
-PICTURES = (".png", ".svg")  # their bytes depend on fonts and on the version of matplotlib
+PICTURES = (".png", ".svg", ".pdf")  # their bytes depend on fonts and on the version of matplotlib
 DIGITS = 1e-4  # resolution of a score in a table's csv
 
 

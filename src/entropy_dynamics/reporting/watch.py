@@ -1,0 +1,64 @@
+"""`entropy-dynamics watch`: report.html over HTTP, on this machine only, rewritten while somebody looks."""
+
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.report import write_report
+
+HOST = "127.0.0.1"
+EVERY_SECONDS = 20.0
+"""The page asks as often; it is rewritten on a request that comes later than this after the last time."""
+
+
+def serve(results: Results, beside: Path | None, port: int) -> None:
+    """Serve results/<scale> until Ctrl-C. Raises UserError if there are no results, or the port is taken."""
+    with open_server(results, beside, port) as server:
+        print(f"http://{HOST}:{server.server_port}/{results.layout.report.name}", flush=True)
+        server.serve_forever()
+
+
+def open_server(results: Results, beside: Path | None, port: int) -> ThreadingHTTPServer:
+    """The server; port 0 takes a free one."""
+    write_report(results, beside)
+    try:
+        server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, beside, Lock()))
+    except (OSError, OverflowError) as error:
+        raise UserError(f"port {port} of {HOST} cannot be opened ({error}); choose another with --port") from None
+    server.daemon_threads = True
+    return server
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def __init__(self, results: Results, beside: Path | None, lock: Lock, *connection: object):
+        self.results, self.beside, self.lock = results, beside, lock
+        super().__init__(*connection, directory=str(results.layout.root))
+
+    def send_head(self) -> object:
+        """Answers GET and HEAD; nothing to a page of another site that has this machine's address under its name."""
+        if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
+            self.send_error(403)
+            return None
+        if self.path in ("/", page := f"/{self.results.layout.report.name}"):
+            self.path = page
+            with self.lock:
+                self._rewrite()
+        return super().send_head()
+
+    def _rewrite(self) -> None:
+        report = self.results.layout.report
+        if report.is_file() and time.time() - report.stat().st_mtime < EVERY_SECONDS:
+            return
+        try:  # a new object: it remembers the files that it has read
+            write_report(replace(self.results), self.beside)
+        except (UserError, OSError) as error:  # such as a file that a rule is replacing: the last page stays
+            print(f"the page stays as it was: {error}", file=sys.stderr)
+
+    def log_message(self, *_: object) -> None:
+        """No line per request."""

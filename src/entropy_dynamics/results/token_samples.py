@@ -1,0 +1,58 @@
+"""Some responses of a training step with the statistics of every token: `samples/<run>/step<n>.parquet`.
+
+A row per response, its tokens in lists. `entropy-dynamics lens` reads such a file, and report.html shows them in color.
+"""
+
+from collections.abc import Callable
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from entropy_dynamics.results.files import write_parquet
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROMPTS, ROLLOUTS = 16, 4  # the first prompts of a step, and the first rollouts of each
+TOKENS = 2**16  # no further prompt beyond so many
+STATISTICS = ("logp", "entropy", "s_star", "s_expected")
+
+
+def sampled_steps(steps: int) -> set[int]:
+    """The first step of a run, its middle and its last."""
+    return {0, steps // 2, max(steps, 1) - 1}
+
+
+def write_token_samples(
+    path: Path,
+    groups: "Tensor",
+    mask: "Tensor",
+    token_ids: "Tensor",
+    stats: Any,
+    advantages: "Tensor",
+    weights: "Tensor",
+    text: Callable[[int], str],
+    response: Callable[[int], dict[str, Any]],
+) -> None:
+    """Write the file, whole or not at all.
+
+    Args:
+        groups: [batch]; rollouts of one prompt share a number, and are neighbors.
+        mask, token_ids, advantages, weights: [batch, token]; the mask is true on response tokens.
+        stats: TokenStats, or whatever else has its attributes `STATISTICS`, [batch, token], nats.
+        text: of a token id.
+        response: further columns of the response in a row of the batch: problem_id, prompt, correct.
+    """
+    import pandas as pd
+
+    mask, rows, count = mask.bool().cpu(), [], 0
+    for _, group in islice(groupby(range(len(mask)), groups.tolist().__getitem__), PROMPTS):
+        if count < TOKENS:
+            rows += (chosen := list(group)[:ROLLOUTS])
+            count += int(mask[chosen].sum())
+    of_stats = {name: getattr(stats, name) for name in STATISTICS}
+    tokens = {"token_id": token_ids, **of_stats, "advantage": advantages, "weight": weights}
+    columns = {name: [values[row].cpu()[mask[row]].numpy() for row in rows] for name, values in tokens.items()}
+    texts = [[text(int(token)) for token in ids] for ids in columns["token_id"]]
+    frame = pd.DataFrame([response(row) for row in rows]).assign(token=texts, **columns)
+    write_parquet(path, frame, compression="zstd")

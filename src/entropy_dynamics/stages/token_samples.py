@@ -1,0 +1,55 @@
+"""What a training run keeps of three of its steps, to look at: `results.token_samples`."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from entropy_dynamics.core.shapes import PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.results.token_samples import sampled_steps, write_token_samples
+from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.tasks import Grade
+from entropy_dynamics.training.batch import RolloutBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class TokenSamples:
+    """Called after the update of every step (`Trainer`); writes at the run's `sampled_steps`."""
+
+    def __init__(self, folder: Path, tokenizer: "PreTrainedTokenizerBase", steps: int, *, enabled: bool = True):
+        """enabled: on one rank only."""
+        self.folder, self.tokenizer, self.steps = folder, tokenizer, sampled_steps(steps) if enabled else set()
+        self.text: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
+
+    def __call__(
+        self,
+        step: int,
+        rollouts: Sequence[Rollout],
+        grades: Sequence[Grade],
+        batch: RolloutBatch,
+        stats: TokenStats,
+        advantages: PerToken,
+        weights: PerToken,
+    ) -> None:
+        if step not in self.steps:
+            return
+        if step == 0:  # those of an earlier config
+            shutil.rmtree(self.folder, ignore_errors=True)
+        ids = batch.sequences.new_zeros(batch.mask.shape)
+        ids[batch.mask] = ids.new_tensor([token for rollout in rollouts for token in rollout.token_ids])
+
+        def response(row: int) -> dict[str, object]:
+            prompt = batch.sequences[row, : batch.prompt_lengths[row]]
+            return {
+                "problem_id": rollouts[row].problem_id,
+                "prompt": self.tokenizer.decode(prompt, skip_special_tokens=True),
+                "sample": rollouts[row].sample,
+                "correct": grades[row].correct,
+            }
+
+        path = self.folder / f"step{step}.parquet"
+        write_token_samples(path, batch.groups, batch.mask, ids, stats, advantages, weights, self.text, response)
