@@ -24,7 +24,7 @@ class Log:
         self.times = os.times_result((0.0,) * 5)
         monkeypatch.setattr(progress.time, "time", lambda: self.now)
         monkeypatch.setattr(progress.os, "times", lambda: self.times)
-        monkeypatch.setattr(progress, "processor_seconds", lambda: 0.0)  # of the server that the tests started
+        monkeypatch.setattr(progress, "processor_seconds", lambda: 0.0)  # else that of the server of these tests
 
     def emit(self, event, level=logging.INFO, message="", **more):
         self.handler.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))

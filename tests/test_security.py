@@ -143,7 +143,7 @@ def test_the_watch_sees_a_program_that_does(tmp_path, program, asked):
 def test_every_written_file_is_of_a_kind_that_runs_nothing(small_run):
     results, _ = small_run
     written = {path.suffix for path in results.rglob("*") if path.is_file()}
-    tables, figures = {".csv", ".md", ".jinja"}, {".png", ".svg"}
+    tables, figures = {".csv", ".md", ".jinja"}, {".png", ".svg", ".pdf"}
     assert written == {".json", ".yaml", ".parquet", ".safetensors", *tables, *figures}
     assert list(results.rglob("step1/*.safetensors"))  # a checkpoint's too
 

@@ -216,7 +216,7 @@ def _rollouts(path: Path) -> list[list[Rollout]]:
     for place, name, sample, tokens, reason, logp in read_parquet(path).itertuples(index=False):
         if place == len(ahead):
             ahead.append([])
-        ahead[-1].append(Rollout(name, sample, tokens.tolist(), reason, logp.tolist()))
+        ahead[-1].append(Rollout(name, sample, tokens.tolist(), reason, None if logp is None else logp.tolist()))
     return ahead
 
 
