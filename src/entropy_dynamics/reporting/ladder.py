@@ -27,7 +27,7 @@ ROWS = {
     "entropy": ("entropy (nats)", "entropy"),
 }
 """Column on the left -> its label, and the gain on the right."""
-GAINS = {"matched": "Avg@K at equal Pass@K (points)", "entropy": "entropy (nats)"}
+GAINS = {"matched": "at equal Pass@K\n(points of Avg@K)", "entropy": "gain (nats)"}
 
 
 def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -50,7 +50,11 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
             if method != experiment.spec.baseline:
                 _draw(right, shifted, rows, f"{gain}_gain", look, method)
         left.set_ylabel(label)
-        right.set_ylabel(f"gain in {GAINS[gain]}" if gain in GAINS else "gain (points)")
+        right.set_ylabel(GAINS.get(gain, "gain (points)"))
+        if rungs[f"{gain}_gain"].isna().all():
+            beyond = "none: in some seed the baseline\ndoes not reach this Pass@K"
+            right.text(0.5, 0.6, beyond, transform=right.transAxes, ha="center", fontsize=5.5)
+            right.set_yticks([])
         right.axhline(0, color="black", linewidth=0.6)
         left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
     for ax in axes[-1]:
