@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 from conftest import REAL_PROBLEMS
@@ -121,7 +123,7 @@ def test_a_killed_rank_ends_the_run_and_the_next_call_resumes_it(project, result
     while not list(checkpoints.glob("*/step*/checkpoint.json")):
         assert run.poll() is None, run.stderr.read()
         time.sleep(0.02)
-    os.kill(rank_of(run.pid, 1), signal.SIGKILL)
+    os.kill(rank_of(project, 1), signal.SIGKILL)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 2
     assert "error: rank 1 of 2 was ended by SIGKILL" in said.splitlines()[-1]
@@ -134,10 +136,11 @@ def test_a_killed_rank_ends_the_run_and_the_next_call_resumes_it(project, result
     assert not checkpoints.exists()
 
 
-def rank_of(parent: int, rank: int) -> int:
-    """The process id of a rank, by its environment."""
-    for line in subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True).stdout.splitlines():
-        pid, ppid = map(int, line.split())
-        if ppid == parent and f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0"):
-            return pid
-    raise AssertionError(f"no rank {rank} among the children of {parent}")
+def rank_of(project: Path, rank: int) -> int:
+    """The process id of a rank of the training run in this project, which may be a child of the preloaded process."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            runs = "train" in process.cmdline() and process.cwd() == str(project)
+            if runs and process.environ().get("RANK") == str(rank):
+                return process.pid
+    raise AssertionError(f"no rank {rank} in {project}")
