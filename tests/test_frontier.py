@@ -45,3 +45,22 @@ def test_every_method_has_a_line_through_its_temperatures(tmp_path):
         for method, line in lines.items():
             rows = sampled[sampled["method"] == method].sort_values("temperature")
             np.testing.assert_allclose(line.get_xydata(), rows[["pass", "avg"]])
+
+
+def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
+    """GRPO's frontier goes from Avg@K 2/5 at Pass@K 2/5 to 1/5 at 4/5, so it has 3/10 at Clip_V's 3/5."""
+    results = tmp_path / SCALE
+    write_all(results, SEEDS, names=["frontier"])
+    shares = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("clip_v", None, 3, 0.75), ("clip_b", None, 5, 1.0)]
+    shares += [("grpo", temperature, 0, 0.0) for temperature in (None, 1.3)]
+    for seed in range(SEEDS["tables"]):
+        for dataset in DATASETS:
+            problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+            fifths = np.arange(problems) // (problems // 5)
+            for method, temperature, solved, right in shares:
+                correct = (fifths < solved)[:, None] & (np.arange(k) < right * k)
+                write_evaluation(results, Run(MODEL, method, seed), dataset, correct, temperature)
+    frame = pd.read_csv(draw("frontier", results, SEEDS)[2]).set_index(["model", "method", "temperature"])
+    assert frame.loc[MODEL, "clip_v", 0.7]["matched"] == pytest.approx(100 * (3 / 5 * 3 / 4 - 3 / 10), abs=1e-3)
+    assert np.isnan(frame.loc[MODEL, "clip_b", 0.7]["matched"])  # GRPO solves no more than 4/5 at any temperature
+    assert frame["matched"].isna()[[temperature != 0.7 for *_, temperature in frame.index]].all()

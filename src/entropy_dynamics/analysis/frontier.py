@@ -1,17 +1,24 @@
 """Avg@K against Pass@K over the temperature of the evaluation: a better policy, or one that samples as if warmer."""
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, FrontierSpec
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import mean_interval, score_interval
+from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
+from entropy_dynamics.analysis.temperatures import matched_pass
 
 
 def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd.DataFrame:
     """One row per model, method and temperature: `avg` and `pass` with `_low` and `_high`, means over the data sets, %.
 
-    `pass` is NaN at temperature 0, where one sample is drawn, and `avg` is the greedy accuracy.
+    `pass` is NaN at temperature 0, where one sample is drawn, and `avg` is the greedy accuracy. `matched`, in the rows
+    at the temperature of all tables: the median over seeds of Avg@K above the baseline's frontier at equal Pass@K, %
+    points; NaN where a seed's Pass@K is outside the frontier.
     """
     usual, datasets = results.config.evaluation.temperature, experiment.evaluations
     rows = []
@@ -27,5 +34,30 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
                     interval = score_interval([share * with_seeds(method, seeds) for seeds in scores], mean_interval)
                     known = interval if at != 0 or metric == "avg" else interval.times(float("nan"))
                     row |= known.columns(metric)
+                if at is None and method != experiment.spec.baseline:
+                    row |= gain_interval(frontier_gain(model, method, experiment, results)).columns("matched")
                 rows.append(row | {"seeds": len(experiment.of(model, method))})
     return pd.DataFrame(rows)
+
+
+def frontier_gain(
+    model: str, method: str, experiment: Experiment[Any], results: Results
+) -> list[Float[np.ndarray, "seed problem"]]:
+    """Avg@K above the baseline's frontier at equal Pass@K, % points, as columns of `score_interval`, one per data set.
+
+    NaN for a seed whose Pass@K is outside the frontier.
+    """
+    shares = dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
+    warm = [temperature for temperature in results.temperatures if temperature > 0]
+    seeds = []
+    for run, other in zip(experiment.of(model, method), experiment.of(model, experiment.spec.baseline), strict=True):
+        policy = {dataset: results.samples(run, dataset) for dataset in shares}
+        frontier = [{dataset: results.samples(other, dataset, at) for dataset in shares} for at in warm]
+        outside = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policy.items()}
+        seeds.append(matched_pass(policy, frontier, shares) or outside)
+    return [100 * share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]
+
+
+def gain_interval(columns: list[Float[np.ndarray, "seed problem"]]) -> Interval:
+    """The interval of `frontier_gain`, NaN if any seed is outside the frontier."""
+    return Interval() if any(np.isnan(column).any() for column in columns) else score_interval(columns)

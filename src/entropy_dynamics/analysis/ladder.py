@@ -8,11 +8,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment, LadderSpec
+from entropy_dynamics.analysis.frontier import frontier_gain, gain_interval
 from entropy_dynamics.analysis.problem_scores import Arm, paired
 from entropy_dynamics.analysis.results import Results, final_means
-from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval, seed_interval
+from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
 from entropy_dynamics.analysis.sweeps import scores_of
-from entropy_dynamics.analysis.temperatures import matched_pass
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
 """Column -> metric and temperature of the evaluation; null: that of all tables."""
@@ -124,22 +124,10 @@ def _gains(
         for arm in weights
     }
     gains["entropy"] = seed_interval(paired(ends, weights)[..., 0])
-    matched = [_matched(weight, model, method, experiment, results) for model, weight in of_model.items()]
+    matched = [
+        [weight * column for column in frontier_gain(model, method, experiment, results)]
+        for model, weight in of_model.items()
+    ]
     totals = [np.sum(columns, axis=0) for columns in zip(*matched, strict=True)]
-    gains["matched"] = Interval() if np.isnan(totals[0]).any() else score_interval(totals)
+    gains["matched"] = gain_interval(totals)
     return {column: end for name in GAINS for column, end in gains[name].columns(f"{name}_gain").items()}
-
-
-def _matched(
-    weight: float, model: str, method: str, experiment: Experiment[LadderSpec], results: Results
-) -> list[Float[np.ndarray, "seed problem"]]:
-    """Avg@K above the baseline's frontier as columns of `score_interval`, times `weight`; NaN outside the frontier."""
-    shares = dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
-    warm = [temperature for temperature in results.temperatures if temperature > 0]
-    seeds = []
-    for run, other in zip(experiment.of(model, method), experiment.of(model, experiment.spec.baseline), strict=True):
-        policy = {dataset: results.samples(run, dataset) for dataset in shares}
-        frontier = [{dataset: results.samples(other, dataset, at) for dataset in shares} for at in warm]
-        missing = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policy.items()}
-        seeds.append(matched_pass(policy, frontier, shares) or missing)
-    return [100 * weight * share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]
