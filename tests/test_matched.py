@@ -1,6 +1,7 @@
 """Methods at matched entropy, tables with the entropy, and the experiments of the target `methods`."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from entropy_dynamics.reporting import render
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, ROOT, SCALE, draw, write_all, write_evaluation, write_metrics, write_models
 
+DATASETS = ("aime24", "aime25", "dapo500")
 SEEDS = {"tables": 3, "extras": 3, "pilot": 1}
 ENTROPY = {"grpo": 0.1, "clip_b": 0.3, "steer@w_min=0.2": 0.5, "steer": 0.2, "steer@w_min=0.5": 0.4, "qae": 0.2}
 ENTROPY["clip_b@apply_to=both"] = 0.3
@@ -110,14 +112,28 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
             write_metrics(results, run, entropy=entropy + run.seed)
         if run.method == nearly:
             write_metrics(results, run, entropy=entropy + run.seed + 1e-12 * (run.seed == 1))
-    frame = scores_frame(experiment, Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
-    rows = frame.set_index("method")
+    kept = Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+    rows = scores_frame(experiment, kept).set_index("method")
     assert rows.index[rows["equals_baseline"]].tolist() == [same]
     assert rows.loc["grpo", "entropy"] == pytest.approx(entropy[-4:].mean() + 1)
     files = {path.suffix: path.read_text() for path in draw("methods_on_policy", results, SEEDS)}
     assert r"GSPO (updates\_per\_batch 1)" in files[".tex"]
     text = files[".md"]
     assert "| Entropy (nats) | toy AIME24 Avg@32 |" in text
+    assert "| Mean Avg@K | Mean Pass@K |" in text
+    for metric in ("avg", "pass"):
+        of_sets = [rows[f"{dataset}_{metric}"] for dataset in DATASETS]
+        np.testing.assert_allclose(rows[f"mean_{metric}"], np.mean(of_sets, axis=0))
+        assert (rows[f"mean_{metric}_low"] < rows[f"mean_{metric}"]).all()
+    by_seed = {
+        method: [
+            np.mean([(samples.correct / samples.k).mean() for samples in map(partial(kept.samples, run), DATASETS)])
+            for run in experiment.of(MODEL, method)
+        ]
+        for method in ("clip_b", "grpo")
+    }
+    differences = np.subtract(by_seed["clip_b"], by_seed["grpo"])
+    assert rows.loc["clip_b", "mean_avg_difference"] == pytest.approx(100 * np.mean(differences))  # three seeds
     assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
     assert "CISPO (updates_per_batch 1)" in text
 

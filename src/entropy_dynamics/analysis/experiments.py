@@ -168,6 +168,8 @@ class ScoresSpec(MetricsSpec, LabelledSpec):
     kind: Literal["scores"]
     entropy: bool = False
     """Also the entropy at the end, and which methods are exactly the baseline."""
+    pooled: bool = False
+    """Also the mean over the data sets."""
 
 
 class GainsSpec(MetricsSpec):

@@ -11,6 +11,9 @@ from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
 
+POOLED = "mean"
+"""The name of the mean over the data sets in the columns of `scores_frame`."""
+
 
 def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in per cent.
@@ -19,9 +22,11 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     _difference_high, the median over seeds of the difference to the baseline on the same seeds and problems, with
     _difference_p, the p value after Holm's correction for all differences of the table. Per data set _unreadable and
     _truncated, the shares of samples without an answer in the required format and cut off at the token limit,
-    _problems, and _samples, their number per problem. A table with `entropy` also has the columns of `_entropy`.
+    _problems, and _samples, their number per problem. A table with `entropy` also has the columns of `_entropy`, a
+    pooled one those of the mean over the data sets, as of a data set called POOLED.
     """
     rows = []
+    columns = score_columns(experiment)
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {
@@ -42,15 +47,19 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
             row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
-            for dataset in samples:
+            for column, datasets in columns.items():
                 for metric in experiment.spec.metrics:
-                    name, scores = f"{dataset}_{metric}", values[dataset, metric]
-                    weights = {(model, method): 1.0, (model, baseline): -1.0}
-                    comparable = method != baseline and (model, baseline) in scores
-                    difference = score_interval([paired(scores, weights)]) if comparable else Interval()
-                    ours = with_seeds(method, list(scores[model, method].values()))
-                    row |= share_interval(ours).times(100).columns(name)
-                    row[f"{name}_paper"] = results.paper.score(model, method, dataset, metric)
+                    name, scores = f"{column}_{metric}", [values[dataset, metric] for dataset in datasets]
+                    weights = {(model, method): 1 / len(datasets), (model, baseline): -1 / len(datasets)}
+                    comparable = method != baseline and (model, baseline) in scores[0]
+                    pairs = [paired(of_set, weights) for of_set in scores] if comparable else []
+                    difference = score_interval(pairs) if comparable else Interval()
+                    ours = [
+                        with_seeds(method, list(of_set[model, method].values())) / len(datasets) for of_set in scores
+                    ]
+                    mean = share_interval(*ours) if len(ours) == 1 else score_interval(ours, mean_interval)
+                    row |= mean.times(100).columns(name)
+                    row[f"{name}_paper"] = results.paper.score(model, method, column, metric)
                     row |= difference.times(100).columns(f"{name}_difference")
                     row[f"{name}_difference_p"] = difference.p
             for dataset, by_method in samples.items():
@@ -63,6 +72,13 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     tests = [name for name in frame if name.endswith("_difference_p")]
     frame[tests] = holm(frame[tests].to_numpy().ravel()).reshape(-1, len(tests))
     return frame
+
+
+def score_columns(experiment: Experiment[MetricsSpec]) -> dict[str, list[str]]:
+    """Name -> the data sets whose mean score a column is."""
+    spec = experiment.spec
+    pooled = {POOLED: list(experiment.evaluations)} if isinstance(spec, ScoresSpec) and spec.pooled else {}
+    return {dataset: [dataset] for dataset in experiment.evaluations} | pooled
 
 
 def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:

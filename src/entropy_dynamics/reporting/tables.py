@@ -9,7 +9,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpec
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.scores import scores_frame
+from entropy_dynamics.analysis.scores import POOLED, score_columns, scores_frame
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.templates import fill, one_model
 from entropy_dynamics.results.files import write_text
@@ -33,11 +33,16 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
 def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
     """What the templates show of `scores_frame`: headings, and for each model that ran the cells of its methods."""
     datasets = experiment.evaluations
-    columns = [(dataset, metric) for dataset in datasets for metric in experiment.spec.metrics]
+    columns = [(column, metric) for column in score_columns(experiment) for metric in experiment.spec.metrics]
     rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
     return {
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
-        + [f"{results.dataset_label(d)} {METRICS[metric]}@{frame[f'{d}_samples'][0]}" for d, metric in columns],
+        + [
+            f"Mean {METRICS[metric]}@K"
+            if column == POOLED
+            else f"{results.dataset_label(column)} {METRICS[metric]}@{frame[f'{column}_samples'][0]}"
+            for column, metric in columns
+        ],
         "datasets": [results.dataset_label(dataset) for dataset in datasets],
         "blocks": [
             (
