@@ -135,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     stage("claims", "Judge the paper's claims by the results so far.")
     stage("field", "Judge the claims of other papers (experiments/field) by the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    stage("article", "Write article/article.tex, filled with the results, and its PDF where LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, rewritten while runs go on.")
     watch.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):

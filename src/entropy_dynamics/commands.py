@@ -203,6 +203,15 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(_results(options), options.compare))
 
 
+def article(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.article import PACKAGES, build_pdf, write_article
+
+    tex = write_article(_results(options))
+    pdf = build_pdf(tex)
+    print(tex)
+    print(pdf or f"no PDF: pdflatex is not installed (Debian: apt install {PACKAGES})")
+
+
 def watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.watch import serve
 
