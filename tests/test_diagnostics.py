@@ -31,6 +31,7 @@ def samples(path, problem, correct, grades):
         ("ours.parquet", "problem_id", "correct", []),
         ("verl.jsonl", "input", "score", []),
         ("trl.parquet", "prompt", "my_reward", ["--correct", "my_reward"]),
+        ("skyrl.jsonl", "input_prompt", "score", []),
     ],
 )
 def test_pass_at_k_is_the_mean_over_all_subsets(file, problem, correct, options, tmp_path, capsys):
@@ -52,6 +53,28 @@ def test_two_files_are_compared_on_the_same_problems(tmp_path, capsys):
     rates = [np.mean(row) for row in GRADES.values()], [np.mean(better[name]) for name in GRADES]
     assert float(first[7]) == pytest.approx(100 * (np.mean(rates[1]) - np.mean(rates[0])), abs=0.05)
     assert float(first[8]) < float(first[7]) < float(first[9])
+
+
+def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_path, capsys):
+    halves = [{name: GRADES[name] for name in names} for names in ("ab", "cd")]
+    for method in ("grpo", "clip_b@mu=2.5"):
+        (folder := tmp_path / method / "seed0").mkdir(parents=True)
+        for place, half in enumerate(halves):
+            samples(folder / f"part{place}.{('parquet', 'jsonl')[place]}", "problem_id", "correct", half)
+        (folder / "T1").mkdir()
+        samples(folder / "T1" / "part0.parquet", "problem_id", "correct", {"z": [1, 1, 1, 1]})
+        (folder / "notes.txt").write_text("")
+    whole = samples(tmp_path / "whole.parquet", "problem_id", "correct", GRADES)
+    header, *rows = run(
+        capsys, "pass-at-k", tmp_path / "grpo" / "seed0", tmp_path / "clip_b@mu=2.5" / "seed0"
+    ).splitlines()
+    assert header.split() == ["k", "grpo", "low", "high", "clip_b@mu=2.5", "low", "high", "difference", "low", "high"]
+    assert max(map(len, (header, *rows))) <= 80
+    alone = run(capsys, "pass-at-k", whole).splitlines()
+    assert alone[0].split() == ["k", "whole", "low", "high"]
+    assert [row.split()[:4] for row in rows] == [row.split() for row in alone[1:]]
+    (empty := tmp_path / "empty").mkdir()
+    assert error(capsys, "pass-at-k", empty) == f"{empty} has no .parquet or .jsonl file"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
-"""Published counts and metrics: what a reader recomputes from them alone."""
+"""The folder for a data repository: what a reader recomputes from it alone, its card and its checksums."""
 
 import json
+import re
+import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
@@ -12,7 +16,9 @@ from entropy_dynamics.analysis.problem_scores import score_columns
 from entropy_dynamics.analysis.published import read_counts
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.cli import main
-from synthetic_results import MODEL, SCALE, write_evaluation, write_metrics
+from entropy_dynamics.results.files import write_json, write_parquet
+from entropy_dynamics.results.layout import Layout
+from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write_metrics
 
 OTHER = "qwen3-4b-base"
 SETS = {"aime24": (40, 16), "dapo500": (60, 8)}
@@ -34,6 +40,10 @@ def published(tmp_path_factory):
     write_evaluation(root, Run(MODEL, "grpo", 0), "aime24", np.arange(8) < [[3], [0]], temperature=1)
     for seed in range(2):
         write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+        tokens = pd.DataFrame({"problem_id": ["a", "b"], "logp": [np.array([-0.5 - seed]), np.array([-1.0, -2.0])]})
+        write_parquet(Layout(root).token_samples(MODEL, "grpo", seed) / "step4.parquet", tokens)
+    write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+    write_json(root / "claims.json", [])
     assert main(["archive", str(root), "--publish", str(out)]) == 0
     return root, out
 
@@ -100,6 +110,82 @@ def test_metrics_of_all_runs_are_one_table(published):
     assert metrics["step"].tolist() == [*range(5)] * 2
     stored = pd.read_parquet(Run(MODEL, "grpo", 1).metrics_file(root))
     np.testing.assert_allclose(metrics.loc[metrics["seed"] == 1, "entropy"], stored["entropy"], rtol=1e-6)
+
+
+def test_samples_of_all_evaluations_are_one_table(published):
+    root, out = published
+    samples = pd.read_parquet(out / "samples.parquet")
+    counts = pd.read_parquet(out / "counts.parquet")
+    assert len(samples) == counts["samples"].sum()
+    keys = ["model", "method", "seed", "dataset"]
+    at_07 = samples[samples["temperature"] == 0.7]
+    totals = counts[counts["temperature"] < 0.9].groupby(keys)["correct"].sum()
+    assert at_07.groupby(keys)["correct"].sum().to_dict() == totals.to_dict()
+    stored = pd.read_parquet(Run(OTHER, "clip_b", 3).evaluation_file(root, "aime24"))
+    one = at_07.query(f"model == {OTHER!r} and method == 'clip_b' and seed == 3 and dataset == 'aime24'")
+    pd.testing.assert_frame_equal(one[stored.columns].reset_index(drop=True), stored)
+
+
+def test_token_samples_keep_their_lists(published):
+    tokens = pd.read_parquet(published[1] / "tokens.parquet")
+    assert tokens[["seed", "step", "problem_id"]].to_numpy().tolist() == [
+        [0, 4, "a"],
+        [0, 4, "b"],
+        [1, 4, "a"],
+        [1, 4, "b"],
+    ]
+    assert [values.tolist() for values in tokens["logp"]] == [[-0.5], [-1.0, -2.0], [-1.5], [-1.0, -2.0]]
+
+
+def test_checksums_are_those_that_sha256sum_computes(published, tmp_path):
+    folder = shutil.copytree(published[1], tmp_path / "copy")
+    check = ["sha256sum", "--strict", "-c", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=folder, capture_output=True).returncode == 0
+    named = {line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert there - named == {"SHA256SUMS"}
+    assert {"README.md", "LICENSE", "CITATION.cff", "counts.parquet", "claims.json"} <= named
+    (folder / "README.md").write_text("edited")
+    assert subprocess.run(check, cwd=folder, capture_output=True).returncode == 1
+
+
+def test_the_data_card_describes_what_is_there(published):
+    out = published[1]
+    _, front, text = (out / "README.md").read_text().split("---\n", 2)
+    card = yaml.safe_load(front)
+    assert card["license"] == "apache-2.0"
+    files = {config["config_name"]: config["data_files"] for config in card["configs"]}
+    assert set(files) == {"counts", "metrics", "samples", "tokens"}
+    for name, file in files.items():
+        assert f"| `{file}` | {len(pd.read_parquet(out / file))} |" in text, name
+    assert "| `qwen2.5-7b-instruct` | toy Qwen2 for Qwen2.5-7B-Instruct, 0.11 M parameters |" in text
+    assert "| `aime24` | toy AIME24 |" in text
+    assert "Of 0 claims" in text
+    assert "Apache License" in (out / "LICENSE").read_text()
+
+
+def test_the_ten_lines_of_the_data_card_run(published, monkeypatch, capsys):
+    """What they print is the pooled gain that the claims would have."""
+    monkeypatch.chdir(published[1])
+    (code,) = re.findall(r"```python\n(.*?)```", (published[1] / "README.md").read_text(), re.DOTALL)
+    exec(compile(code, "card", "exec"), {})
+    counts = read_counts(published[1] / "counts.parquet")
+    expected = score_interval(score_columns(counts, {"clip_b": 1, "grpo": -1}, "avg")).value
+    assert float(capsys.readouterr().out) == pytest.approx(expected)
+
+
+def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
+    root, out = published
+    assert yaml.safe_load((out / "CITATION.cff").read_text()).get("doi") is None
+    for name in ("README.md", "CITATION.cff"):
+        assert "--doi" in (out / name).read_text()
+    with pytest.raises(SystemExit):
+        main(["archive", str(root), "--publish", str(tmp_path), "--doi", "zenodo.7"])
+    assert "'zenodo.7' is not a DOI, such as 10.5281/zenodo.1234567" in capsys.readouterr().err
+    assert main(["archive", str(root), "--publish", str(tmp_path), "--doi", "10.5281/zenodo.7"]) == 0
+    assert yaml.safe_load((tmp_path / "CITATION.cff").read_text())["doi"] == "10.5281/zenodo.7"
+    assert "https://doi.org/10.5281/zenodo.7" in (tmp_path / "README.md").read_text()
+    assert "no DOI" not in capsys.readouterr().out
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):

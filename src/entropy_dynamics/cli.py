@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     stage("claims", "Judge the paper's claims by the results so far.")
     stage("field", "Judge the claims of other papers (experiments/field) by the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
+    stage("article", "Write article/article.tex, filled with the results, and its PDF where LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, rewritten while runs go on.")
     watch.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
@@ -150,7 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
-    archive.add_argument("--publish", type=Path, metavar="OUT", help="only counts per problem and metrics, into OUT")
+    ready = "instead, write the folder OUT for a data repository: counts, metrics, samples, data card, checksums"
+    archive.add_argument("--publish", type=Path, metavar="OUT", help=ready)
+    archive.add_argument("--doi", type=_doi, help="with --publish: the DOI that the repository has reserved for it")
 
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
         sub = command(name, about)
@@ -206,6 +210,12 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def _doi(text: str) -> str:
+    if re.fullmatch(r"10\.\d{4,9}/\S+", text):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is not a DOI, such as 10.5281/zenodo.1234567")
 
 
 def _figure(text: str) -> Path:

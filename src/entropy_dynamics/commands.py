@@ -203,6 +203,15 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(_results(options), options.compare))
 
 
+def article(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.article import PACKAGES, build_pdf, write_article
+
+    tex = write_article(_results(options))
+    pdf = build_pdf(tex)
+    print(tex)
+    print(pdf or f"no PDF: pdflatex is not installed (Debian: apt install {PACKAGES})")
+
+
 def watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.watch import serve
 
@@ -230,11 +239,13 @@ def archive(options: argparse.Namespace) -> None:
 
     folder = options.folder if options.folder.name else options.folder.resolve()  # `.` has no name
     if options.publish:
-        from entropy_dynamics.analysis.published import publish
         from entropy_dynamics.analysis.results import Results
+        from entropy_dynamics.reporting.publish import publish
 
-        for path in publish(Results(folder, folder.name, {}), options.publish):
+        for path in publish(Results(folder, folder.name, {}), options.publish, options.doi):
             print(path)
+        if not options.doi:
+            print("no DOI yet: reserve one where you upload the folder, and write it again with --doi DOI")
         return
     print(write_archive(Layout(folder), options.out or folder.with_name(f"{folder.name}.zip"), options.policies))
 

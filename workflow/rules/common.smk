@@ -1,4 +1,5 @@
 # Shared by all rules: the selected scale, the layout of its results, and the settings that a result depends on.
+import shutil
 import sys
 from contextlib import contextmanager
 from functools import cache

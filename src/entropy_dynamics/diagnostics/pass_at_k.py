@@ -1,6 +1,7 @@
 """Unbiased Pass@k of sampled answers for all k, and the paired difference of two files."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from entropy_dynamics.diagnostics.reading import column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-# Ours; verl's dumps of rollouts and validations; TRL's completions.
-PROBLEM = ("problem_id", "problem", "input", "prompt")
+# Ours; verl's dumps of rollouts and validations; TRL's completions; SkyRL's dumped evaluations.
+PROBLEM = ("problem_id", "problem", "input", "prompt", "input_prompt")
 CORRECT = ("correct", "acc", "score")
 DETECTED = norm.isf(0.025) + norm.isf(0.1)  # standard errors of a difference that is found with 90 % power
 
@@ -28,26 +29,26 @@ def pass_at_k_table(
             without a value are left out, which is unbiased if whether one is missing does not depend on the answer.
 
     Returns:
-        One row per k; per file its value and the ends of its 95 % interval over problems, and with two files the same
-        for the second minus the first on the problems that both have. And a line for each file that lacks grades.
+        One row per k; per file, under the part of its path that tells it from the others, its value and the ends of
+        its 95 % interval over problems, and with two files the same for the second minus the first on the problems that
+        both have. And a line for each file that lacks grades.
 
     Raises:
-        UserError: a file that cannot be read, a missing column, samples without a problem, no grade at all, or two
-            files without a common problem.
+        UserError: a file that cannot be read, a folder without files, a missing column, samples without a problem, no
+            grade at all, or two files without a common problem.
     """
     counts, notes = zip(*(_counts(file, problem, correct) for file in files), strict=True)
     fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
-    columns: dict[str, object] = {"k": ks}
-    for file, of_file in zip(files, counts, strict=True):
-        columns |= _columns(str(file), [share_interval(_scores(of_file, k)) for k in ks])
+    tables = [_columns(name, _intervals(of_file, ks)) for name, of_file in zip(_names(files), counts, strict=True)]
     if len(files) == 2:
         shared = counts[0].index.intersection(counts[1].index)
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
         first, second = (of_file.loc[shared] for of_file in counts)
-        columns |= _columns("difference", [score_interval([_scores(second, k) - _scores(first, k)]) for k in ks])
-    return pd.DataFrame(columns), [note for note in notes if note]
+        differences = [score_interval([_scores(second, k) - _scores(first, k)]) for k in ks]
+        tables.append(_columns("difference", differences))
+    return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), [note for note in notes if note]
 
 
 def power_table(file: Path, difference: float, problem: str | None = None, correct: str | None = None) -> pd.DataFrame:
@@ -87,7 +88,7 @@ def _estimate_variance(rates: np.ndarray, n: int, k: int) -> np.ndarray:
 
 def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.DataFrame, str]:
     """Graded and correct samples of each problem, and how many have no grade."""
-    frame = read_table(file)
+    frame = _rows(file)
     ids = column(frame, file, problem, PROBLEM, "the problem")
     if ids.isna().any():
         raise UserError(f"{file}: {ids.isna().sum()} of {len(ids)} samples have no {ids.name}")
@@ -103,10 +104,35 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
     return counts.rename(columns={"size": "samples", "sum": "correct"}), note if missing else ""
 
 
+def _rows(path: Path) -> pd.DataFrame:
+    """The rows of a file, or of all files that lie directly in a folder."""
+    if not path.is_dir():
+        return read_table(path)
+    if not (files := sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl"))):
+        raise UserError(f"{path} has no .parquet or .jsonl file")
+    return pd.concat(map(read_table, files), ignore_index=True)
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Of each path what lies between the parts that all begin and end with; a single file's name."""
+    paths = [file.absolute().parts for file in files]
+    head, tail = _shared(paths), _shared([path[::-1] for path in paths])
+    names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
+    return [name.removesuffix(".parquet").removesuffix(".jsonl") for name in names]
+
+
+def _shared(paths: Sequence[tuple[str, ...]]) -> int:
+    """How many parts all paths begin with."""
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
 def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:
     return problem_pass_at_k(counts["correct"].to_numpy(), counts["samples"].to_numpy(), k)
 
 
-def _columns(name: str, intervals: list[Interval]) -> dict[str, list[float]]:
-    ends = {"": "value", " low": "low", " high": "high"}
-    return {f"{name}{end}": [100 * float(getattr(i, field)) for i in intervals] for end, field in ends.items()}
+def _intervals(counts: pd.DataFrame, ks: Sequence[int]) -> list[Interval]:
+    return [share_interval(_scores(counts, k)) for k in ks]
+
+
+def _columns(name: str, intervals: list[Interval]) -> pd.DataFrame:
+    return pd.DataFrame([[100 * i.value, 100 * i.low, 100 * i.high] for i in intervals], columns=[name, "low", "high"])

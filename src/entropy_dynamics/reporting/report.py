@@ -74,7 +74,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         first=[by_name[name] for name in FIRST if name in by_name],
         numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
         further=[section for section in sections if not section["experiment"].is_numbered],
-        ran=_ran(layout),
+        ran=what_ran(layout),
         models=[results.model(model).ran_with_size for model in models],
     )
     write_text(layout.report, page)
@@ -125,7 +125,7 @@ def _effect(claim: dict[str, Any]) -> str:
     return f"{shown}; {needs}" if needs else shown
 
 
-def _ran(layout: Layout) -> list[str]:
+def what_ran(layout: Layout) -> list[str]:
     """The number of runs, their machines, commits and time."""
     lines = []
     if records := [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]:

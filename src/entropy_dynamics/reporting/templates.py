@@ -9,6 +9,8 @@ from markupsafe import Markup, escape
 
 from entropy_dynamics.analysis.results import Model
 
+MATH = {"η": r"\eta", "Δ": r"\Delta", "−": "-", "×": r"\times"}
+
 
 def fill(template: str, **values: Any) -> str:
     """The text of templates/<template> with these values."""
@@ -23,7 +25,37 @@ def _latex(text: str) -> str:
     text = re.sub(r"([%&#])", r"\\\1", text)
     text = re.sub(r"Clip_([BV])\b", r"Clip$_{\\mathcal{\1}}$", text)
     text = re.sub(r"([<>])", r"$\1$", text)
-    return re.sub(r"(?<!\$)_", r"\\_", text)
+    text = re.sub(r"(?<!\$)_", r"\\_", text)
+    text = re.sub(r"\bS(?:\\_(c)\b|(\*))", r"$S_\1\2$", text)
+    return re.sub("(-?)([ηΔ−×])", lambda sign: f"${sign[1]}{MATH[sign[2]]}$", text)
+
+
+def _power(number: float) -> str:
+    """0.0006 as $6\\cdot10^{-4}$."""
+    mantissa, exponent = f"{number:e}".split("e")
+    return rf"${float(mantissa):g}\cdot10^{{{int(exponent)}}}$"
+
+
+def _section(place: str) -> str:
+    """The section of the paper in the place of a claim, in italics for a claim that is not the paper's."""
+    named = re.search(r"(?:Sections?|Appendix) ([\w.]+)", place)
+    name = named[1] if named else ""
+    return rf"\emph{{{name}}}" if place.startswith("ours") else name
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _bounds(claimed: str) -> str:
+    """'above 0' as $>0$; 'from 0.5 to 2' as a range, which may break after its dash."""
+    word, *numbers = re.sub(" to ", " ", claimed).split()
+    numbers = [f"{float(number):.4g}" if len(number) < 7 else f"{float(number):.2g}" for number in numbers]
+    return (
+        rf"{numbers[0]}--\allowbreak{numbers[1]}"
+        if word == "from"
+        else f"${'>' if word == 'above' else '<'}{numbers[0]}$"
+    )
 
 
 def markdown(text: str) -> str:
@@ -40,6 +72,7 @@ _PAGES = Environment(
     keep_trailing_newline=True,
 )
 _PAGES.filters |= {"html": _html, "latex": _latex, "markdown": markdown}
+_PAGES.filters |= {"power": _power, "section": _section, "bounds": _bounds, "sentence": _sentence}
 _LATEX = _PAGES.overlay(  # braces are LaTeX's own
     block_start_string="<%",
     block_end_string="%>",

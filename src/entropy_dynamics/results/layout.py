@@ -118,6 +118,10 @@ class Layout:
         """Everything on one page."""
         return self.root / "report.html"
 
+    def article(self, suffix: str) -> Path:
+        """`suffix`: tex or pdf."""
+        return self.root / "article" / f"article.{suffix}"
+
     def log(self, name: str, *run: str) -> Path:
         """Output of a job: `name` is its stage, or its folder with `run`."""
         path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name

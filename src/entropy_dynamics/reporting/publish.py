@@ -1,0 +1,72 @@
+"""A folder that is ready for a data repository or the Hugging Face Hub; uploading it is the user's own step."""
+
+import shutil
+from importlib.metadata import distribution, version
+from pathlib import Path
+from typing import Any
+
+from entropy_dynamics.analysis.published import TOKENS, counts_frame, metrics_frame, write_samples, write_tokens
+from entropy_dynamics.analysis.replication import verdicts_of
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.reporting.claims import summary_line
+from entropy_dynamics.reporting.report import what_ran
+from entropy_dynamics.reporting.templates import fill
+from entropy_dynamics.results.files import sha256, write_parquet, write_text
+from entropy_dynamics.results.layout import FACTS
+
+COPIED = ("claims.json", "claims.md", "tables/*.csv", "tables/*.md", "figures/*.csv")
+SUMS = "SHA256SUMS"
+
+
+def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path]:
+    """Write counts.parquet, metrics.parquet, samples.parquet and, if runs kept any, tokens.parquet.
+
+    With them go verdicts, tables and the numbers of figures as far as they are there, the data card README.md, LICENSE,
+    CITATION.cff, and SHA256SUMS of all, as `sha256sum -c` reads it.
+
+    Args:
+        doi: what the repository has reserved; None: the card and the citation say how to get one.
+
+    Raises:
+        UserError: no evaluations or no runs, or a damaged file.
+    """
+    frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
+    for name, frame in frames.items():
+        write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
+    rows = {name: len(frame) for name, frame in frames.items()}
+    rows["samples"] = write_samples(results, folder / "samples.parquet")
+    if any(results.root.glob(TOKENS)):
+        rows["tokens"] = write_tokens(results, folder / "tokens.parquet")
+    paths = [folder / f"{name}.parquet" for name in rows]
+    for source in (path for pattern in COPIED for path in results.root.glob(pattern)):
+        paths.append(folder / source.relative_to(results.root))
+        paths[-1].parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, paths[-1])
+    about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
+    texts = {
+        "README.md": fill("data_card.md", rows=rows, **_facts(results), **about),
+        "CITATION.cff": fill("data_citation.cff", **about),
+        "LICENSE": distribution("entropy-dynamics").read_text("licenses/LICENSE") or "",
+    }
+    for name, text in texts.items():
+        write_text(folder / name, text)
+        paths.append(folder / name)
+    paths.sort()
+    sums = [f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
+    write_text(folder / SUMS, "".join(sums))
+    return [*paths, folder / SUMS]
+
+
+def _facts(results: Results) -> dict[str, Any]:
+    """What the data card says of the runs, as far as it is there."""
+    layout = results.layout
+    names = sorted({path.parents[1].name for path in results.root.glob(f"models/*/*/{FACTS}")})
+    models = {name: results.model(name) for name in names}
+    judged = layout.claims("json").is_file()
+    return {
+        "models": {name: model.ran_with_size for name, model in models.items()},
+        "toy": any(model.toy for model in models.values()),
+        "datasets": {name: results.dataset_label(name) for name in results.config.data.evaluation},
+        "verdicts": summary_line(list(verdicts_of(results.root).values())) if judged else None,
+        "ran": what_ran(layout),
+    }
