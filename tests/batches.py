@@ -11,8 +11,18 @@ from entropy_dynamics.training.batch import RolloutBatch
 def stats_of(logp=None, entropy=None) -> TokenStats:
     given = logp if entropy is None else entropy
     zero = torch.zeros_like(torch.as_tensor(given, dtype=torch.float32))
-    columns = [zero if x is None else torch.as_tensor(x, dtype=torch.float32) for x in (logp, entropy)]
-    return TokenStats(*columns, zero, zero)
+    logp, entropy = (zero if x is None else torch.as_tensor(x, dtype=torch.float32) for x in (logp, entropy))
+    return TokenStats(logp, entropy, zero, zero, **second_pass(logp))
+
+
+def second_pass(logp) -> dict[str, torch.Tensor]:
+    """What token_stats adds on request, if the sampled token is the second of two and was filtered like the first."""
+    return {"top_logp": torch.stack([logp + 0.1, logp], -1), "proxy_logp": logp + 0.2}
+
+
+def of_the_vocabulary(method, logp) -> dict[str, torch.Tensor]:
+    """What token_loss gets of it."""
+    return {"top_logp": second_pass(logp)["top_logp"]} if "top" in method.second_pass() else {}
 
 
 def random_batch(seed, rows=12, tokens=30):

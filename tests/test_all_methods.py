@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from batches import loss_weights, random_batch, seeded
+from batches import loss_weights, of_the_vocabulary, random_batch, second_pass, seeded
 from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method, method_types
@@ -19,7 +19,7 @@ METHODS = sorted(method_types())
 def outputs(name, logp, entropy, advantages, mask) -> list[torch.Tensor]:
     """Token weights, and loss coefficients if there are any."""
     method = load_method(name, **PARAMS.get(name, {}))
-    stats = TokenStats(logp, entropy, logp.exp() * (logp + entropy), entropy / 10)
+    stats = TokenStats(logp, entropy, logp.exp() * (logp + entropy), entropy / 10, **second_pass(logp))
     weights = method.token_weights(stats, advantages, mask, generator=seeded())
     coefficients = method.loss_coefficients(stats, advantages, mask)
     return [weights] if coefficients is None else [weights, coefficients]
@@ -63,7 +63,8 @@ def test_padding_changes_neither_the_loss_of_a_token_nor_its_gradient(name, garb
     for filler in (0.0, garbage):
         old, entropies, own = (torch.where(mask, x, filler) for x in (logp - 0.1, entropy, advantages))
         now = torch.where(mask, logp, filler).requires_grad_()
-        loss = load_method(name).token_loss(now, old, own, mask, entropy=entropies, coefficients=mask.float())
+        method, given = load_method(name), {"entropy": entropies, "coefficients": mask.float()}
+        loss = method.token_loss(now, old, own, mask, **given, **of_the_vocabulary(method, now))
         weighted_sum(loss, mask.float()).backward()
         found.append((loss.detach()[mask], now.grad[mask]))
     assert all(x.isfinite().all() and x.any() for x in found[0])

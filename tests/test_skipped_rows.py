@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from batches import random_batch
+from batches import of_the_vocabulary, random_batch
 from conftest import ROOT
 from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.methods import load_method, method_types
@@ -34,6 +34,7 @@ def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name, o
         mask,
         entropy=entropy,
         coefficients=torch.ones_like(logp),
+        **of_the_vocabulary(method, logp),
     )
     loss[mask].sum().backward()
     acts = any(one.grad is not None and bool(one.grad.any()) for one in (logp, entropy))

@@ -93,24 +93,36 @@ def weighted_sum(token_loss: PerPosition, multipliers: PerPosition) -> Float[Ten
 
 
 def effective_advantages(
-    loss_of: Callable[[PerToken, PerToken], Float[Tensor, ""]], logp: PerToken, entropy: PerToken
+    loss_of: Callable[..., Float[Tensor, ""]],
+    logp: PerToken,
+    entropy: PerToken,
+    top_logp: Float[Tensor, "batch token top"] | None = None,
 ) -> PerToken:
     """The factor of each token's grad log p in the step that a loss asks for, by autograd: -(dloss/dlogp - L dloss/dH).
 
     Whatever a method changes (rewards, advantages, weights, ratios, divisors, terms of the loss) is in it. Strictly
     on-policy it is A / tokens in GRPO. A term in the entropy counts by the token's own share of its gradient: as grad H
     is the mean of -L grad log p over tokens drawn from the policy, with L = log p + H, the sum over sampled tokens
-    estimates it without bias.
+    estimates it without bias. So does dloss/dlog p_k / p of a sampled token that is the k-th most likely one, for a term
+    in the log p of the most likely tokens.
 
     Args:
-        loss_of: the loss as a function of `logp` and `entropy`; differentiated at their values, outside their graphs.
+        loss_of: the loss as a function of `logp`, `entropy` and, if it is given, `top_logp`; differentiated at their
+            values, outside their graphs.
         logp: log-probability of the sampled tokens, nats.
         entropy: of the distributions they were sampled from, nats.
+        top_logp: of their most likely tokens, nats.
     """
+    values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():
-        leaves = logp.detach().requires_grad_(), entropy.detach().requires_grad_()
-        by_logp, by_entropy = torch.autograd.grad(loss_of(*leaves), leaves, allow_unused=True, materialize_grads=True)
-    return (logp + entropy).detach() * by_entropy - by_logp
+        leaves = [value.detach().requires_grad_() for value in values]
+        gradients = torch.autograd.grad(loss_of(*leaves), leaves, allow_unused=True, materialize_grads=True)
+    by_logp, by_entropy, *by_top = gradients
+    effective = (logp + entropy).detach() * by_entropy - by_logp
+    for top, gradient in zip(leaves[2:], by_top, strict=True):
+        sampled = top.detach() == logp.detach()[..., None]
+        effective -= torch.where(sampled, gradient, 0.0).sum(-1) / logp.detach().exp()
+    return effective
 
 
 def value_loss(values: PerPosition, values_old: PerPosition, returns: PerPosition, *, clip: float) -> PerPosition:

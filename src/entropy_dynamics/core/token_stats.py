@@ -12,7 +12,8 @@ the vocabulary,
 distributions. The sums of parts of a vocabulary merge into those of the whole: with the maximum of a part below the
 common one by -D, s becomes e^D s, t becomes e^D (t + D s), and likewise q and u with e^2D. So the vocabulary is
 streamed in tiles: from given logits nothing else of the size [tokens, vocabulary] is held, from hidden states not even
-those. On a GPU the sums come from the Triton kernels of `token_stats_triton`, where Triton is installed.
+those. On a GPU the sums come from the Triton kernels of `token_stats_triton`, where Triton is installed. What one pass
+cannot give, the top-K log p and the min-p-filtered log p, takes a second one (`second_pass`), on request.
 """
 
 import importlib.util
@@ -20,35 +21,26 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from entropy_dynamics.core import second_pass, tiles
 from entropy_dynamics.core.shapes import PerPosition
 
 PerRow = Float[Tensor, " rows"]
 TokenPerRow = Int[Tensor, " rows"]
+Further = Int[Tensor, "rows further"]
+PerFurther = Float[Tensor, "rows further"]
 Columns = tuple[PerRow, ...]
 
-# Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
-# has no such cache, but wants many rows at a time: 256 MiB.
-BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
-# From hidden states a block has at least this many rows, because each block reads the whole output projection.
-MATRIX_ROWS = 64
-# For vocabularies at least this large, a CPU streams the vocabulary in tiles and computes e^x with exp2, which is
-# several times faster in PyTorch than exp where MKL's exp is slow (AMD). For smaller ones the plain form is as fast,
-# and is bitwise invariant under a shift of the logits.
-WIDE = 4096
-TILE_ELEMENTS = 1 << 17  # the two fp32 buffers of a tile take 1 MiB, which fits a core's L2 cache
-PROJECTION_TILE = {"cpu": (512, 2048), "cuda": (8192, 8192)}  # rows and tokens of one tile of hidden @ weight.T
 # exp underflows to 0 far above this; -inf, which some models give to padding of the vocabulary, would make 0 * inf.
 LOWEST = -1e4
-LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
@@ -63,6 +55,12 @@ class TokenStats:
     """S* = p (H + log p) of the sampled token."""
     s_expected: PerPosition
     """E_{i~p}[S_i], the policy's own mean of S."""
+    top_logp: Float[Tensor, "*position top"] | None = None
+    """log p of the most likely tokens, in descending order, with its gradient; equal to `logp` in the place of the
+    sampled token, if it is among them. None: not asked for."""
+    proxy_logp: PerPosition | None = None
+    """log p of the sampled token if the policy drew from the tokens with p >= min_p max p only; -inf for a token below.
+    None: not asked for."""
 
     @property
     def s_centered(self) -> PerPosition:
@@ -71,7 +69,12 @@ class TokenStats:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "TokenStats":
         """The same statistics with `function` applied to each tensor."""
-        return TokenStats(*(function(getattr(self, name)) for name in self.__dataclass_fields__))
+        return TokenStats(**{name: function(column) for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, Tensor]:
+        """The statistics that are there, by name."""
+        every = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: column for name, column in every.items() if column is not None}
 
 
 def token_stats(
@@ -81,6 +84,8 @@ def token_stats(
     weight: Float[Tensor, "vocab features"] | None = None,
     temperature: float = 1.0,
     entropy_gradient: bool = False,
+    top: int = 0,
+    min_p: float = 0.0,
 ) -> TokenStats:
     """Statistics of `tokens` under softmax(logits / temperature).
 
@@ -91,26 +96,40 @@ def token_stats(
             vocabulary.
         temperature: the sampling temperature that the policy is taken at.
         entropy_gradient: let the gradient flow through `entropy` too, for an entropy bonus.
+        top: how many of the most likely tokens `top_logp` is of; a second pass over the vocabulary.
+        min_p: the share of the largest probability below which `proxy_logp` drops a token; a second pass likewise.
 
     Returns:
         One value per position, fp32. The gradient of `logp` flows into the logits, or into hidden states and weight.
 
     Raises:
-        ValueError: `tokens` does not have the leading shape of the first argument.
+        ValueError: `tokens` does not have the leading shape of the first argument, or `top` exceeds the vocabulary.
     """
     if logits_or_hidden.shape[:-1] != tokens.shape:
         raise ValueError(f"tokens {tuple(tokens.shape)} do not fit {tuple(logits_or_hidden.shape)}")
     rows = logits_or_hidden.reshape(-1, logits_or_hidden.shape[-1])
     flat = tokens.reshape(-1)
+    with torch.no_grad():
+        further, logits = second_pass.most_likely(rows, weight, top) if top else (flat.new_empty(len(flat), 0),) * 2
+    arguments = flat, further, logits.float(), temperature, entropy_gradient
     if weight is None:
-        columns = _StatsFromLogits.apply(rows, flat, temperature, entropy_gradient)
+        *columns, top_logp, log_normalizer, highest = _StatsFromLogits.apply(rows, *arguments)
     else:
-        columns = _StatsFromHidden.apply(rows, weight, flat, temperature, entropy_gradient)
-    return TokenStats(*(column.reshape(tokens.shape) for column in columns))
+        *columns, top_logp, log_normalizer, highest = _StatsFromHidden.apply(rows, weight, *arguments)
+    stats = TokenStats(*(column.reshape(tokens.shape) for column in columns))
+    if top:
+        stats = replace(stats, top_logp=top_logp.reshape(*tokens.shape, top))
+    if min_p:
+        with torch.no_grad():
+            threshold, logp = highest + math.log(min_p), columns[0]
+            log_mass = second_pass.log_mass_above(rows, weight, log_normalizer, threshold, temperature)
+            proxy = torch.where(logp >= threshold, logp - log_mass, -torch.inf)
+        stats = replace(stats, proxy_logp=proxy.reshape(tokens.shape))
+    return stats
 
 
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
-    """log p, H, S*, E[S] and the log-normalizer of one block of rows, in the plain form."""
+    """log p, H, S*, E[S], the log-normalizer and the largest log p of one block of rows, in the plain form."""
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     top = x.amax(-1, keepdim=True)
     x = (x - top).clamp_min_(LOWEST)
@@ -125,18 +144,18 @@ def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, tempe
 
 
 def _from_sums(x_token: PerRow, top: PerRow, s: PerRow, t: PerRow, q: PerRow, u: PerRow) -> Columns:
-    """The same five columns from x of the sampled tokens and the running sums."""
+    """The same six columns from x of the sampled tokens and the running sums."""
     log_s = s.log()
     mean_x = t / s
     logp = x_token - log_s
     entropy = (log_s - mean_x).clamp_min(0)  # rounding alone makes it negative
     s_star = logp.exp() * (x_token - mean_x)
     s_expected = (u - q * mean_x) / s.square()
-    return logp, entropy, s_star, s_expected, top + log_s
+    return logp, entropy, s_star, s_expected, top + log_s, -log_s
 
 
 def _from_tiles(sums: Float[Tensor, "5 rows"], z_token: PerRow, temperature: float) -> Columns:
-    """The same five columns from (max, s, t, q, u) of tiles, which divide by the temperature only inside e^x."""
+    """The same six columns from (max, s, t, q, u) of tiles, which divide by the temperature only inside e^x."""
     top, s, t, q, u = sums
     x_token = ((z_token - top) / temperature).clamp_min(LOWEST)
     return _from_sums(x_token, top / temperature, s, t / temperature, q, u / temperature)
@@ -170,7 +189,7 @@ def _tile_sums(
     torch.sub(z, top, out=x)
     if infinite:
         x.clamp_min_(LOWEST)
-    torch.mul(x, LOG2_E / temperature, out=e).exp2_()
+    torch.mul(x, tiles.LOG2_E / temperature, out=e).exp2_()
     s = e.sum(-1)
     t = x.mul_(e).sum(-1)
     if not infinite and math.isnan(t.sum()):
@@ -183,9 +202,9 @@ def _tile_sums(
 def _sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "tiles 5 rows"]:
     """Sums per tile of a large vocabulary on a CPU."""
     vocabulary = logits.shape[-1]
-    count = math.ceil(vocabulary / TILE_ELEMENTS)
+    count = math.ceil(vocabulary / tiles.TILE_ELEMENTS)
     width = math.ceil(vocabulary / count)
-    x, e = torch.empty(2, max(1, TILE_ELEMENTS // width), width)
+    x, e = torch.empty(2, max(1, tiles.TILE_ELEMENTS // width), width)
     columns: tuple[list[Tensor], ...] = ([], [], [], [], [])
     for block in logits.split(len(x)):
         for tile in block.split(width, -1):
@@ -201,14 +220,14 @@ def _sums_of_hidden(
     hidden: Float[Tensor, "rows hidden"], weight: Float[Tensor, "vocab hidden"], tokens: TokenPerRow, temperature: float
 ) -> tuple[Float[Tensor, "1 5 rows"], PerRow]:
     """Sums and the sampled tokens' logits, from hidden states on a CPU."""
-    height, width = PROJECTION_TILE["cpu"]
+    height, width = tiles.PROJECTION_TILE["cpu"]
     logits = hidden.new_empty(min(height, len(hidden)), width)
-    buffers = torch.empty(2, TILE_ELEMENTS // width, width)
+    buffers = torch.empty(2, tiles.TILE_ELEMENTS // width, width)
     sums = torch.zeros(5, len(hidden))
     sums[0] = torch.finfo(torch.float32).min
     z_token = torch.empty(len(hidden))
-    for columns in _slices(len(weight), width):
-        for rows in _slices(len(hidden), height):
+    for columns in tiles.slices(len(weight), width):
+        for rows in tiles.slices(len(hidden), height):
             tile = logits[: rows.stop - rows.start, : columns.stop - columns.start]
             torch.mm(hidden[rows], weight[columns].T, out=tile)
             parts = [
@@ -216,7 +235,7 @@ def _sums_of_hidden(
                 for few in tile.split(buffers.shape[1])
             ]
             sums[:, rows] = _merge(torch.stack((sums[:, rows], torch.cat(parts, -1))), temperature)
-            place, inside = _place(tokens[rows], columns)
+            place, inside = tiles.place(tokens[rows], columns)
             z_token[rows] = torch.where(inside, tile.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
     return sums[None], z_token
 
@@ -229,6 +248,10 @@ class _Upstream(NamedTuple):
     grad_logp: PerRow
     entropy: PerRow
     grad_entropy: PerRow | None
+    further: Further
+    """Tokens besides `tokens` whose logits have a gradient of their own ..."""
+    grad_further: PerFurther
+    """... and that gradient, before the temperature."""
 
     def at(self, rows: slice) -> "_Upstream":
         return _Upstream._make(None if values is None else values[rows] for values in self)
@@ -238,60 +261,20 @@ def _gradient(
     logits: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float, vocabulary: int
 ) -> Float[Tensor, "rows tile"]:
     """Gradient of the tile of logits at `columns` of the vocabulary, fp32: d log p_k = e_k - p, dH = -p (log p + H)."""
-    tokens, log_normalizer, grad_logp, entropy, grad_entropy = upstream
+    tokens, log_normalizer, grad_logp, entropy, grad_entropy, *_ = upstream
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     logp = x - log_normalizer[:, None]
     if grad_entropy is None:
-        gradient = _exp(logp, vocabulary).mul_(-grad_logp[:, None])
+        gradient = tiles.exp(logp, vocabulary).mul_(-grad_logp[:, None])
     else:
-        p = _exp(logp.clamp_min_(LOWEST), vocabulary)
+        p = tiles.exp(logp.clamp_min_(LOWEST), vocabulary)
         gradient = logp.add_(entropy[:, None]).mul_(grad_entropy[:, None]).add_(grad_logp[:, None]).mul_(p).neg_()
-    place, inside = _place(tokens, columns)
+    place, inside = tiles.place(tokens, columns)
     gradient.scatter_add_(-1, place[:, None], (grad_logp * inside)[:, None])
-    return gradient if temperature == 1.0 else gradient.div_(temperature)
-
-
-def _exp(x: Tensor, vocabulary: int) -> Tensor:
-    return x.exp() if vocabulary < WIDE else torch.mul(x, LOG2_E).exp2_()
-
-
-def _slices(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
-
-
-def _blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
-    """Blocks of `rows`, each of which has or produces `vocabulary` logits; one empty block if there are no rows."""
-    on_cpu = rows.device.type == "cpu"
-    elements = TILE_ELEMENTS if on_cpu and vocabulary >= WIDE else BLOCK_ELEMENTS["cpu" if on_cpu else "cuda"]
-    return _slices(max(len(rows), 1), max(at_least, elements // vocabulary))
-
-
-def _place(tokens: TokenPerRow, columns: slice) -> tuple[TokenPerRow, Bool[Tensor, " rows"]]:
-    """Each row's token as an index into these columns of the vocabulary, and whether it is one of them."""
-    inside = (tokens >= columns.start) & (tokens < columns.stop)
-    return (tokens - columns.start).clamp(0, columns.stop - columns.start - 1), inside
-
-
-def _projection_tile(hidden: Tensor, vocabulary: int) -> tuple[int, int]:
-    """Rows and columns of one tile of hidden @ weight.T in the backward pass."""
-    if hidden.device.type != "cpu":
-        return PROJECTION_TILE["cuda"]
-    if vocabulary >= WIDE:
-        return PROJECTION_TILE["cpu"]
-    return max(MATRIX_ROWS, BLOCK_ELEMENTS["cpu"] // vocabulary), vocabulary
-
-
-def _product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
-    """a @ b; accumulated and returned in fp32 on a GPU, so that the backward pass sees the logits the kernels saw."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else a @ b
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
-    """total += a @ b in fp32; the `first` product overwrites `total`."""
-    if a.is_cuda and a.dtype != torch.float32:
-        total.copy_(_product(a, b)) if first else total.add_(_product(a, b))
-    else:
-        total.addmm_(a.float(), b.float(), beta=0 if first else 1)
+    if temperature != 1.0:
+        gradient.div_(temperature)
+    _add_further(gradient, upstream, columns, temperature)
+    return gradient
 
 
 _FORCED: list[ModuleType | None] = []  # what `_kernels` returns while `_works_on` compares the two
@@ -356,45 +339,94 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     return [result.detach().float() for result in results if result is not None]
 
 
+def _add_further(gradient: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float) -> None:
+    """Add the gradient of the logits of the further tokens that are in this tile."""
+    if upstream.further.shape[-1]:
+        place, inside = tiles.place(upstream.further, columns)
+        gradient.scatter_add_(-1, place, (upstream.grad_further * inside / temperature).to(gradient.dtype))
+
+
 def _keep_for_backward(
-    ctx: Any, inputs: tuple[Tensor, ...], columns: Columns, temperature: float, entropy_gradient: bool
-) -> Columns:
-    """Save what the backward pass needs, and return log p, H, S* and E[S]."""
-    logp, entropy, s_star, s_expected, log_normalizer = columns
-    ctx.save_for_backward(*inputs, entropy, log_normalizer)
+    ctx: Any,
+    inputs: tuple[Tensor, ...],
+    columns: Columns,
+    further: Further,
+    further_logits: PerFurther,
+    temperature: float,
+    entropy_gradient: bool,
+) -> tuple[Tensor, ...]:
+    """Save what the backward pass needs, and return the columns, with log p of the further tokens after E[S].
+
+    The first of the further tokens is the most likely one.
+    """
+    logp, entropy, s_star, s_expected, log_normalizer, highest = columns
+    tokens = inputs[-1]
+    further_logp = (further_logits - further_logits[:, :1]) / temperature + highest[:, None]
+    further_logp = torch.where(further == tokens[:, None], logp[:, None], further_logp)
+    ctx.save_for_backward(*inputs, further, entropy, log_normalizer)
     ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
-    ctx.mark_non_differentiable(s_star, s_expected, *([] if entropy_gradient else [entropy]))
-    return logp, entropy, s_star, s_expected
+    constant = (s_star, s_expected, log_normalizer, highest)
+    ctx.mark_non_differentiable(*constant, *([] if entropy_gradient else [entropy]))
+    return logp, entropy, s_star, s_expected, further_logp, log_normalizer, highest
+
+
+def _upstream(
+    ctx: Any, tokens: TokenPerRow, further: Further, entropy: PerRow, log_normalizer: PerRow, gradients: Columns
+) -> _Upstream:
+    """The inputs of a logit's gradient from those of log p, H and log p of the further tokens.
+
+    d log p_k = e_k - p whatever the token, so that -p takes the sum of all gradients: of the sampled token, too, which
+    is taken back among the further ones.
+    """
+    grad_logp, grad_entropy, _, _, grad_further, *_ = gradients
+    whole = grad_further.sum(-1)
+    return _Upstream(
+        tokens,
+        log_normalizer,
+        grad_logp + whole,
+        entropy,
+        grad_entropy if ctx.entropy_gradient else None,
+        torch.cat((further, tokens[:, None]), -1) if further.shape[-1] else further,
+        torch.cat((grad_further, -whole[:, None]), -1) if further.shape[-1] else grad_further,
+    )
 
 
 class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float, entropy_gradient: bool
-    ) -> Columns:
+        ctx: Any,
+        logits: Float[Tensor, "rows vocab"],
+        tokens: TokenPerRow,
+        further: Further,
+        further_logits: PerFurther,
+        temperature: float,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, ...]:
         vocabulary = logits.shape[-1]
         kernels = _kernels(logits)
-        if len(logits) and (kernels or (logits.device.type == "cpu" and vocabulary >= WIDE)):
+        if len(logits) and (kernels or (logits.device.type == "cpu" and vocabulary >= tiles.WIDE)):
             sums_of_logits = _sums_of_logits if kernels is None else kernels.sums_of_logits
             z_token = logits.gather(-1, tokens[:, None]).squeeze(-1).float()
             columns = _from_tiles(_merge(sums_of_logits(logits, temperature), temperature), z_token, temperature)
         else:
-            blocks = [_block_stats(logits[rows], tokens[rows], temperature) for rows in _blocks(logits, vocabulary)]
+            places = tiles.blocks(logits, vocabulary)
+            blocks = [_block_stats(logits[rows], tokens[rows], temperature) for rows in places]
             columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
-        return _keep_for_backward(ctx, (logits, tokens), columns, temperature, entropy_gradient)
+        inputs = (logits, tokens)
+        return _keep_for_backward(ctx, inputs, columns, further, further_logits, temperature, entropy_gradient)
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
-        logits, tokens, entropy, log_normalizer = ctx.saved_tensors
-        columns = slice(0, logits.shape[-1])
-        upstream = _Upstream(tokens, log_normalizer, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        logits, *saved = ctx.saved_tensors
+        columns, upstream = slice(0, logits.shape[-1]), _upstream(ctx, *saved, gradients)
         grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
         if kernels := _kernels(logits):
-            kernels.gradient(logits, *upstream, 0, ctx.temperature, out=grad)
+            kernels.gradient(logits, *upstream[:5], 0, ctx.temperature, out=grad)
+            _add_further(grad, upstream, columns, ctx.temperature)
         else:
-            for rows in _blocks(logits, logits.shape[-1]):
+            for rows in tiles.blocks(logits, logits.shape[-1]):
                 grad[rows] = _gradient(logits[rows], upstream.at(rows), columns, ctx.temperature, logits.shape[-1])
-        return grad, None, None, None
+        return grad, *(None,) * 5
 
 
 class _StatsFromHidden(torch.autograd.Function):
@@ -404,40 +436,44 @@ class _StatsFromHidden(torch.autograd.Function):
         hidden: Float[Tensor, "rows hidden"],
         weight: Float[Tensor, "vocab hidden"],
         tokens: TokenPerRow,
+        further: Further,
+        further_logits: PerFurther,
         temperature: float,
         entropy_gradient: bool,
-    ) -> Columns:
+    ) -> tuple[Tensor, ...]:
         kernels = _kernels(hidden)
-        if len(hidden) and (kernels or (hidden.device.type == "cpu" and len(weight) >= WIDE)):
+        if len(hidden) and (kernels or (hidden.device.type == "cpu" and len(weight) >= tiles.WIDE)):
             sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
             parts, z_token = sums_of_hidden(hidden, weight, tokens, temperature)
             columns = _from_tiles(_merge(parts, temperature), z_token, temperature)
         else:
-            places = _blocks(hidden, len(weight), MATRIX_ROWS)
+            places = tiles.blocks(hidden, len(weight), tiles.MATRIX_ROWS)
             blocks = [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in places]
             columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
-        return _keep_for_backward(ctx, (hidden, weight, tokens), columns, temperature, entropy_gradient)
+        inputs = (hidden, weight, tokens)
+        return _keep_for_backward(ctx, inputs, columns, further, further_logits, temperature, entropy_gradient)
 
     @staticmethod
-    def backward(ctx: Any, grad_logp: PerRow, grad_entropy: PerRow, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held.
-        hidden, weight, tokens, entropy, log_normalizer = ctx.saved_tensors
-        upstream = _Upstream(tokens, log_normalizer, grad_logp, entropy, grad_entropy if ctx.entropy_gradient else None)
+        hidden, weight, *saved = ctx.saved_tensors
+        upstream = _upstream(ctx, *saved, gradients)
         grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         grad_weight = torch.empty_like(weight)
         kernels = _kernels(hidden)
-        height, width = _projection_tile(hidden, len(weight))
-        for columns in _slices(len(weight), width):
+        height, width = tiles.projection_tile(hidden, len(weight))
+        for columns in tiles.slices(len(weight), width):
             weight_tile = weight[columns]
             grad_tile = torch.zeros(weight_tile.shape, dtype=torch.float32, device=weight.device)
-            for rows in _slices(len(hidden), height):
-                logits, of_rows = _product(hidden[rows], weight_tile.T), upstream.at(rows)
+            for rows in tiles.slices(len(hidden), height):
+                logits, of_rows = tiles.product(hidden[rows], weight_tile.T), upstream.at(rows)
                 if kernels:
                     d = torch.empty_like(logits, dtype=weight.dtype)
-                    kernels.gradient(logits, *of_rows, columns.start, ctx.temperature, out=d)
+                    kernels.gradient(logits, *of_rows[:5], columns.start, ctx.temperature, out=d)
+                    _add_further(d, of_rows, columns, ctx.temperature)
                 else:
                     d = _gradient(logits, of_rows, columns, ctx.temperature, len(weight)).to(weight.dtype)
-                _add_product(grad_hidden[rows], d, weight_tile, first=columns.start == 0)
-                _add_product(grad_tile, d.T, hidden[rows], first=rows.start == 0)
+                tiles.add_product(grad_hidden[rows], d, weight_tile, first=columns.start == 0)
+                tiles.add_product(grad_tile, d.T, hidden[rows], first=rows.start == 0)
             grad_weight[columns] = grad_tile
-        return grad_hidden.to(hidden.dtype), grad_weight, None, None, None
+        return grad_hidden.to(hidden.dtype), grad_weight, *(None,) * 5

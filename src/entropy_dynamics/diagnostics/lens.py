@@ -80,7 +80,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     if not centered:
         about += "; E[S] is not in the file: S* stands for S* - E[S]"
     if any("dropped" not in row for row in rows):
-        about += f"; a method without numbers needs {'whole rollouts' if centered else 'E[S] or whole rollouts'}"
+        about += f"; a method without numbers needs {'' if centered else 'E[S], '}whole rollouts or whole distributions"
     return pd.DataFrame(rows), about
 
 
@@ -112,7 +112,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
     name, params = split_method(entry)
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
-    if of_groups or (method.uses_s_expected() and not centered):
+    if of_groups or method.second_pass() or (method.uses_s_expected() and not centered):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
     weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))

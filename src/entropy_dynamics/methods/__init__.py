@@ -65,6 +65,10 @@ class Method(Section):
         losses = [vars(kind)["token_loss"] for kind in cls.__mro__ if kind is not Method and "token_loss" in vars(kind)]
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
+    def second_pass(self) -> dict[str, Any]:
+        """The options of `token_stats` for what the class needs of the whole vocabulary: `top` or `min_p`."""
+        return {}
+
     def acts_without_advantage(self, *, on_policy: bool) -> bool:
         """Whether the loss of a token has a gradient at A = 0, such as that of a penalty, by autograd.
 
@@ -100,7 +104,7 @@ class Method(Section):
 
         advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
         for entropy in (0.01, 0.3, 3.0):  # a method may act in a range of entropies only
-            stats = Recorded(-mask, entropy * mask, 0.1 * mask, 0 * mask)
+            stats = Recorded(-mask, entropy * mask, 0.1 * mask, 0 * mask, -mask[..., None], -mask)
             self.token_weights(stats, advantages, mask, generator=torch.Generator())
         return "s_expected" in read
 
@@ -167,6 +171,8 @@ class Method(Section):
             mask: non-zero on response tokens; what the result holds elsewhere is never used.
             entropy: of the policy being trained, nats, with its gradient; for a loss that names this argument.
             coefficients: what `loss_coefficients` returned for these rows.
+
+        A method whose `second_pass` asks for `top` gets `top_logp` too, [batch, token, top], with its gradient.
         """
         from entropy_dynamics.core.objective import clipped_loss
 
@@ -213,10 +219,25 @@ def method(name: str) -> Callable[[M], M]:
         other = _METHODS.get(name, kind)
         if other.__module__ != kind.__module__:
             raise UserError(f"method {name!r} is registered twice: in {other.__module__} and in {kind.__module__}")
+        for function in ("token_weights", "token_loss"):
+            if missing := _not_accepted(getattr(kind, function), getattr(Method, function)):
+                raise UserError(
+                    f"method {name!r} in {kind.__module__}: {function} does not accept {missing[0]}; end its parameters "
+                    "with **_: Any"
+                )
         _METHODS[name] = kind
         return kind
 
     return register
+
+
+def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> list[str]:
+    """The keyword-only parameters of `base` that `function` cannot be called with."""
+    accepted = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
+        return []
+    wanted = inspect.signature(base).parameters.values()
+    return [each.name for each in wanted if each.kind is each.KEYWORD_ONLY and each.name not in accepted]
 
 
 def method_types() -> Mapping[str, type[Method]]:

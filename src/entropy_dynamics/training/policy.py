@@ -1,6 +1,7 @@
 """The policy as training sees it: token ids in, statistics of response tokens out."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,9 +30,9 @@ class Policy(nn.Module):
         self.model, self.head_dtype, self.share_prompts = model, head_dtype, share_prompts
 
     def forward(
-        self, batch: RolloutBatch, rows: Rows, temperature: float, entropy_gradient: bool
-    ) -> tuple[Float[Tensor, " tokens"], ...]:
-        """The fields of TokenStats for the response tokens of `rows`, row after row.
+        self, batch: RolloutBatch, rows: Rows, temperature: float, options: dict[str, Any]
+    ) -> dict[str, Float[Tensor, "tokens *further"]]:
+        """The columns of TokenStats for the response tokens of `rows`, row after row.
 
         Only hidden states of response tokens go through the output projection.
         """
@@ -48,10 +49,10 @@ class Policy(nn.Module):
             batch.sequences[rows[row], position],
             weight=self.model.lm_head.weight.to(dtype),
             temperature=temperature,
-            entropy_gradient=entropy_gradient,
+            **options,
         )
         # Copies, because FSDP attaches its hooks to what a module returns, and a view would lose them.
-        return tuple(column.clone() for column in (stats.logp, stats.entropy, stats.s_star, stats.s_expected))
+        return {name: column.clone() for name, column in stats.columns().items()}
 
     def _hidden_of_responses(self, batch: RolloutBatch, rows: Rows) -> Float[Tensor, "rows token width"]:
         """The hidden state that predicts each response token: prompts once, then responses after the prompts' cache."""
@@ -78,16 +79,24 @@ class Policy(nn.Module):
         ).last_hidden_state
         return torch.cat([last, hidden], 1)
 
-    def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, entropy_gradient: bool = False) -> TokenStats:
+    def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, **options: Any) -> TokenStats:
         """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding.
 
-        `logp` carries the gradient into the model, and `entropy` with `entropy_gradient`. Equal rows are run once.
+        `logp` carries the gradient into the model. Equal rows are run once.
+
+        Args:
+            options: of `token_stats`: `entropy_gradient`, `top` and `min_p`.
         """
         distinct, of = batch.copy_of[rows].unique(return_inverse=True)
         mask = batch.mask[distinct]
-        columns = self(batch, distinct, temperature, entropy_gradient)
-        zeros = torch.zeros(mask.shape, device=mask.device)
-        return TokenStats(*(zeros.masked_scatter(mask, column)[of] for column in columns))
+
+        def padded(column: Tensor) -> Tensor:  # masked_scatter fills a row's tokens in order
+            further = column.shape[1:]
+            zeros = torch.zeros(*mask.shape, *further, device=mask.device)
+            return zeros.masked_scatter(mask.view(*mask.shape, *(1 for _ in further)), column)[of]
+
+        columns = self(batch, distinct, temperature, options)
+        return TokenStats(**{name: padded(column) for name, column in columns.items()})
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """The language model's weights by their names in its files, each gathered from the ranks in turn.

@@ -211,7 +211,7 @@ class PolicyUpdate:
             ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
             multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
 
-        def loss_of(logp: Tensor, entropy: Tensor) -> Tensor:
+        def loss_of(logp: Tensor, entropy: Tensor, *top_logp: Tensor) -> Tensor:
             token_loss = self.method.token_loss(
                 logp,
                 logp_old,
@@ -219,10 +219,12 @@ class PolicyUpdate:
                 batch.mask[rows],
                 entropy=entropy if self.method.uses_entropy() else None,
                 coefficients=coefficients,
+                **dict(zip(["top_logp"], top_logp, strict=False)),
             )
             return weighted_sum(token_loss, multipliers)
 
-        return loss_of(now.logp, now.entropy), effective_advantages(loss_of, now.logp, now.entropy)
+        values = (now.logp, now.entropy, *([] if now.top_logp is None else [now.top_logp]))
+        return loss_of(*values), effective_advantages(loss_of, *values)
 
     def _by_gradient(
         self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1
@@ -260,15 +262,17 @@ class PolicyUpdate:
         return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size, prompts=prompts))
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
-        return self.policy.stats(batch, rows, self.temperature, entropy_gradient=self.method.uses_entropy())
+        options = {"entropy_gradient": self.method.uses_entropy(), **self.method.second_pass()}
+        return self.policy.stats(batch, rows, self.temperature, **options)
 
     def _gather(self, batch: RolloutBatch, micro_batches: Iterable[MicroBatch]) -> TokenStats:
         """Statistics of the micro-batches of all ranks: a row comes from one rank and is 0 on the others."""
-        whole = TokenStats(*(torch.zeros_like(batch.mask, dtype=torch.float32) for _ in range(4)))
+        whole: dict[str, Tensor] = {}
         for rows, stats in micro_batches:
-            for name in TokenStats.__dataclass_fields__:
-                getattr(whole, name)[rows] = getattr(stats, name)
-        return whole.map(self.ranks.sum)
+            for name, column in stats.columns().items():
+                zeros = column.new_zeros(len(batch), *column.shape[1:])
+                whole.setdefault(name, zeros)[rows] = column
+        return TokenStats(**whole).map(self.ranks.sum)
 
 
 def _only(mask: Tensor, rows: Rows) -> Tensor:

@@ -1,0 +1,74 @@
+"""What of a next-token distribution takes a second pass over the vocabulary, tile by tile like the first.
+
+The mass of the tokens above a share of the largest probability is one: its threshold is known after the first pass
+only. The most likely tokens are another: their gradient needs their places. Both are in PyTorch on every device, a GPU
+included, where the first pass is in Triton's kernels.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from entropy_dynamics.core import tiles
+
+PerRow = Float[Tensor, " rows"]
+Given = Float[Tensor, "rows features"]
+Weight = Float[Tensor, "vocab features"] | None
+
+
+def most_likely(
+    given: Given, weight: Weight, count: int
+) -> tuple[Int[Tensor, "rows count"], Float[Tensor, "rows count"]]:
+    """The `count` most likely tokens of every row and their logits, fp32, in descending order.
+
+    Args:
+        given: logits, or hidden states when `weight` is given.
+
+    Raises:
+        ValueError: the vocabulary has fewer tokens.
+    """
+    if count > (vocabulary := _vocabulary(given, weight)):
+        raise ValueError(f"top is {count}; the vocabulary has {vocabulary} tokens")
+    tokens = torch.zeros(len(given), count, dtype=torch.long, device=given.device)
+    highest = torch.full((len(given), count), -torch.inf, device=given.device)
+    for rows, columns, logits in _tiles(given, weight):
+        values, places = logits.topk(min(count, logits.shape[-1]))
+        highest[rows], order = torch.cat((highest[rows], values), -1).topk(count)
+        tokens[rows] = torch.cat((tokens[rows], places + columns.start), -1).gather(-1, order)
+    return tokens, highest
+
+
+def log_mass_above(
+    given: Given, weight: Weight, log_normalizer: PerRow, threshold: PerRow, temperature: float
+) -> PerRow:
+    """log of the sum of p over the tokens with log p >= `threshold`, nats; 0 or less.
+
+    Args:
+        given: logits, or hidden states when `weight` is given.
+        log_normalizer: log of the sum of e^(logit / temperature).
+    """
+    mass = torch.zeros(len(given), device=given.device)
+    for rows, _, logits in _tiles(given, weight):
+        logp = logits / temperature - log_normalizer[rows, None]
+        p = tiles.exp(logp, _vocabulary(given, weight))
+        mass[rows] += torch.where(logp >= threshold[rows, None], p, 0.0).sum(-1)
+    return mass.log().clamp_max(0)
+
+
+def _vocabulary(given: Given, weight: Weight) -> int:
+    return given.shape[-1] if weight is None else len(weight)
+
+
+def _tiles(given: Given, weight: Weight) -> Iterator[tuple[slice, slice, Float[Tensor, "rows tile"]]]:
+    """Rows, columns and logits, fp32, of one tile after the other."""
+    vocabulary = _vocabulary(given, weight)
+    if weight is None:
+        for rows in tiles.blocks(given, vocabulary):
+            yield rows, slice(0, vocabulary), given[rows].float()
+        return
+    height, width = tiles.projection_tile(given, vocabulary)
+    for columns in tiles.slices(vocabulary, width):
+        for rows in tiles.slices(len(given), height):
+            yield rows, columns, tiles.product(given[rows], weight[columns].T).float()

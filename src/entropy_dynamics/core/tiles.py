@@ -1,0 +1,67 @@
+"""How a vocabulary is divided into tiles, so that no tensor of the size [tokens, vocabulary] is held."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+# Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
+# has no such cache, but wants many rows at a time: 256 MiB.
+BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+# From hidden states a block has at least this many rows, because each block reads the whole output projection.
+MATRIX_ROWS = 64
+# For vocabularies at least this large, a CPU streams the vocabulary in tiles and computes e^x with exp2, which is
+# several times faster in PyTorch than exp where MKL's exp is slow (AMD). For smaller ones the plain form is as fast,
+# and is bitwise invariant under a shift of the logits.
+WIDE = 4096
+TILE_ELEMENTS = 1 << 17  # the two fp32 buffers of a tile take 1 MiB, which fits a core's L2 cache
+PROJECTION_TILE = {"cpu": (512, 2048), "cuda": (8192, 8192)}  # rows and tokens of one tile of hidden @ weight.T
+LOG2_E = math.log2(math.e)
+
+
+def exp(x: Tensor, vocabulary: int) -> Tensor:
+    """e^x, in the faster form for this size of the vocabulary."""
+    return x.exp() if vocabulary < WIDE else torch.mul(x, LOG2_E).exp2_()
+
+
+def slices(length: int, size: int) -> list[slice]:
+    """Consecutive slices of at most `size`."""
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
+    """Blocks of `rows`, each of which has or produces `vocabulary` logits; one empty block if there are no rows."""
+    on_cpu = rows.device.type == "cpu"
+    elements = TILE_ELEMENTS if on_cpu and vocabulary >= WIDE else BLOCK_ELEMENTS["cpu" if on_cpu else "cuda"]
+    return slices(max(len(rows), 1), max(at_least, elements // vocabulary))
+
+
+def place(
+    tokens: Int[Tensor, "rows *further"], columns: slice
+) -> tuple[Int[Tensor, "rows *further"], Bool[Tensor, "rows *further"]]:
+    """Each token as an index into these columns of the vocabulary, and whether it is one of them."""
+    inside = (tokens >= columns.start) & (tokens < columns.stop)
+    return (tokens - columns.start).clamp(0, columns.stop - columns.start - 1), inside
+
+
+def projection_tile(hidden: Tensor, vocabulary: int) -> tuple[int, int]:
+    """Rows and columns of one tile of hidden @ weight.T where a tile is a product of its own."""
+    if hidden.device.type != "cpu":
+        return PROJECTION_TILE["cuda"]
+    if vocabulary >= WIDE:
+        return PROJECTION_TILE["cpu"]
+    return max(MATRIX_ROWS, BLOCK_ELEMENTS["cpu"] // vocabulary), vocabulary
+
+
+def product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
+    """a @ b; accumulated and returned in fp32 on a GPU, so that every pass sees the logits that the kernels saw."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else a @ b
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """total += a @ b in fp32; the `first` product overwrites `total`."""
+    if a.is_cuda and a.dtype != torch.float32:
+        total.copy_(product(a, b)) if first else total.add_(product(a, b))
+    else:
+        total.addmm_(a.float(), b.float(), beta=0 if first else 1)

@@ -1,0 +1,75 @@
+"""SimKO: correct answers raise the most likely tokens, too, wrong ones lower the top one more (arXiv 2510.14807).
+
+At the tokens whose entropy is above the `quantile` of their response,
+
+    A > 0:  the loss of PPO with r' in place of r,   r' = (1 - alpha) r + alpha/K sum_k sg[r / r_k] r_k
+    A < 0:  `top1_weight` times the loss of PPO, if the token is the most likely one
+
+r = p / p_old of the sampled token, r_k that of the k-th most likely one, sg = stop gradient. r' has the value of r and
+the gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), whatever p_old of the top K was: so it is computed
+here, from the log p of the K most likely tokens (`token_stats`, top). The official code divides by r_k + 1e-8.
+
+Read: CLR-Lab/SimKO (306f4ff), verl/trainer/ppo/core_algos.py:329 (compute_policy_loss_simko) and :317
+(row_quantile_masked), verl/workers/actor/dp_actor.py:66 (_forward_micro_batch), run_qwen2.5-math-7b_SimKO.sh. Correct is
+a reward of 1 there, and A > 0 here; without both kinds of answers in a group A = 0. Of the paper: the abstract.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+
+from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import of_second_pass
+
+
+@method("simko")
+class SimKO(Method):
+    """The denominator stays all response tokens."""
+
+    top: PositiveInt = 3
+    """K, how many of the most likely tokens share the gradient of a correct answer's token."""
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Their part of it."""
+    top1_weight: Annotated[float, Field(ge=1)] = 1.1
+    """Weight of the most likely token of a wrong answer."""
+    quantile: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """The tokens above this quantile of the entropies of their response are acted on; 1 is GRPO."""
+    per_update: ClassVar[bool] = True
+
+    def second_pass(self) -> dict[str, Any]:
+        return {"top": self.top}
+
+    def acts_without_advantage(self, *, on_policy: bool) -> bool:
+        return False
+
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        first = of_second_pass(stats.top_logp, "top").detach()[..., 0]
+        top1 = stats.logp.detach() == first
+        heavier = self._uncertain(stats, mask) & (advantages < 0) & top1
+        return torch.where(heavier, self.top1_weight, mask.float())
+
+    def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
+        """The part of the gradient that goes to the most likely tokens."""
+        return self.alpha * (self._uncertain(stats, mask) & (advantages > 0))
+
+    def _uncertain(self, stats: TokenStats, mask: Mask) -> Chosen:
+        entropy = torch.where(mask.bool(), stats.entropy.detach(), torch.nan)
+        threshold = torch.stack([response.nanquantile(self.quantile) for response in entropy])  # it limits the size
+        return mask.bool() & (entropy > threshold[:, None])
+
+    def token_loss(
+        self,
+        logp: PerToken,
+        *arguments: Any,
+        coefficients: PerToken | None = None,
+        top_logp: Float[torch.Tensor, "batch token top"] | None = None,
+        **more: Any,
+    ) -> PerToken:
+        assert coefficients is not None
+        towards = torch.where(coefficients > 0, of_second_pass(top_logp, "top").mean(-1) - logp, 0.0)
+        mixed = coefficients * towards
+        return super().token_loss(logp + (mixed - mixed.detach()), *arguments, **more)
