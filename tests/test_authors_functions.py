@@ -14,7 +14,7 @@ from batches import loss_weights, stats_of
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.objective import weighted_sum
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.methods import Method, load_method
 
 # Responses of up to five tokens: p under the policy and under the one that sampled, entropies, an advantage a row.
@@ -22,6 +22,9 @@ P = [[0.9, 0.5, 0.02, 0.3, 0.7], [0.6, 0.95, 0.1, 0.4, 0.2], [0.05, 0.8, 0.5, 0.
 OLD = [[0.8, 0.3, 0.05, 0.3, 0.5], [0.7, 0.5, 0.3, 0.41, 0.2], [0.002, 0.9, 0.5, 0.3, 0.9], [0.3, 0.3, 0.44, 0.9, 0.5]]
 H = [[0.3, 0.9, 1.6, 1.1, 0.6], [0.8, 0.2, 1.5, 1.0, 1.2], [1.7, 0.5, 0.7, 1.3, 0.9], [0.6, 1.8, 0.95, 0.7, 1.4]]
 A = [1.5, -0.5, -1.2, 0.8]
+# The three most likely tokens, the sampled one being among four; and q of Lp-Reg, above p or below it.
+TOP = [[sorted([p, 0.7 * (1 - p), 0.2 * (1 - p), 0.1 * (1 - p)])[:0:-1] for p in row] for row in P]
+Q = [[p * (1.2 if t % 2 else 0.9) for t, p in enumerate(row)] for row in P]
 LENGTHS = [5, 4, 5, 3]
 
 TOKENS = [(row, t) for row, length in enumerate(LENGTHS) for t in range(length)]
@@ -40,14 +43,19 @@ def ours(method) -> dict[str, list[float]]:
     entropy = torch.tensor(H, requires_grad=True)
     advantages = torch.tensor(A)[:, None].expand(4, 5)
     s_star = logp.detach().exp() * (logp.detach() + entropy.detach())
-    stats = TokenStats(logp.detach(), entropy.detach(), s_star, torch.zeros(4, 5))
+    top_logp, proxy_logp = torch.tensor(TOP).log().requires_grad_(), torch.tensor(Q).log()
+    stats = TokenStats(logp.detach(), entropy.detach(), s_star, torch.zeros(4, 5), top_logp.detach(), proxy_logp)
     weights = method.token_weights(stats, advantages, MASK, logp_old=old)
     coefficients = method.loss_coefficients(stats, advantages, MASK)
-    loss = method.token_loss(logp, old, advantages, MASK, entropy=entropy, coefficients=coefficients)
+    given = {"entropy": entropy, "coefficients": coefficients}
+    given |= {"top_logp": top_logp} if "top" in method.second_pass() else {}
+    loss = method.token_loss(logp, old, advantages, MASK, **given)
     groups = torch.zeros(4, dtype=torch.long)
     multipliers = weights / method.divisors(weights, MASK, groups)
     weighted_sum(loss, multipliers).backward()
-    return {name: [value[at].item() for at in TOKENS] for name, value in (("weight", weights), ("grad", logp.grad))}
+    by_top = torch.zeros(4, 5, 3) if top_logp.grad is None else top_logp.grad
+    values = {"weight": weights, "grad": logp.grad, "by_top": by_top}
+    return {name: [value[at].tolist() for at in TOKENS] for name, value in values.items()}
 
 
 def ppo(r, a, low, high, dual) -> tuple[float, float]:
@@ -134,6 +142,61 @@ def test_dppo():
         outside = moved > 0.15 if A[i] > 0 else moved < -0.15
         slopes.append(0.0 if outside else -A[i] * min(ratio(i, t), 1e4))
     assert_gradients(method, slopes, tokens=4 * 9)
+
+
+def test_lp_reg():
+    """CarlanLark/Lp-Reg-dev 33b27e2, verl/trainer/ppo/core_algos.py:668-737 and 868-872; 40 % in place of 1 %."""
+    negative = [at for at in TOKENS if A[at[0]] < 0]
+    chosen = sorted(negative, key=lambda at: P[at[0]][at[1]])[: max(1, int(len(negative) * 0.4))]
+    slopes, tied = [], 0
+    for i, t in TOKENS:
+        d = log(Q[i][t]) - log(P[i][t])
+        if (i, t) in chosen and d > 0:
+            tied += 1
+            slopes.append(-A[i] * ratio(i, t) + (1 - exp(d)) * (exp(d) - d - 1 < 10))
+        else:
+            slopes.append(ppo(ratio(i, t), A[i], 1.0, 9.0, math.inf)[1])
+    assert_gradients(released("lp_reg_authors").model_copy(update={"share": 0.4}), slopes)
+    assert 0 < tied < len(chosen)
+
+
+def test_lp_reg_target():
+    """The same repository, verl/workers/actor/dp_actor.py:84-98: other logits at -1e4, and their softmax."""
+    logits = [1.3, 0.2, -3.5, -2.5, 0.9]
+    p = [exp(z) / sum(map(exp, logits)) for z in logits]
+    kept = [one >= 0.02 * max(p) for one in p]
+    q = [one / sum(p for p, keep in zip(p, kept, strict=True) if keep) for one in p]
+    stats = token_stats(torch.tensor([logits] * 5), torch.arange(5), **released("lp_reg_authors").second_pass())
+    assert stats.proxy_logp.exp().tolist() == pytest.approx([keep * one for one, keep in zip(q, kept, strict=True)])
+    assert kept == [True, True, False, True, True]
+
+
+def test_simko():
+    """CLR-Lab/SimKO 306f4ff, verl/trainer/ppo/core_algos.py:317-425: gradients in log p and in the log p of the top 3.
+
+    Their ratio of the top K, (r / (r_k + 1e-8)) r_k with the first factor constant, has the value and slope r. The
+    quantile is 0.4 in place of 0.8.
+    """
+    thresholds = []
+    for row, length in zip(H, LENGTHS, strict=True):  # torch.quantile, which interpolates
+        place = 0.4 * (length - 1)
+        low, high = sorted(row[:length])[math.floor(place)], sorted(row[:length])[math.ceil(place)]
+        thresholds.append(low + (place - math.floor(place)) * (high - low))
+    slopes, by_top, heavier = [], [], 0
+    for i, t in TOKENS:
+        uncertain, r = H[i][t] > thresholds[i], ratio(i, t)
+        top1 = uncertain and A[i] < 0 and P[i][t] == max(TOP[i][t])
+        heavier += top1
+        slope = ppo(r, A[i] * (1.1 if top1 else 1.0), 0.2, 0.2, math.inf)[1]
+        mixed = 0.01 if uncertain and A[i] > 0 else 0.0
+        slopes.append(slope * (1 - mixed))
+        by_top.append([slope * mixed / 3] * 3)
+    assert heavier == 1
+    method = released("simko_authors").model_copy(update={"quantile": 0.4})
+    assert_gradients(method, slopes)
+    for found, expected in zip(ours(method)["by_top"], by_top, strict=True):
+        assert found == pytest.approx([one / len(TOKENS) for one in expected], rel=2e-5, abs=1e-9)
+    assert any(one[0] for one in by_top)
 
 
 def test_gspo():

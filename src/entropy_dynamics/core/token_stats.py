@@ -371,7 +371,7 @@ def _keep_for_backward(
 
 
 def _upstream(
-    ctx: Any, tokens: TokenPerRow, further: Further, entropy: PerRow, log_normalizer: PerRow, gradients: Columns
+    ctx: Any, gradients: Columns, tokens: TokenPerRow, further: Further, entropy: PerRow, log_normalizer: PerRow
 ) -> _Upstream:
     """The inputs of a logit's gradient from those of log p, H and log p of the further tokens.
 
@@ -418,7 +418,7 @@ class _StatsFromLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         logits, *saved = ctx.saved_tensors
-        columns, upstream = slice(0, logits.shape[-1]), _upstream(ctx, *saved, gradients)
+        columns, upstream = slice(0, logits.shape[-1]), _upstream(ctx, gradients, *saved)
         grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
         if kernels := _kernels(logits):
             kernels.gradient(logits, *upstream[:5], 0, ctx.temperature, out=grad)
@@ -457,7 +457,7 @@ class _StatsFromHidden(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         # Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held.
         hidden, weight, *saved = ctx.saved_tensors
-        upstream = _upstream(ctx, *saved, gradients)
+        upstream = _upstream(ctx, gradients, *saved)
         grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
         grad_weight = torch.empty_like(weight)
         kernels = _kernels(hidden)

@@ -73,3 +73,8 @@ class SimKO(Method):
         towards = torch.where(coefficients > 0, of_second_pass(top_logp, "top").mean(-1) - logp, 0.0)
         mixed = coefficients * towards
         return super().token_loss(logp + (mixed - mixed.detach()), *arguments, **more)
+
+    def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
+        """`simko_acting`: the share of the response tokens whose loss is not that of PPO at the first update."""
+        acting = (self.loss_coefficients(stats, advantages, mask) > 0) | (weights > 1)
+        return {"simko_acting": float(acting[mask.bool()].float().mean())}

@@ -1,0 +1,192 @@
+"""Lp-Reg and SimKO: worked values, gradients in the logits against float64, and what they need."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from batches import random_batch, stats_of
+from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import Method, load_method, method
+
+ONES = torch.ones(1, 1)
+
+
+def logits_of(*rows):
+    """One rollout whose tokens have these probabilities."""
+    return torch.tensor(rows).log()[None]
+
+
+# ---------------------------------------------------------------- Lp-Reg
+
+
+def test_lp_reg_by_hand():
+    """M = 0.99 where p = 0.01 is dropped: the derivative of the loss falls by 1 / M - 1 at a token that is kept."""
+    method = load_method("lp_reg", min_p=0.02, share=1.0)
+    logits = logits_of([0.6, 0.39, 0.01]).expand(4, 1, 3)
+    tokens, advantages = torch.tensor([[1], [2], [1], [1]]), torch.tensor([[-1.0], [-1.0], [1.0], [0.0]])
+    stats, mask = token_stats(logits, tokens, **method.second_pass()), torch.ones(4, 1)
+    coefficients = method.loss_coefficients(stats, advantages, mask)
+    assert coefficients.exp().flatten().tolist() == pytest.approx([0.39 / 0.99, 0, 0, 0])
+    logp = stats.logp.clone().requires_grad_()
+    loss = method.token_loss(logp, stats.logp, advantages, mask, coefficients=coefficients)
+    loss.sum().backward()
+    assert logp.grad.flatten().tolist() == pytest.approx([1 - (1 / 0.99 - 1), 1, -1, 0])
+    assert loss[0].item() == pytest.approx(1 + 1 / 0.99 - math.log(1 / 0.99) - 1)
+    assert method.metrics(stats, advantages, mask, mask) == {"lp_reg_tied": 0.25}
+
+
+def test_lp_reg_takes_the_least_likely_tokens_of_wrong_answers():
+    """A quarter of eight, of those with A < 0 only and never of the padding."""
+    logp = torch.tensor([[-9.0, -1.0, -2.0, -3.0, -8.0], [-4.0, -1.0, -5.0, -1.0, -1.0], [-9.0] * 5])
+    advantages, mask = torch.tensor([[-1.0]] * 2 + [[1.0]]).expand(3, 5), torch.ones(3, 5)
+    mask[0, 0] = mask[1, 4] = 0
+    chosen = load_method("lp_reg", share=0.25).loss_coefficients(stats_of(logp), advantages, mask) > -torch.inf
+    assert (chosen & mask.bool()).nonzero().tolist() == [[0, 4], [1, 2]]
+
+
+def test_lp_reg_with_nothing_to_tie_is_grpo():
+    logp, entropy, advantages, mask = random_batch(seed=3)
+    old = logp - 0.3 * torch.randn(logp.shape, generator=torch.Generator().manual_seed(0))
+    method, stats = load_method("lp_reg", share=1.0), stats_of(logp, entropy)
+    stats = replace(stats, proxy_logp=torch.full_like(logp, -torch.inf))
+    coefficients = method.loss_coefficients(stats, advantages, mask)
+    loss = method.token_loss(logp, old, advantages, mask, coefficients=coefficients)
+    torch.testing.assert_close(loss, load_method("grpo").token_loss(logp, old, advantages, mask))
+
+
+def test_the_penalty_ends_where_the_policy_is_above_its_target_or_far_below():
+    method = load_method("lp_reg", clip_low=1.0, clip_high=math.inf, dual_clip=math.inf)
+    found = []
+    for d in (-0.1, 0.5, 3.0):  # e^3 - 4 > 10
+        logp = torch.tensor([[-2.0]], requires_grad=True)
+        target = logp.detach() + d
+        method.token_loss(logp, logp.detach(), -ONES, ONES, coefficients=target).sum().backward()
+        found.append(logp.grad.item())
+    assert found == pytest.approx([1.0, 1 + 1 - math.exp(0.5), 1.0])
+
+
+# ---------------------------------------------------------------- SimKO
+
+
+def simko_loss(method, logits, tokens, old_logits, advantages, *, dtype):
+    """The method's loss from logits, a mean over tokens."""
+    stats = token_stats(logits.to(dtype), tokens, **method.second_pass())
+    old = token_stats(old_logits.to(dtype), tokens).logp
+    mask = torch.ones(tokens.shape)
+    weights = method.token_weights(stats, advantages, mask)
+    coefficients = method.loss_coefficients(stats, advantages, mask)
+    loss = method.token_loss(stats.logp, old, advantages, mask, coefficients=coefficients, top_logp=stats.top_logp)
+    return weighted_sum(loss, weights / tokens.numel())
+
+
+@pytest.mark.parametrize("off_policy", [0.0, 0.3])
+def test_simko_is_the_papers_ratio_in_float64(off_policy):
+    """r' = (1 - alpha) r + alpha/K sum_k sg[r / r_k] r_k, from dense logits by autograd."""
+    method = load_method("simko", alpha=0.3, top=3, top1_weight=1.5, quantile=0.5)
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(6, 9, 20, generator=g)
+    old = logits + off_policy * torch.randn(logits.shape, generator=g)
+    tokens = torch.randint(20, (6, 9), generator=g)
+    tokens[3:] = torch.where(torch.rand(3, 9, generator=g) < 0.5, logits[3:].argmax(-1), tokens[3:])
+    advantages = torch.tensor([1.0, 0.5, 2.0, -1.0, -0.5, 0.0])[:, None].expand(6, 9)
+
+    mine = logits.clone().requires_grad_()
+    simko_loss(method, mine, tokens, old, advantages, dtype=torch.float32).backward()
+
+    exact = logits.double().requires_grad_()
+    logp, logp_old = exact.log_softmax(-1), old.double().log_softmax(-1)
+    places = exact.topk(3).indices
+    r = (logp - logp_old).exp()
+    r_k, r = r.gather(-1, places), r.gather(-1, tokens[..., None]).squeeze(-1)
+    entropy = -(logp.exp() * logp).sum(-1).detach()
+    uncertain = entropy > entropy.quantile(0.5, dim=-1, keepdim=True)
+    mixed = 0.7 * r + 0.1 * ((r[..., None] / r_k).detach() * r_k).sum(-1)
+    mixed = torch.where(uncertain & (advantages > 0), mixed, r)
+    scale = torch.where(uncertain & (advantages < 0) & (tokens == logits.argmax(-1)), 1.5, 1.0)
+    loss = torch.maximum(-advantages * mixed, -advantages * mixed.clamp(0.8, 1.2))
+    loss = torch.where(advantages < 0, loss.minimum(-3 * advantages), loss)
+    (scale * loss).mean().backward()
+    assert (scale > 1).sum() > 2
+    torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=1e-4, atol=1e-7)
+    assert not torch.allclose(mine.grad[0], grpo_gradient(logits, tokens, old, advantages)[0], atol=1e-4)
+
+
+def grpo_gradient(logits, tokens, old, advantages):
+    logits = logits.clone().requires_grad_()
+    logp_old = token_stats(old, tokens).logp
+    loss = load_method("grpo").token_loss(token_stats(logits, tokens).logp, logp_old, advantages, torch.ones(6, 9))
+    loss.mean().backward()
+    return logits.grad
+
+
+def test_simko_by_hand():
+    """The gradient of a correct answer's token: half of it to its own logit, half to the two most likely ones."""
+    method = load_method("simko", alpha=0.5, top=2, quantile=0.0)
+    logits = logits_of([0.5, 0.3, 0.2], [0.97, 0.02, 0.01]).requires_grad_()
+    tokens = torch.tensor([[2, 0]])
+    simko_loss(method, logits, tokens, logits.detach(), torch.ones(1, 2), dtype=torch.float32).backward()
+    assert (-2 * logits.grad[0, 0]).tolist() == pytest.approx([0.25 - 0.5, 0.25 - 0.3, 0.5 - 0.2])
+    assert (-2 * logits.grad[0, 1]).tolist() == pytest.approx([1 - 0.97, -0.02, -0.01], rel=1e-5)  # at the quantile, not above
+
+
+def test_simko_weighs_the_top_token_of_wrong_answers():
+    entropy = torch.tensor([[0.1, 0.9, 0.8, 0.2, 0.3]] * 3)
+    logp = torch.tensor([[-1.0, -1.0, -2.0, -1.0, -1.0]] * 3)
+    stats = replace(stats_of(logp, entropy), top_logp=torch.full((3, 5, 3), -1.0))
+    advantages, mask = torch.tensor([[-1.0], [1.0], [0.0]]).expand(3, 5), torch.ones(3, 5)
+    weights = load_method("simko", quantile=0.5).token_weights(stats, advantages, mask)
+    assert weights.tolist() == [pytest.approx([1, 1.1, 1, 1, 1]), [1] * 5, [1] * 5]
+    mask[0, 3:] = 0  # of 0.1, 0.9, 0.8 the one above the median
+    weights = load_method("simko", quantile=0.5).token_weights(stats, advantages, mask)
+    assert weights[0].tolist() == pytest.approx([1, 1.1, 1, 0, 0])
+
+
+def test_the_lens_of_simko_has_the_gradient_in_expectation():
+    """The mean of the effective advantage times grad log p, over tokens drawn from p, is minus the loss's gradient."""
+    method = load_method("simko", alpha=0.4, top=2, quantile=0.0)
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    rows = torch.stack([p, torch.tensor([0.97, 0.01, 0.01, 0.01])]).log()
+    whole, through_lens = torch.zeros(4), torch.zeros(4)
+    for token in range(4):
+        logits = rows[None].clone().requires_grad_()
+        tokens = torch.tensor([[token, 0]])
+        stats, ones = token_stats(logits, tokens, top=2), torch.ones(1, 2)
+        coefficients = method.loss_coefficients(stats, ones, ones)
+
+        def loss_of(logp, entropy, top_logp, stats=stats, ones=ones, coefficients=coefficients):
+            loss = method.token_loss(
+                logp, stats.logp.detach(), ones, ones, coefficients=coefficients, top_logp=top_logp
+            )
+            return loss[0, 0]
+
+        effective = effective_advantages(loss_of, stats.logp, stats.entropy, stats.top_logp)
+        loss_of(stats.logp, stats.entropy, stats.top_logp).backward()
+        whole += p[token] * logits.grad[0, 0]
+        through_lens -= p[token] * effective[0, 0] * (torch.eye(4)[token] - p)
+    assert whole.abs().max() > 0.01
+    torch.testing.assert_close(through_lens, whole)
+
+
+# ---------------------------------------------------------------- what they need
+
+
+@pytest.mark.parametrize(("name", "option"), [("lp_reg", "min_p"), ("simko", "top")])
+def test_statistics_without_the_second_pass_are_an_error_in_one_line(name, option):
+    stats = token_stats(torch.zeros(1, 1, 5), torch.zeros(1, 1, dtype=torch.long))
+    with pytest.raises(UserError, match=f"call token_stats with {option}="):
+        load_method(name).token_weights(stats, -ONES, ONES), load_method(name).loss_coefficients(stats, -ONES, ONES)
+    assert load_method(name).second_pass().keys() == {option}
+    assert not load_method("grpo").second_pass()
+
+
+def test_a_method_that_does_not_take_what_it_is_called_with_is_not_registered():
+    with pytest.raises(UserError, match=r"token_weights does not accept logp_old; end its parameters with \*\*_: Any"):
+
+        @method("old_signature")
+        class OldSignature(Method):
+            def token_weights(self, stats, advantages, mask, *, generator=None):
+                return mask.float()
