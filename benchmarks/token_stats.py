@@ -4,6 +4,8 @@ From given logits: log_softmax alone (allocating, and into an existing buffer), 
 entropy_from_logits, which give neither S* nor E[S], and the authors' code, which builds log p, p, p^2 and p^2 log p of
 the whole vocabulary. From hidden states: the bare matrix product. TRL's row needs the extra `bench`; on a GPU
 `gpu_check.py kernels` measures the same.
+
+With --second-pass it measures what `top` and `min_p` add instead, into second_pass.json.
 """
 
 import argparse
@@ -81,6 +83,47 @@ def sides_of_backward(rows: int, buffer: bool = False) -> dict[str, Callable]:
     return {OURS: ours, "log_softmax": plain}
 
 
+def sides_of_second_pass(form: str, rows: int) -> dict[str, Callable]:
+    """token_stats with one pass over the vocabulary and with two, forward; and `top` with its backward pass."""
+    if form == "logits":
+        (given, tokens), weight = make_logits(rows), None
+    else:
+        given, weight, tokens = make_hidden(rows)
+
+    def backward(**options: float) -> Callable:
+        def run() -> tuple[Tensor, ...]:
+            leaves = [x.detach().requires_grad_() for x in (given, weight) if x is not None]
+            with torch.enable_grad():
+                stats = token_stats(leaves[0], tokens, weight=None if weight is None else leaves[1], **options)
+                total = stats.logp.sum() if stats.top_logp is None else stats.top_logp.sum() + stats.logp.sum()
+            return torch.autograd.grad(total, leaves)
+
+        return run
+
+    return {
+        OURS: lambda: token_stats(given, tokens, weight=weight),
+        "min_p=0.02": lambda: token_stats(given, tokens, weight=weight, min_p=0.02),
+        "top=3": lambda: token_stats(given, tokens, weight=weight, top=3),
+        "with backward": backward(),
+        "top=3 with backward": backward(top=3),
+    }
+
+
+def second_pass(rows: int, repeats: int) -> dict[str, dict]:
+    """Times of one and two passes, and the median over the turns of their ratio."""
+    result = {}
+    for form in ("logits", "hidden"):
+        timed = seconds(sides_of_second_pass(form, rows), repeats)
+        pairs = {"min_p=0.02": OURS, "top=3": OURS, "top=3 with backward": "with backward"}
+        result[form] = table(timed, rows) | {
+            "two_passes_over_one": {
+                name: round(statistics.median(a / b for a, b in zip(timed[name], timed[one], strict=True)), 2)
+                for name, one in pairs.items()
+            }
+        }
+    return result
+
+
 PEAKS = {
     "logits": (OURS, "log_softmax", "authors"),
     "hidden": (OURS, "product", "authors"),
@@ -103,14 +146,14 @@ def make_hidden(rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def seconds(sides: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
-    """The sides take turns, so that a drift of the machine's speed affects all alike."""
+    """CPU time of one thread. The sides take turns, so that a drift of the machine's speed affects all alike."""
     timed = {name: [] for name in sides}
     for repeat in range(repeats + 1):
         for name, side in sides.items():
-            start = time.perf_counter()
+            start = time.process_time()
             side()
             if repeat:  # the first is a warm-up
-                timed[name].append(time.perf_counter() - start)
+                timed[name].append(time.process_time() - start)
     return timed
 
 
@@ -153,11 +196,18 @@ def main() -> None:
     parser = make_parser(__file__, __doc__)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--second-pass", action="store_true")
     parser.add_argument("--peak", nargs=3, metavar=("FORM", "SIDE", "TOKENS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.peak:
         print_peak(options.peak[0], options.peak[1], int(options.peak[2]))
+        return
+
+    if options.second_pass:
+        what = f"{options.tokens} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, CPU time, medians"
+        with torch.no_grad():
+            write_record(options.out.with_name("second_pass.json"), what, **second_pass(options.tokens, options.repeats))
         return
 
     rows, result = options.tokens, {}

@@ -213,7 +213,7 @@ def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
     pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
     methods = ("qae", "pass_at_k", "nsr", "unlikeliness", "dr_grpo", "gspo", "stare")
     about, _, *rows, stare = run(capsys, "lens", path, "--methods", *methods).splitlines()
-    assert about.endswith("; a method without numbers needs whole rollouts")
+    assert about.endswith("; a method without numbers needs whole rollouts or whole distributions")
     assert [line.split()[0] for line in rows] == [*methods[:-1]]
     assert {value for line in rows for value in line.split()[1:]} == {"-"}
     assert "-" not in stare.split()

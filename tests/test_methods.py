@@ -312,7 +312,7 @@ def test_what_methods_tell_the_trainer():
     """Which compute weights before every update, and what their code reads."""
     methods = {name: load_method(name) for name in method_types()}
     assert {name for name, method in methods.items() if method.per_update} == {
-        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s", "ce_gppo_authors")
+        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s", "ce_gppo_authors", "simko")
     }
     assert {name for name, method in methods.items() if not method.needs_scores(1)} == {
         *("grpo", "dr_grpo", "pass_at_k", "qae", "cispo", "gspo", "dppo", "ce_gppo", "entropy_bonus"),
