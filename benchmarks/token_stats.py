@@ -207,7 +207,8 @@ def main() -> None:
     if options.second_pass:
         what = f"{options.tokens} tokens, V = {VOCABULARY}, d = {DEPTH}, fp32, one thread, CPU time, medians"
         with torch.no_grad():
-            write_record(options.out.with_name("second_pass.json"), what, **second_pass(options.tokens, options.repeats))
+            result = second_pass(options.tokens, options.repeats)
+        write_record(options.out.with_name("second_pass.json"), what, **result)
         return
 
     rows, result = options.tokens, {}

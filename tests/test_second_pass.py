@@ -75,12 +75,11 @@ def test_the_size_of_the_tiles_does_not_matter(form, size, monkeypatch):
 
 
 def test_by_hand():
-    """p = 1/2, 1/4, 15/64, 1/64: a threshold of a tenth drops the last, of 1/32 and less nothing, of 0.6 all but one."""
-    logits = torch.tensor([0.5, 0.25, 15 / 64, 1 / 64]).log().expand(4, 4)
-    tokens = torch.arange(4)
-    assert token_stats(logits, tokens, min_p=0.1).proxy_logp.exp().tolist() == pytest.approx([32 / 63, 16 / 63, 15 / 63, 0])
-    assert token_stats(logits, tokens, min_p=1 / 33).proxy_logp.exp().tolist() == pytest.approx([0.5, 0.25, 15 / 64, 1 / 64])
-    assert token_stats(logits, tokens, min_p=0.6).proxy_logp.exp().tolist() == pytest.approx([1, 0, 0, 0])
+    """A threshold of a tenth drops the last token, one below 1/32 none, one of 0.6 all but the first."""
+    p = [0.5, 0.25, 15 / 64, 1 / 64]
+    logits, tokens = torch.tensor(p).log().expand(4, 4), torch.arange(4)
+    for min_p, expected in ((0.1, [32 / 63, 16 / 63, 15 / 63, 0]), (1 / 33, p), (0.6, [1, 0, 0, 0])):
+        assert token_stats(logits, tokens, min_p=min_p).proxy_logp.exp().tolist() == pytest.approx(expected)
     top = token_stats(logits, tokens, top=3).top_logp
     assert top.exp().tolist() == [pytest.approx([0.5, 0.25, 15 / 64])] * 4
 
@@ -100,8 +99,8 @@ def test_positions_of_any_shape_and_none():
     shaped = token_stats(given.view(2, 3, 4, 16), tokens.view(2, 3, 4), weight=weight, top=2, min_p=0.1)
     assert torch.equal(shaped.top_logp.view(24, 2), flat.top_logp)
     assert torch.equal(shaped.proxy_logp.view(24), flat.proxy_logp)
-    for given in (given[:0], torch.zeros(0, 60)):
-        none = token_stats(given, tokens[:0], weight=weight if given.shape[1] == 16 else None, top=2, min_p=0.1)
+    for empty, projection in ((given[:0], weight), (torch.zeros(0, 60), None)):
+        none = token_stats(empty, tokens[:0], weight=projection, top=2, min_p=0.1)
         assert none.top_logp.shape == (0, 2)
         assert none.proxy_logp.shape == (0,)
 

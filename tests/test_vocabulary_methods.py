@@ -130,7 +130,9 @@ def test_simko_by_hand():
     tokens = torch.tensor([[2, 0]])
     simko_loss(method, logits, tokens, logits.detach(), torch.ones(1, 2), dtype=torch.float32).backward()
     assert (-2 * logits.grad[0, 0]).tolist() == pytest.approx([0.25 - 0.5, 0.25 - 0.3, 0.5 - 0.2])
-    assert (-2 * logits.grad[0, 1]).tolist() == pytest.approx([1 - 0.97, -0.02, -0.01], rel=1e-5)  # at the quantile, not above
+    assert (-2 * logits.grad[0, 1]).tolist() == pytest.approx(
+        [1 - 0.97, -0.02, -0.01], rel=1e-5
+    )  # at the quantile, not above
 
 
 def test_simko_weighs_the_top_token_of_wrong_answers():

@@ -37,9 +37,7 @@ def blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
     return slices(max(len(rows), 1), max(at_least, elements // vocabulary))
 
 
-def place(
-    tokens: Int[Tensor, "rows *further"], columns: slice
-) -> tuple[Int[Tensor, "rows *further"], Bool[Tensor, "rows *further"]]:
+def place(tokens: Int[Tensor, "rows ..."], columns: slice) -> tuple[Int[Tensor, "rows ..."], Bool[Tensor, "rows ..."]]:
     """Each token as an index into these columns of the vocabulary, and whether it is one of them."""
     inside = (tokens >= columns.start) & (tokens < columns.stop)
     return (tokens - columns.start).clamp(0, columns.stop - columns.start - 1), inside

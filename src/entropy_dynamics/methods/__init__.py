@@ -222,8 +222,8 @@ def method(name: str) -> Callable[[M], M]:
         for function in ("token_weights", "token_loss"):
             if missing := _not_accepted(getattr(kind, function), getattr(Method, function)):
                 raise UserError(
-                    f"method {name!r} in {kind.__module__}: {function} does not accept {missing[0]}; end its parameters "
-                    "with **_: Any"
+                    f"method {name!r} in {kind.__module__}: {function} does not accept {missing[0]}; "
+                    "end its parameters with **_: Any"
                 )
         _METHODS[name] = kind
         return kind

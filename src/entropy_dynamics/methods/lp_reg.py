@@ -13,8 +13,8 @@ the policy that sampled it.
 
 Read: CarlanLark/Lp-Reg-dev (33b27e2), verl/trainer/ppo/core_algos.py:648 (compute_policy_loss_lp_reg) and :868 (k3),
 verl/workers/actor/dp_actor.py:76 (apply_min_p) and :644, verl/workers/fsdp_workers.py:737 (compute_minp_log_prob),
-recipe/lp_reg/Qwen3_14b_lp_reg_onpolicy_64gpu.sh. Of the paper: the abstract. Not here: a fixed threshold of p
-(`regular_type: fixed`), and the share of positive samples, which is 0 in all scripts.
+recipe/lp_reg/Qwen3_14b_lp_reg_onpolicy_64gpu.sh. Of the paper the abstract was read. Not here: a fixed threshold
+of p (`regular_type: fixed`), and the share of positive samples, which is 0 in all scripts.
 """
 
 import math

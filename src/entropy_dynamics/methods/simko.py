@@ -10,8 +10,8 @@ the gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), whatever p_
 here, from the log p of the K most likely tokens (`token_stats`, top). The official code divides by r_k + 1e-8.
 
 Read: CLR-Lab/SimKO (306f4ff), verl/trainer/ppo/core_algos.py:329 (compute_policy_loss_simko) and :317
-(row_quantile_masked), verl/workers/actor/dp_actor.py:66 (_forward_micro_batch), run_qwen2.5-math-7b_SimKO.sh. Correct is
-a reward of 1 there, and A > 0 here; without both kinds of answers in a group A = 0. Of the paper: the abstract.
+(row_quantile_masked), verl/workers/actor/dp_actor.py:66 (_forward_micro_batch), run_qwen2.5-math-7b_SimKO.sh; of the
+paper, the abstract. Correct is a reward of 1 there, and A > 0 here.
 """
 
 from typing import Annotated, Any, ClassVar

@@ -31,7 +31,7 @@ class Policy(nn.Module):
 
     def forward(
         self, batch: RolloutBatch, rows: Rows, temperature: float, options: dict[str, Any]
-    ) -> dict[str, Float[Tensor, "tokens *further"]]:
+    ) -> dict[str, Float[Tensor, "tokens ..."]]:
         """The columns of TokenStats for the response tokens of `rows`, row after row.
 
         Only hidden states of response tokens go through the output projection.

@@ -1,0 +1,202 @@
+"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml.
+
+The sections of tasks, methods and engines are defined beside their code; this package only looks them up.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, model_validator
+
+from entropy_dynamics.config.schema.data import TRAIN, DataConfig, EvaluationConfig, PassRateConfig
+from entropy_dynamics.config.schema.hardware import GPUConfig, HardwareConfig, PlanConfig, ThroughputConfig
+from entropy_dynamics.config.schema.model import (
+    Architecture,
+    ModelConfig,
+    Shape,
+    ShapeConfig,
+    ToyModelConfig,
+    WarmStartConfig,
+)
+from entropy_dynamics.config.schema.training import (
+    BASE,
+    CriticConfig,
+    MethodConfig,
+    OptimizerConfig,
+    SamplingConfig,
+    TrainingConfig,
+    method_sections,
+)
+from entropy_dynamics.engines import Engine, engine_types
+from entropy_dynamics.validation import PER_MACHINE, OneOf, Section
+
+__all__ = [
+    "BASE",
+    "FIRST_PILOT_SEED",
+    "TRAIN",
+    "Architecture",
+    "Config",
+    "CriticConfig",
+    "DataConfig",
+    "EvaluationConfig",
+    "GPUConfig",
+    "HardwareConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PassRateConfig",
+    "PlanConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "SeedsConfig",
+    "Shape",
+    "ShapeConfig",
+    "StageConfig",
+    "ThroughputConfig",
+    "ToyModelConfig",
+    "TrainingConfig",
+    "WarmStartConfig",
+    "later_keys",
+    "marked_keys",
+    "method_sections",
+]
+
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+FIRST_PILOT_SEED = 100
+
+
+class SeedsConfig(Section):
+    """Seeds per method, counted from `first`."""
+
+    first: NonNegativeInt
+    """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
+    tables: Count
+    """Number of seeds in experiments with `seeds: tables`."""
+    extras: Count
+    """Number of seeds in ablations and sweeps."""
+    pilot: Count
+    """Number of seeds in experiments that choose a parameter: 100, 101, ..., so that no reported run takes part."""
+
+    @model_validator(mode="after")
+    def _pilots_stay_apart(self) -> Self:
+        if self.first < FIRST_PILOT_SEED + self.pilot and self.first + max(self.tables, self.extras) > FIRST_PILOT_SEED:
+            raise ValueError(
+                f"first is {self.first}; its seeds should be apart from the pilot seeds, {FIRST_PILOT_SEED} to "
+                f"{FIRST_PILOT_SEED + self.pilot - 1}"
+            )
+        return self
+
+
+class Config(Section):
+    """The config of a scale."""
+
+    scale: str
+    threads: Annotated[int, Field(ge=1, le=4096), PER_MACHINE]
+    """CPU threads per process."""
+    hardware: Annotated[HardwareConfig, PER_MACHINE]
+    trackers: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], PER_MACHINE]
+    seeds: SeedsConfig
+    experiments: list[str] | None
+    """The tables and figures of this scale; null: all of experiments/."""
+    data: DataConfig
+    models: list[str]
+    toy_models: dict[str, ToyModelConfig]
+    """Models that are built here, in place of the pretrained model of that name."""
+    sampling: SamplingConfig
+    engine: Annotated[Engine, OneOf("name", engine_types)]
+    pass_rates: PassRateConfig
+    training: TrainingConfig
+    evaluation: EvaluationConfig
+    plan: Annotated[PlanConfig, PER_MACHINE]
+
+    def untrained(self, model: str, seed: int) -> int:
+        """The seed of the untrained model from which run `seed` starts: every run seed has its own toy model.
+
+        A pretrained model exists once, with seed 0.
+        """
+        return seed if model in self.toy_models else 0
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        ranks, training = self.hardware.ranks, self.training
+        if unsampled := set(self.data.evaluation) - set(self.evaluation.samples):
+            raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
+        if training.validation_set not in self.data.evaluation:
+            raise ValueError(
+                f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
+                f"{', '.join(self.data.evaluation)}"
+            )
+        if self.hardware.runs_per_gpu > 1 and not self.engine.in_trainer:
+            raise ValueError(
+                f"hardware.runs_per_gpu is {self.hardware.runs_per_gpu}, but {self.engine.name} checks how much memory "
+                "of the whole GPU is free, and fails when another run takes or frees some: set it to 1, or engine.name "
+                "to native"
+            )
+        if ranks is None:
+            dtype = self.engine.dtype if self.engine.dtype != "float32" else None
+            shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
+            for key, value in shared.items() if self.engine.in_trainer else ():
+                if value is not None:
+                    raise ValueError(
+                        f"{key}={value} needs hardware.ranks or engine.name=vllm: without them the engine samples from "
+                        "the policy itself"
+                    )
+            for key, plain in {"precision": "float32", "activation_checkpointing": "none", "compile": False}.items():
+                if (value := getattr(training, key)) != plain:
+                    raise ValueError(f"training.{key}={value} needs hardware.ranks: 1 for a single device")
+            return self
+        training.check_divisible(training.prompts_per_step, ranks)
+        return self
+
+
+class StageConfig(Config):
+    """The config of a stage that runs a model."""
+
+    model: ModelConfig
+
+    @model_validator(mode="after")
+    def _some_model_runs(self) -> Self:
+        known = self.model.path is not None or None not in (self.model.pretrained, self.model.revision)
+        if self.model.name not in self.toy_models and not (known and self.model.shape):
+            raise ValueError(f"{self.model.name} has no pretrained model: it runs at scales that list it in toy_models")
+        return self
+
+
+class RunConfig(StageConfig):
+    """The config of a training run or an evaluation: a model and a method."""
+
+    method: Annotated[MethodConfig, OneOf("name", method_sections)]
+
+    def at_temperature(self, temperature: float) -> Self:
+        """This config with another temperature of the evaluation."""
+        evaluation = self.evaluation.model_copy(update={"temperature": float(temperature)})
+        return self.model_copy(update={"evaluation": evaluation})
+
+    @model_validator(mode="after")
+    def _advantages_are_of_one_kind(self) -> Self:
+        if self.training.advantage == "gae" and self.method.params.overrides("advantages"):
+            raise ValueError(
+                f"training.advantage is gae, but the method {self.method.name} has advantages of its own, which a "
+                "critic would replace; set training.advantage=group"
+            )
+        return self
+
+
+def later_keys() -> dict[str, Any]:
+    """Dotted keys that results of earlier versions lack, with the value that they were made with."""
+    fields = TrainingConfig.model_fields.items()
+    return {f"training.{name}": field.default for name, field in fields if not field.is_required()}
+
+
+def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
+    """Dotted keys with one of these marks; for a section that has it, the section."""
+    keys = []
+    for name, field in kind.model_fields.items():
+        if any(mark in field.metadata for mark in marks):
+            keys.append(f"{prefix}{name}")
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            kinds = engine_types().values() if field.annotation is Engine else [field.annotation]
+            keys += [key for section in kinds for key in marked_keys(*marks, kind=section, prefix=f"{prefix}{name}.")]
+    return keys

@@ -1,0 +1,102 @@
+"""Machines: what a run is divided over, and what `plan` assumes of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from entropy_dynamics.validation import Section
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class HardwareConfig(Section):
+    device: Literal["cpu", "cuda"]
+    ranks: PositiveInt | None
+    """World size of a stage with FSDP2, over all nodes; null: one plain process."""
+    nodes: PositiveInt
+    """Number of nodes of a stage; several: HSDP, parameters sharded within a node and replicated across nodes."""
+    runs_per_gpu: Literal[1, 2, 4, 8]
+    """Number of single-process jobs that share a GPU."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.nodes > 1 and (self.ranks is None or self.ranks % self.nodes):
+            raise ValueError(f"ranks is {self.ranks}; it should be a multiple of nodes = {self.nodes}")
+        if self.runs_per_gpu > 1 and (self.ranks or 1) > 1:
+            raise ValueError(f"runs_per_gpu is {self.runs_per_gpu}, but runs with ranks = {self.ranks} need whole GPUs")
+        return self
+
+
+class ThroughputConfig(Section):
+    """Tokens per second and GPU, as measured in runs (see `seconds_*` in their metrics)."""
+
+    sampled: PositiveFloat
+    """Response tokens."""
+    trained: PositiveFloat
+    """Prompt and response tokens in the updates of a GRPO run, which needs no scoring pass."""
+
+
+class GPUConfig(Section):
+    """A GPU: its peaks, and what `plan` assumes that this project reaches of them."""
+
+    memory_gib: PositiveFloat
+    """Total memory as CUDA reports it, GiB."""
+    tflops: PositiveFloat
+    """Peak dense bf16 throughput, TFLOP/s."""
+    bandwidth_gb_s: PositiveFloat
+    """Peak memory bandwidth, GB/s."""
+    training_mfu: Fraction
+    """Model FLOPs utilization in training; recomputed activations count as work."""
+    decoding_mbu: Fraction
+    """Model bandwidth utilization in decoding."""
+
+
+class PlanConfig(Section):
+    """Assumptions of `plan`."""
+
+    gpu: str
+    """A row of `gpus`."""
+    gpus: dict[str, GPUConfig]
+    decode_step_ms: NonNegativeFloat
+    """Fixed overhead per decoding step (scheduling, sampling), ms."""
+    engine_gib: NonNegativeFloat
+    """Engine memory besides weights and KV cache (CUDA graphs, activations), GiB."""
+    process_gib: NonNegativeFloat
+    """CUDA context, communication buffers and fragmentation, GiB."""
+    startup_minutes: NonNegativeFloat
+    """Start-up time of a job (imports, weights, engine), minutes."""
+    grade_ms: NonNegativeFloat
+    """Time to grade a response on one rank, ms."""
+    sleep_seconds: NonNegativeFloat
+    """Time for which an engine with memory of its own falls asleep and wakes up, s per step."""
+    push_gb_s: PositiveFloat
+    """Weights gathered from the trainer's shards and copied into a rank's engine, GB/s."""
+    checkpoint_gb_s: PositiveFloat
+    """A checkpoint written, flushed and hashed by all ranks, GB/s."""
+    runs_at_a_time: PositiveInt
+    """Runs that are going on at the same time, as many as `jobs` of profiles/slurm: each has checkpoints on disk."""
+    prompt_tokens: PositiveInt
+    """Mean length of a prompt, tokens."""
+    response_tokens: PositiveInt
+    """Mean length of a response, tokens."""
+    problems: dict[str, PositiveInt]
+    """Number of problems in the sets whose size the config does not state."""
+    safety: Annotated[float, Field(ge=1)]
+    """Ratio of a job's time limit to its planned time."""
+    max_job_hours: PositiveFloat
+    """Maximum time limit of a job, hours; a longer run ends at a checkpoint and resumes in the next job."""
+    measured: dict[str, ThroughputConfig]
+    """Measured throughput by model, in place of the assumed one."""
+
+    @model_validator(mode="after")
+    def _known_gpu(self) -> Self:
+        if self.gpu not in self.gpus:
+            raise ValueError(f"gpu is {self.gpu!r}; it should be one of {', '.join(self.gpus)}, or a row added to gpus")
+        return self
+
+    @property
+    def hardware(self) -> GPUConfig:
+        """The row of `gpus` that `gpu` names."""
+        return self.gpus[self.gpu]

@@ -1,0 +1,89 @@
+"""Models: pretrained ones, toy ones and their shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from entropy_dynamics.tasks import Solutions, solution_types
+from entropy_dynamics.validation import LOCATION, OneOf, Section
+
+Architecture = Literal["llama", "qwen2", "qwen3"]
+
+
+class WarmStartConfig(Section):
+    """Supervised fine-tuning of a toy model on solutions that its task writes."""
+
+    steps: PositiveInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+    solutions: Annotated[Solutions, OneOf("task", solution_types)]
+
+
+class Shape(Section):
+    """Architecture and size of a model."""
+
+    architecture: Architecture
+    """transformers' `model_type` of the family."""
+    hidden_size: PositiveInt
+    layers: PositiveInt
+    head_size: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    intermediate_size: PositiveInt
+    tied_embeddings: bool
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Biases on q, k and v."""
+        return self.architecture == "qwen2"
+
+    @property
+    def qk_norm(self) -> bool:
+        """RMSNorm of each head's q and k."""
+        return self.architecture == "qwen3"
+
+
+class ToyModelConfig(Shape):
+    """A toy model: the architecture of the paper's model at 0.1 to 1 M parameters, warm-started from random weights."""
+
+    head_size: Literal[32, 64]
+    """32 or 64, the smallest that vLLM's CPU attention supports."""
+    tokenizer: Literal["characters", "bytes"] = "characters"
+    """characters (those that toy tasks use) | bytes (any text)."""
+    seed: NonNegativeInt
+    """Distinct for every model of a scale: with a run's seed it gives that of its untrained model."""
+    warm_start: WarmStartConfig
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.heads * self.head_size != self.hidden_size:
+            size = f"{self.heads} x {self.head_size}"
+            raise ValueError(f"heads x head_size is {size}; it should be hidden_size = {self.hidden_size}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads is {self.kv_heads}; it should divide heads = {self.heads}")
+        return self
+
+
+class ShapeConfig(Shape):
+    """The shape of a pretrained model: `plan` uses it before the model is downloaded, then config.json has to agree."""
+
+    vocabulary: PositiveInt
+
+
+class ModelConfig(Section):
+    name: str
+    label: str
+    """Its name as the paper writes it."""
+    pretrained: str | None
+    """Id on the Hugging Face Hub; null: there is a toy model of that name only."""
+    revision: str | None
+    """Its commit there, 40 hex digits."""
+    path: Annotated[str | None, LOCATION]
+    """A directory with the model, instead of the Hub."""
+    substitute: bool
+    """`pretrained` is a smaller model that runs under `name`."""
+    prompt_format: Literal["chat", "completion"]
+    """chat (the tokenizer's template) | completion (plain text, for base models)."""
+    shape: ShapeConfig | None

@@ -1,0 +1,153 @@
+"""A training run: rollouts, updates, optimizer, critic and method."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, create_model, model_validator
+
+from entropy_dynamics.methods import Method, method_types
+from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Threshold
+
+BASE = "base"  # the method of the untrained model: evaluated, never trained
+
+
+class SamplingConfig(Section):
+    temperature: PositiveFloat
+    """Temperature of rollouts and pass rates."""
+    max_prompt_tokens: PositiveInt
+    max_new_tokens: PositiveInt
+    batch_size: Annotated[PositiveInt, PER_MACHINE]
+    """Maximum number of sequences generated at a time on each rank."""
+
+
+class OptimizerConfig(Section):
+    """AdamW with a constant learning rate."""
+
+    learning_rate: PositiveFloat
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+    eps: Annotated[float, Field(ge=1e-38)]
+    weight_decay: NonNegativeFloat
+    max_grad_norm: Threshold
+
+
+class CriticConfig(Section):
+    """PPO's critic; unused with group-normalized advantages."""
+
+    learning_rate: PositiveFloat
+    weight_decay: NonNegativeFloat
+    max_grad_norm: Threshold
+    gamma: Annotated[float, Field(ge=0, le=1)]
+    gae_lambda: Annotated[float, Field(ge=0, le=1)]
+    value_clip: Threshold
+
+
+class TrainingConfig(Section):
+    """A key with a default here is newer than some results, which were made with that default (`settings_of`)."""
+
+    steps: PositiveInt
+    prompts_per_step: PositiveInt
+    group_size: Annotated[int, Field(ge=2)]
+    """Rollouts per prompt; a group of one has no baseline."""
+    updates_per_batch: PositiveInt
+    """Optimizer steps per batch of rollouts; 1 is strictly on-policy, without staleness."""
+    staleness: NonNegativeInt = 0
+    """Training steps between the policy that samples a batch and the one that learns from it, as in asynchronous
+    trainers; the first batches are of the untrained policy. The engine's log p is then that of p_old."""
+    old_logp: Literal["trainer", "engine"] = "trainer"
+    """Whose log p is that of p_old in importance ratios: trainer (recomputed before the first update) | engine."""
+    reward: Literal["paper", "binary", "random"]
+    """paper (four values) | binary | random: 0 or 1 by chance, whatever the answer, as a control."""
+    advantage: Literal["group", "gae"]
+    """group (GRPO) | gae (PPO, with a critic)."""
+    importance_truncation: Threshold | None
+    """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
+    precision: Precision
+    """dtype of forward and backward passes; master weights and reductions are float32."""
+    head_precision: Precision | None
+    """dtype of the lm_head matmul; null: `precision`."""
+    activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
+    """none | selective (saves the outputs of matmuls and attention only) | full (recomputes whole blocks)."""
+    compile: Annotated[bool, PER_MACHINE]
+    """torch.compile every transformer block of the trainer."""
+    checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
+    """Steps between checkpoints; 0: none."""
+    checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
+    tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
+    """Maximum number of tokens in a micro-batch, padding included; without ranks, of responses only."""
+    reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
+    """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
+    single_forward_tokens: NonNegativeInt
+    """Tokens whose autograd graphs the scoring pass keeps for the update, besides those of the last micro-batch. With
+    ranks: all of a batch that is one micro-batch per rank, or none."""
+    entropy_change_every: NonNegativeInt
+    """Steps between measurements of the entropy change; 0: never."""
+    entropy_change_first_order: bool
+    """With each of them, also the first order of the change, that of an SGD step and of an AdamW step without momentum:
+    one more forward and backward pass, and the memory of one more gradient."""
+    validation_every: NonNegativeInt
+    """Steps between validations; 0: never."""
+    validation_set: str
+    """Name of an evaluation set."""
+    validation_problems: PositiveInt
+    """Maximum number of problems."""
+    validation_samples: PositiveInt
+    optimizer: OptimizerConfig
+    critic: CriticConfig
+
+    @property
+    def engine_ratios(self) -> bool:
+        """Whether importance ratios are to the engine's log p: nothing else remembers a stale policy."""
+        return self.staleness > 0 or self.old_logp == "engine"
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether every importance ratio is exactly 1."""
+        return self.updates_per_batch == 1 and not self.engine_ratios
+
+    @model_validator(mode="after")
+    def _one_correction(self) -> Self:
+        if self.importance_truncation is not None and self.engine_ratios:
+            key = f"staleness={self.staleness}" if self.staleness else "old_logp=engine"
+            raise ValueError(
+                f"importance_truncation corrects ratios to the trainer's log p; with {key} they are to the engine's, "
+                "so it should be null"
+            )
+        return self
+
+    def check_divisible(self, prompts: int, ranks: int) -> None:
+        """Raise ValueError if the rollouts of some update of a step with `prompts` prompts do not divide by `ranks`."""
+        smallest, larger = divmod(prompts, self.updates_per_batch)
+        rollouts = {size * self.group_size for size in ({smallest, smallest + 1} if larger else {smallest})}
+        if any(count % ranks for count in rollouts):
+            raise ValueError(
+                f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly: change "
+                "training.group_size or training.prompts_per_step to make it a multiple of hardware.ranks"
+            )
+
+
+class MethodConfig(Section):
+    name: str
+    label: str
+    """Its name in tables and figures."""
+    params: Method
+
+    def build(self) -> Method:
+        """A fresh method, since a method may keep state."""
+        return self.params.model_copy(deep=True)
+
+
+@cache
+def method_sections() -> dict[str, type[Section]]:
+    """The `method` section of every registered method; imports them, and so torch."""
+    sections: dict[str, type[Section]] = {}
+    kinds: dict[str, type[Method]] = {BASE: Method, **method_types()}
+    for name, kind in kinds.items():
+        sections[name] = create_model(
+            f"{kind.__name__}Config",
+            __base__=MethodConfig,
+            name=(Literal[name], ...),  # type: ignore[arg-type]
+            params=(kind, kind.model_construct()),
+        )
+    return sections
