@@ -10,6 +10,7 @@ from batches import random_batch, stats_of
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.integrations.common import token_weight_method
 from entropy_dynamics.methods import Method, load_method, method
 
 ONES = torch.ones(1, 1)
@@ -183,6 +184,12 @@ def test_statistics_without_the_second_pass_are_an_error_in_one_line(name, optio
         load_method(name).token_weights(stats, -ONES, ONES), load_method(name).loss_coefficients(stats, -ONES, ONES)
     assert load_method(name).second_pass().keys() == {option}
     assert not load_method("grpo").second_pass()
+
+
+@pytest.mark.parametrize("name", ["lp_reg", "simko"])
+def test_other_trainers_refuse_them(name):
+    with pytest.raises(UserError, match=rf"{name} is more than token weights .*, so TRL cannot run it"):
+        token_weight_method(name, {}, "TRL")
 
 
 def test_a_method_that_does_not_take_what_it_is_called_with_is_not_registered():

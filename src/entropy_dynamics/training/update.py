@@ -211,7 +211,7 @@ class PolicyUpdate:
             ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
             multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
 
-        def loss_of(logp: Tensor, entropy: Tensor, *top_logp: Tensor) -> Tensor:
+        def loss_of(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Tensor:
             token_loss = self.method.token_loss(
                 logp,
                 logp_old,
@@ -219,11 +219,11 @@ class PolicyUpdate:
                 batch.mask[rows],
                 entropy=entropy if self.method.uses_entropy() else None,
                 coefficients=coefficients,
-                **dict(zip(["top_logp"], top_logp, strict=False)),
+                **({} if top_logp is None else {"top_logp": top_logp}),
             )
             return weighted_sum(token_loss, multipliers)
 
-        values = (now.logp, now.entropy, *([] if now.top_logp is None else [now.top_logp]))
+        values = now.logp, now.entropy, now.top_logp
         return loss_of(*values), effective_advantages(loss_of, *values)
 
     def _by_gradient(
