@@ -30,7 +30,9 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
     "core/objective": ["objective", "critic"],
-    "core/token_stats": ["token_stats"],
+    "core/second_pass": ["second_pass"],
+    "core/tiles": ["second_pass", "token_stats"],
+    "core/token_stats": ["token_stats", "second_pass"],
     "methods/__init__": ["methods", "covariance", "baselines", "golden_run"],
     "methods/adaptive_entropy": ["ratio_methods", "skipped_rows"],
     "methods/advantage_reweighting": ["baselines", "golden_run"],
@@ -43,7 +45,9 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/forking_tokens": ["baselines", "methods", "golden_run"],
     "methods/grpo": ["methods", "golden_run"],
     "methods/gspo": ["ratio_methods"],
+    "methods/lp_reg": ["vocabulary_methods", "authors_functions"],
     "methods/s_star": ["methods", "golden_run"],
+    "methods/simko": ["vocabulary_methods", "authors_functions"],
     "methods/unlikeliness": ["baselines"],
 }
 OF_CONFIGS = "off_policy_rows or agree"  # slow tests of configs/, not of code

@@ -121,7 +121,7 @@ def effective_advantages(
     effective = (logp + entropy).detach() * by_entropy - by_logp
     for top, gradient in zip(leaves[2:], by_top, strict=True):
         sampled = top.detach() == logp.detach()[..., None]
-        effective -= torch.where(sampled, gradient, 0.0).sum(-1) / logp.detach().exp()
+        effective -= torch.where(sampled, gradient / top.detach().exp(), 0.0).sum(-1)
     return effective
 
 
