@@ -124,7 +124,10 @@ def test_the_pdf_is_built_with_all_references_and_fits_eight_pages(root, capsys)
     assert sorted(path.name for path in pdf.parent.iterdir()) == ["article.pdf", "article.tex"]
     if not (shutil.which("pdfinfo") and shutil.which("pdftotext")):
         pytest.skip("needs poppler-utils for the rest")
-    run = lambda *command: subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: E731
+
+    def run(*command) -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
     assert int(re.search(r"Pages: +(\d+)", run("pdfinfo", pdf))[1]) <= 8
     assert "??" not in (text := run("pdftotext", pdf, "-"))
     assert "Replication of" in text

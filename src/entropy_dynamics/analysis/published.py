@@ -14,7 +14,7 @@ from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_parquet, written_whole
 
-TOKENS = "samples/*/*/seed*/step*.parquet"  # of the token samples, in results/<scale>
+TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
 COUNT_TYPES = {
     "seed": np.int16,

@@ -114,7 +114,7 @@ def _rows(path: Path) -> pd.DataFrame:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """Of each path what lies between the parts that all begin and end with; a single file's name."""
+    """The part of each path that tells it from the others; the name of a single file."""
     paths = [file.absolute().parts for file in files]
     head, tail = _shared(paths), _shared([path[::-1] for path in paths])
     names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]

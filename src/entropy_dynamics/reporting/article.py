@@ -26,6 +26,11 @@ from entropy_dynamics.results.files import read_json, write_text, written_whole
 
 Entry = dict[str, Any]  # of claims.json
 
+VERBS = {  # of one claim, and of several
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "inconclusive": ("is inconclusive", "are inconclusive"),
+}
 PACKAGES = "texlive-latex-recommended texlive-fonts-recommended lmodern"
 
 
@@ -100,16 +105,13 @@ def build_pdf(tex: Path) -> Path | None:
 def tally(claims: Sequence[Entry]) -> str:
     """'of 8 claims 7 hold and 1 is inconclusive', 'both claims hold', 'the claim does not hold'."""
     counts = Counter(claim["verdict"] for claim in claims)
-    words = {"holds": "hold", "does not hold": "do not hold", "inconclusive": "are inconclusive"}
-    single = words | {verdict: verdict for verdict in VERDICTS} | {"inconclusive": "is inconclusive"}
     if not claims:
         return "nothing was judged"
+    said = {verdict: VERBS[verdict][count > 1] for verdict, count in counts.items()}
     if len(counts) == 1:
-        (verdict,) = counts
         subject = {1: "the claim", 2: "both claims"}.get(len(claims), f"all {len(claims)} claims")
-        return f"{subject} {(single if len(claims) == 1 else words)[verdict]}"
-    parts = [f"{counts[v]} {(single if counts[v] == 1 else words)[v]}" for v in VERDICTS if counts[v]]
-    return f"of {len(claims)} claims {_listed(parts)}"
+        return f"{subject} {said[claims[0]['verdict']]}"
+    return f"of {len(claims)} claims {_listed([f'{counts[v]} {said[v]}' for v in VERDICTS if v in counts])}"
 
 
 def effect(claim: Entry, unit: str | None = None) -> str:
