@@ -115,11 +115,12 @@ def second_pass(rows: int, repeats: int) -> dict[str, dict]:
     for form in ("logits", "hidden"):
         timed = seconds(sides_of_second_pass(form, rows), repeats)
         pairs = {"min_p=0.02": OURS, "top=3": OURS, "top=3 with backward": "with backward"}
-        result[form] = table(timed, rows) | {
+        result[form] = {
+            "microseconds_per_token": {name: round(1e6 * statistics.median(x) / rows, 1) for name, x in timed.items()},
             "two_passes_over_one": {
                 name: round(statistics.median(a / b for a, b in zip(timed[name], timed[one], strict=True)), 2)
                 for name, one in pairs.items()
-            }
+            },
         }
     return result
 

@@ -371,7 +371,12 @@ def _keep_for_backward(
 
 
 def _upstream(
-    ctx: Any, gradients: Columns, tokens: TokenPerRow, further: Further, entropy: PerRow, log_normalizer: PerRow
+    ctx: Any,
+    gradients: tuple[Tensor, ...],
+    tokens: TokenPerRow,
+    further: Further,
+    entropy: PerRow,
+    log_normalizer: PerRow,
 ) -> _Upstream:
     """The inputs of a logit's gradient from those of log p, H and log p of the further tokens.
 
