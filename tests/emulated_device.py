@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "emulated"
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 aten = torch.ops.aten
 COPIES = {aten.copy_.default, aten._to_copy.default}
 INDEXING = {
@@ -128,9 +129,10 @@ class _Emulation(TorchDispatchMode):
     """Needed for operators without a tensor on the device among their arguments, such as `torch.zeros`."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), COMPOSITE):
+            return _execute(operator, args, kwargs or {})
         with self:  # in inference mode, composite operators arrive in one piece
-            result = operator.decompose(*args, **(kwargs or {}))
-        return _execute(operator, args, kwargs or {}) if result is NotImplemented else result
+            return operator._op_dk(COMPOSITE, *args, **(kwargs or {}))  # not `decompose`: torch 2.11 has wrong ones
 
 
 @contextmanager
