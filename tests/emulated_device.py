@@ -8,7 +8,10 @@ devices that PyTorch refuses is refused, with PyTorch's own rules:
 - a tensor on the device may be indexed by CPU indices, a CPU tensor may not be indexed by indices on the device;
 - the value of `index_put` is on the device of the tensor that it is written to;
 - a generator is on the device of what it draws;
+- CUDA has no matrix product of integers;
 - `numpy()` needs a CPU tensor.
+
+`is_cuda` is true of its tensors, so what the code does on CUDA alone is run.
 """
 
 from collections.abc import Iterator
@@ -24,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "emulated"
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 aten = torch.ops.aten
 COPIES = {aten.copy_.default, aten._to_copy.default}
 INDEXING = {
@@ -34,7 +38,7 @@ INDEXING = {
     aten._index_put_impl_.default,
 }
 
-
+PRODUCTS = {getattr(aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")}
 TAKE_SCALARS = {  # they read a CPU tensor without dimensions as a number, though they are not tagged as element-wise
     aten.fill.Tensor,
     aten.fill_.Tensor,
@@ -90,6 +94,8 @@ class DeviceTensor(Tensor):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         if function is Tensor.tolist:  # a copy to the host, which PyTorch does not offer for subclasses
             return args[0].on_cpu.tolist()
+        if function == Tensor.is_cuda.__get__:
+            return True
         if function is Tensor.numpy:
             raise DeviceError(f"can't convert {NAME}:0 device type tensor to numpy; copy it to host memory first")
         with DisableTorchFunctionSubclass():
@@ -123,9 +129,10 @@ class _Emulation(TorchDispatchMode):
     """Needed for operators without a tensor on the device among their arguments, such as `torch.zeros`."""
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), COMPOSITE):
+            return _execute(operator, args, kwargs or {})
         with self:  # in inference mode, composite operators arrive in one piece
-            result = operator.decompose(*args, **(kwargs or {}))
-        return _execute(operator, args, kwargs or {}) if result is NotImplemented else result
+            return operator._op_dk(COMPOSITE, *args, **(kwargs or {}))  # not `decompose`: torch 2.11 has wrong ones
 
 
 @contextmanager
@@ -154,10 +161,10 @@ def _execute(operator: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
                 raise DeviceError(f"{operator}: the generator is on another device than what it draws")
     if device is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
-    result = operator(
-        *tree_map_only(DeviceTensor, lambda one: one.on_cpu, args),
-        **tree_map_only(DeviceTensor, lambda one: one.on_cpu, kwargs),
-    )
+    values, options = tree_map_only(DeviceTensor, lambda tensor: tensor.on_cpu, (args, kwargs))
+    if operator is aten.mm.dtype:  # factors in bf16, a product in fp32: only CUDA has that
+        operator, values = aten.mm.default, [factor.to(values[2]) for factor in values[:2]]
+    result = operator(*values, **options)
     if operator is aten.copy_.default:
         return args[0]
     if not goes_to_device:
@@ -170,6 +177,8 @@ def _check(operator: Any, args: tuple, kwargs: dict[str, Any], tensors: list[Ten
     hosts = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
     if len(hosts) == len(tensors):
         return
+    if operator in PRODUCTS and not args[0].is_floating_point():
+        raise DeviceError(f"{operator}: not implemented for {args[0].dtype}")
     if operator in INDEXING:
         if not isinstance(args[0], DeviceTensor):
             raise DeviceError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun", "sshare")
 PACKAGES = ("slurm-wlm", "munge")
@@ -44,8 +46,15 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 ReturnToService=2
 KillWait=5
-SlurmdTimeout=20
-SchedulerParameters=sched_interval=2,bf_interval=2
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
+# On a busy machine nothing answers in time, and jobs take minutes to start and to end. No test waits for any of these.
+BatchStartTimeout=3600
+MessageTimeout=100
+MinJobAge=3600
+OverTimeLimit=60
+SlurmdTimeout=3600
+TCPTimeout=60
+UnkillableStepTimeout=3600
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 AccountingStorageType=accounting_storage/none
@@ -58,6 +67,30 @@ PartitionName=gpu Nodes={nodes[0]},{nodes[1]} Default=YES MaxTime=INFINITE State
 PartitionName=urgent Nodes={nodes[0]},{nodes[1]} MaxTime=INFINITE State=UP PriorityTier=9
 PartitionName=big Nodes=b[1-4] MaxTime=INFINITE State=UP
 """
+# SLURM_CONF in the environment would not do: the executor clears SLURM_*.
+PROGRAM = """\
+#!/bin/sh
+SLURM_CONF={folder}/slurm.conf exec {program} "$@"
+"""
+# The executor asks how its jobs are at intervals of up to three minutes. Here its question waits for another job's end,
+# for less than the minute after which it would give up.
+SQUEUE = """\
+#!/bin/sh
+export SLURM_CONF={folder}/slurm.conf
+case "$*" in *--states=all*--name*) ;; *) exec {program} "$@" ;; esac
+for run; do :; done
+limit=$(($(date +%s) + 40))
+while
+    answer=$({program} "$@") || exit
+    ended=$(echo "$answer" | grep -Ec 'COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL')
+    [ "$ended" = "$(cat {folder}/"$run".ended 2> /dev/null)" ] && [ "$(date +%s)" -lt $limit ]
+do
+    sleep 0.2
+done
+echo "$ended" > {folder}/"$run".ended
+echo "$answer"
+"""
+SECONDS = 3600  # until a test gives up waiting for what takes seconds on an idle machine
 
 
 def missing() -> str | None:
@@ -96,8 +129,8 @@ class SlurmCluster:
         folder.chmod(0o755)  # munged wants no folder that others may write to
         (folder / "bin").mkdir()
         for name in (*DAEMONS, *CLIENTS):
-            program = folder / "bin" / name  # SLURM_CONF in the environment would not do: the executor clears SLURM_*
-            program.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {shutil.which(name)} "$@"\n')
+            program, text = folder / "bin" / name, SQUEUE if name == "squeue" else PROGRAM
+            program.write_text(text.format(folder=folder, program=shutil.which(name)))
             program.chmod(0o755)
         gpus = [folder / f"nvidia{number}" for number in range(GPUS)]  # SLURM gives them out by these names
         for gpu in gpus:
@@ -149,9 +182,24 @@ class SlurmCluster:
     def start(self, node: str) -> None:
         self._start(f"slurmd.{node}", "-D", "-N", node)
 
-    def stop(self, node: str) -> None:
-        """As when a node loses power, for SLURM: nothing answers any more, and its jobs' processes are gone."""
+    def lose(self, node: str, job: str) -> None:
+        """The node of a job loses power: its daemon and the job's processes are gone, and SLURM is told so."""
+        processes = [process for process in psutil.process_iter() if self._runs(process, job)]
+        daemons = [parent for process in processes if (parent := process.parent()).name() == "slurmstepd"]
         self._stop(f"slurmd.{node}", signal.SIGKILL)
+        for process in (*daemons, *processes):  # the daemons first: they would tell SLURM how the others end
+            with suppress(psutil.NoSuchProcess):  # some end by themselves then
+                process.kill()
+        self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost").check_returncode()
+
+    def _runs(self, process: psutil.Process, job: str) -> bool:
+        """Whether it is one of the job's; other clusters may have a job of that number, too."""
+        try:
+            environment = process.environ()
+        except psutil.Error:
+            return False
+        here = environment.get("PATH", "").startswith(f"{self.folder}/bin:")
+        return here and environment.get("SLURM_JOB_ID") == job
 
     def _start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.out").open("wb") as log:
@@ -167,7 +215,7 @@ class SlurmCluster:
     def _stop(self, name: str, by: signal.Signals = signal.SIGTERM) -> None:
         daemon = self.daemons.pop(name)
         daemon.send_signal(by)
-        daemon.wait(30)
+        daemon.wait(SECONDS)
 
     def run(self, *command: str) -> subprocess.CompletedProcess:
         return subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True)
@@ -175,12 +223,12 @@ class SlurmCluster:
     def output(self, *command: str) -> str:
         return self.run(*command).stdout.strip()
 
-    def wait(self, true: Callable[[], bool], seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
+    def wait(self, true: Callable[[], bool]) -> None:
+        end = time.monotonic() + SECONDS
         while not true():
             ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
             assert not ended, f"{ended[0]} ended; logs in {self.folder}"
-            assert time.monotonic() < end, f"not within {seconds:g} s; logs in {self.folder}"
+            assert time.monotonic() < end, f"not within {SECONDS} s; logs in {self.folder}"
             time.sleep(0.1)
 
 

@@ -22,13 +22,16 @@ from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
 from reference import SINGLE_FORWARD
 
+pytestmark = pytest.mark.filterwarnings("ignore:no Triton kernels")  # which the code tries, as on CUDA
 CLOSE = {"rel": 1e-4, "abs": 1e-6, "nan_ok": True}  # operators are cut into others than on the CPU
 
 
 @pytest.fixture(autouse=True)
 def device():
+    torch.use_deterministic_algorithms(True)  # memory that nothing was written to is NaN
     with emulated_device() as device:
         yield device
+    torch.use_deterministic_algorithms(False)
 
 
 # ---------------------------------------------------------------- The emulation refuses what PyTorch refuses
@@ -55,6 +58,7 @@ def device():
         lambda here, there: torch.multinomial(there.abs(), 1, generator=torch.Generator()),
         lambda here, there: torch.rand(3, generator=torch.Generator(DEVICE)),
         lambda here, there: there.numpy(),
+        lambda here, there: there.long()[None] @ there.long()[:, None],
     ],
 )
 def test_mixed_devices_are_refused(mixed):

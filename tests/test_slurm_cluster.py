@@ -3,50 +3,64 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 
 from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import load_config
 from entropy_dynamics.planning.plan import make_plan
-from fault_harness import heed_interrupts
+from fault_harness import heed_interrupts, kill, paused
 from preloaded import program
-from project_copy import copy_project
-from slurm_cluster import NODES, SlurmCluster, missing
+from project_copy import ROOT, copy_project
+from slurm_cluster import NODES, SECONDS, SlurmCluster, missing
 
 pytest.importorskip("snakemake_executor_plugin_slurm", reason="the extra `slurm` is not installed")
 pytestmark = pytest.mark.slurm
 
 BIN = Path(sys.executable).parent
 RUN = "runs/qwen2.5-7b-instruct/grpo/seed0"
-SCALE = """
+STEPS = 3
+CHECKPOINT = "checkpoints/*/*/*/*/step2"  # where runs pause
+SCALE = f"""
 extends: laptop
 scale: cluster
-seeds: {tables: 1, extras: 1, pilot: 1}
+seeds: {{tables: 1, extras: 1, pilot: 1}}
 experiments: [table2, figure3, theory_check]
 data:
-  train: {size: 24}
+  train: {{size: 24}}
   evaluation:
-    aime24: {size: 4}
-    aime25: {size: 4}
-    dapo500: {size: 8}
-    validation: {size: 8}
-sampling: {max_new_tokens: 8}
-pass_rates: {samples: 2, low: null, high: null}
+    aime24: {{size: 4}}
+    aime25: {{size: 4}}
+    dapo500: {{size: 8}}
+    validation: {{size: 8}}
+sampling: {{max_new_tokens: 8}}
+pass_rates: {{samples: 2, low: null, high: null}}
 toy_models:
-  qwen2.5-7b-instruct: {warm_start: {steps: 2}}
-  distill-llama-8b: {warm_start: {steps: 2}}
-training: {prompts_per_step: 2, checkpoint_every: 1, validation_every: 0, entropy_change_every: 0}
+  qwen2.5-7b-instruct: {{warm_start: {{steps: 2}}}}
+  distill-llama-8b: {{warm_start: {{steps: 2}}}}
+training:
+  steps: {STEPS}
+  prompts_per_step: 2
+  checkpoint_every: 1
+  validation_every: 0
+  entropy_change_every: 0
 evaluation:
-  samples: {aime24: 2, aime25: 2, dapo500: 2, validation: 2}
+  samples: {{aime24: 2, aime25: 2, dapo500: 2, validation: 2}}
 """
-SECONDS = 600  # for what takes some tens of seconds on an idle machine
+# The `sitecustomize` of all programs: a run waits where a test can act on it, however busy the machine is.
+PAUSE = f"""
+import os, sys
+if "PAUSE_FROM" in os.environ and sys.orig_argv[2:3] == ["train"]:
+    sys.path.append({str(ROOT / "tests")!r})
+    from preloaded import pause
+    sys.addaudithook(pause)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -64,46 +78,62 @@ def project(cluster, tmp_path):
     project.end()
 
 
+@pytest.fixture(scope="session")
+def prepared(cluster, tmp_path_factory) -> Path:
+    """What a run starts from, without SLURM."""
+    project = Project(tmp_path_factory.mktemp("prepared") / "project", cluster)
+    for stage in (["problems"], ["model", "--model", "qwen2.5-7b-instruct"], ["pass_rates"]):
+        command = [program("entropy-dynamics"), *stage, "--scale", "cluster"]
+        subprocess.run(command, cwd=project.folder, check=True, capture_output=True)
+    return project.results
+
+
+@pytest.fixture
+def one_run(project, prepared):
+    """A project in which only training is left to be done."""
+    shutil.copytree(prepared, project.results)
+    return project
+
+
 class Project:
     """A copy of the project, edited as docs/paper-scale.md says for a cluster without accounts."""
 
-    def __init__(self, folder: Path, cluster: SlurmCluster, steps: int = 3):
+    def __init__(self, folder: Path, cluster: SlurmCluster):
         self.folder, self.cluster, self.started = folder, cluster, []
         folder.mkdir()
         copy_project(folder)
         self.results = folder / "results" / "cluster"
         self.said = folder / "snakemake.txt"  # by the latest call
-        self.configure(steps)
+        self.go_on = folder / "go on"  # a file for which paused runs wait
+        (folder / "configs/scale/cluster.yaml").write_text(SCALE)
         profile = folder / "profiles/slurm/config.yaml"
         text = profile.read_text()
         assert text.count("slurm_account: my_account") == 1
         profile.write_text(re.sub(r"\n *slurm_account: .*", "", text))
+        modules = folder / "modules"
+        modules.mkdir()
+        (modules / "sitecustomize.py").write_text(PAUSE)
+        paths = [str(modules), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {key: value for key, value in os.environ.items() if key != SERVER and "SLURM" not in key}
-        self.environment |= cluster.environment | {"TMPDIR": str(folder)}
+        self.environment |= cluster.environment | {"TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+        self.submitted_before = self.submitted()
 
-    def configure(self, steps: int, **machine: object) -> None:
-        settings = f"{SCALE}overrides:\n  - for: {{scale: cluster}}\n    training: {{steps: {steps}}}\n"
-        (self.folder / "configs/scale/cluster.yaml").write_text(settings)
-        if machine:
-            entry = {"for": {"scale": "cluster"}, **machine}
-            (self.folder / "configs/machine.yaml").write_text(json.dumps({"overrides": [entry]}))
+    def configure(self, **machine: object) -> None:
+        entry = {"for": {"scale": "cluster"}, **machine}
+        (self.folder / "configs/machine.yaml").write_text(json.dumps({"overrides": [entry]}))
 
-    def prepare(self) -> None:
-        """What a run starts from, without SLURM."""
-        for stage in (["problems"], ["model", "--model", "qwen2.5-7b-instruct"], ["pass_rates"]):
-            command = [program("entropy-dynamics"), *stage, "--scale", "cluster"]
-            subprocess.run(command, cwd=self.folder, check=True, capture_output=True)
-
-    def start(self, *arguments: str, retries: int = 0) -> subprocess.Popen:
-        quick = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20", "--retries", str(retries))
+    def start(self, *arguments: str, retries: int = 0, pause: bool = False) -> subprocess.Popen:
+        """`snakemake`. pause: runs wait, once there is a checkpoint of their second step, for the file `go_on`."""
+        quick = ("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "60", "--retries", str(retries))
         command = [BIN / "snakemake", *arguments, "--workflow-profile", "profiles/slurm", *quick]
         if "--config" not in arguments:
             command += ["--config", "scale=cluster"]
+        waits = paused(self.results / CHECKPOINT, self.go_on) if pause else {}
         with self.said.open("wb") as said:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=self.environment,
+                env=self.environment | waits,
                 stdout=said,
                 stderr=said,
                 start_new_session=True,
@@ -112,30 +142,35 @@ class Project:
         self.started.append(process)
         return process
 
-    def train(self, retries: int = 0) -> subprocess.Popen:
-        return self.start(f"results/cluster/{RUN}/metrics.parquet", retries=retries)
+    def train(self, *, retries: int = 0, pause: bool = False) -> subprocess.Popen:
+        return self.start(f"results/cluster/{RUN}/metrics.parquet", retries=retries, pause=pause)
 
-    def finish(self, process: subprocess.Popen, code: int = 0) -> str:
-        """Wait for its end; what it said."""
-        process.wait(SECONDS)
-        said = self.said.read_text()
-        assert process.returncode == code, said
-        return said
-
-    def running_job(self, after_step: int = 2) -> str:
-        """The id of the job that trains, once it has a checkpoint of a step from `after_step` on."""
-        self.cluster.wait(lambda: self.steps_saved() >= after_step, SECONDS)
+    def train_to_pause(self, retries: int = 0) -> tuple[subprocess.Popen, str]:
+        """Snakemake, and the id of the job that waits after its second step."""
+        snakemake = self.train(retries=retries, pause=True)
+        self.cluster.wait(lambda: list(self.results.glob(CHECKPOINT)) or snakemake.poll() is not None)
+        assert snakemake.returncode is None, self.said.read_text()
         job = self.cluster.output("squeue", "-h", "-t", "running", "-o", "%i")
         assert job.isdecimal(), job
-        return job
+        return snakemake, job
 
-    def steps_saved(self) -> int:
-        folders = self.results.glob("checkpoints/*/*/*/*/step*")
-        return max((int(folder.name.removeprefix("step")) for folder in folders), default=0)
+    def finish(self, snakemake: subprocess.Popen, code: int = 0) -> str:
+        """Wait for its end; what it said."""
+        snakemake.wait(SECONDS)
+        said = self.said.read_text()
+        assert snakemake.returncode == code, said
+        return said
+
+    def submitted(self) -> int:
+        """How many jobs the cluster has had, those of other tests included."""
+        return int(self.cluster.output("scontrol", "show", "config").partition("NEXT_JOB_ID")[2].split()[1]) - 1
 
     def jobs(self) -> int:
-        """How many jobs were submitted, this cluster's other tests' included."""
-        return int(self.cluster.output("scontrol", "show", "config").partition("NEXT_JOB_ID")[2].split()[1]) - 1
+        """How many jobs were submitted."""
+        return self.submitted() - self.submitted_before
+
+    def state(self, job: str) -> str:
+        return self.cluster.output("squeue", "-h", "-j", job, "-t", "all", "-o", "%T")
 
     def attempts(self) -> list[str]:
         logs = sorted((self.results / "logs" / RUN).parent.glob("seed0.log.*"))
@@ -147,145 +182,126 @@ class Project:
     def end(self) -> None:
         for process in self.started:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                kill(process)
         self.cluster.cancel_all()
 
 
 def test_a_scale_to_its_end(project):
     said = project.finish(project.start())
-    report = project.results / "report.html"
-    assert report.is_file()
-    assert {"table2", "figure3", "theory_check"} <= set(re.findall(r"^(\w+) is ready: ", said, re.M))
-    assert "run 4 of 4" in said
+    assert (project.results / "report.html").is_file()
+    assert {"table2", "figure3", "theory_check"} <= set(re.findall(r"\] (\w+) is ready: ", said))
+    [(jobs, runs)] = re.findall(r"^(\d+) jobs, (\d+) of them training runs", said, re.M)
+    assert (runs, said.count("] train ")) == ("4", 4)
+    assert f"[{jobs}/{jobs}] " in said
     assert project.jobs() >= 9
     assert project.cluster.output("squeue", "-h") == ""
-    verified = subprocess.run([BIN / "entropy-dynamics", "verify", project.results], cwd=project.folder)
+    verified = subprocess.run([program("entropy-dynamics"), "verify", project.results], cwd=project.folder)
     assert verified.returncode == 0
 
 
-def test_a_run_meets_its_time_limit_and_resumes(project):
+def test_a_run_meets_its_time_limit_and_resumes(one_run):
     """A limit of two minutes leaves no time for another step, so each job takes one of the three."""
-    project.configure(3, plan={"max_job_hours": 2 / 60})
-    project.prepare()
-    before = project.jobs()
-    said = project.finish(project.train(retries=3))
-    assert project.jobs() - before == 3
+    one_run.configure(plan={"max_job_hours": 2 / 60})
+    said = one_run.finish(one_run.train(retries=3))
+    assert one_run.jobs() == 3
+    run = "train grpo seed 0 qwen2.5-7b-instruct"
     assert [line for line in said.splitlines() if "ends early" in line] == [
-        f"train qwen2.5-7b-instruct grpo 0: ends early, at a checkpoint after step {step}; the same command resumes it"
-        for step in (1, 2)
+        f"{run}: ends early, at a checkpoint after step {step}; the same command resumes it" for step in (1, 2)
     ]
     assert "Error in rule" not in said
-    assert "run 1 of 1" in said
-    assert project.metrics()["step"].tolist() == [0, 1, 2]
-    first, second, third = project.attempts()
+    assert said.count(f"[1/1] {run}  ") == 1
+    assert one_run.metrics()["step"].tolist() == [0, 1, 2]
+    first, second, third = one_run.attempts()
     assert "ends early, at a checkpoint after step 1" in first
     assert "resumes from the checkpoint after step 1" in second
     assert "resumes from the checkpoint after step 2" in third
-    assert (project.results / "logs" / f"{RUN}.log").read_text() == third
+    assert (one_run.results / "logs" / f"{RUN}.log").read_text() == third
 
 
-def test_two_nodes_train_as_one(project):
+def test_two_nodes_train_as_one(one_run):
     """Their names do not resolve: the ranks meet at the address that SLURM has for the first node."""
-    project.prepare()
-    project.configure(3, hardware={"ranks": 2, "nodes": 2})
-    job = project.jobs() + 1
-    project.finish(project.train())
-    shown = project.cluster.output("scontrol", "show", "job", str(job))
+    one_run.configure(hardware={"ranks": 2, "nodes": 2})
+    one_run.finish(one_run.train())
+    shown = one_run.cluster.output("scontrol", "show", "job", str(one_run.submitted()))
     assert "NumNodes=2 " in shown
     assert f"NodeList=g[1-{len(NODES)}]" in shown
     of_a_node = int(re.search(r"MinMemoryNode=(\d+)M", shown)[1])
-    two_nodes = project.metrics()
+    two_nodes = one_run.metrics()
 
-    project.configure(3, hardware={"ranks": 2, "nodes": 1})
+    one_run.configure(hardware={"ranks": 2, "nodes": 1})
     run = ("train", "--scale", "cluster", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0")
-    subprocess.run([BIN / "entropy-dynamics", *run], cwd=project.folder, env=project.environment, check=True)
-    pd.testing.assert_frame_equal(project.metrics(), two_nodes, rtol=1e-5, atol=1e-6)
+    subprocess.run([program("entropy-dynamics"), *run], cwd=one_run.folder, check=True, capture_output=True)
+    pd.testing.assert_frame_equal(one_run.metrics(), two_nodes, rtol=1e-5, atol=1e-6)
     assert of_a_node == 4295  # 4 GiB a rank: half of what one node with both would get
 
 
-def test_a_canceled_job_is_submitted_again(project):
-    project.configure(100)
-    project.prepare()
-    before, snakemake = project.jobs(), project.train(retries=1)
-    project.cluster.run("scancel", project.running_job()).check_returncode()
-    said = project.finish(snakemake)
+def test_a_canceled_job_is_submitted_again(one_run):
+    snakemake, job = one_run.train_to_pause(retries=1)
+    one_run.cluster.run("scancel", job).check_returncode()
+    one_run.cluster.wait(lambda: one_run.state(job) == "CANCELLED")  # its processes are gone
+    one_run.go_on.touch()
+    said = one_run.finish(snakemake)
     assert "SLURM status is: 'CANCELLED'" in said
-    assert project.jobs() - before == 2
-    _, resumed = project.attempts()
-    assert "resumes from the checkpoint after step" in resumed
-    assert len(project.metrics()) == 100
+    assert one_run.jobs() == 2
+    _, resumed = one_run.attempts()
+    assert "resumes from the checkpoint after step 2" in resumed
+    assert len(one_run.metrics()) == STEPS
 
 
 @pytest.mark.parametrize("fault", ["requeue", "node failure"])
-def test_a_requeued_job_is_not_submitted_again(project, fault):
-    project.configure(100)
-    project.prepare()
-    before, snakemake = project.jobs(), project.train(retries=1)
-    job = project.running_job()
-    node = project.cluster.output("squeue", "-h", "-j", job, "-o", "%N")
+def test_a_requeued_job_is_not_submitted_again(one_run, fault):
+    cluster = one_run.cluster
+    snakemake, job = one_run.train_to_pause(retries=1)
+    node = cluster.output("squeue", "-h", "-j", job, "-o", "%N")
     if fault == "requeue":
-        project.cluster.run("scontrol", "requeue", job).check_returncode()
+        cluster.run("scontrol", "requeue", job).check_returncode()
     else:
-        processes = [process for process in psutil.process_iter() if of_job(process, job, project)]
-        project.cluster.stop(node)
-        for process in processes:
-            process.kill()
+        cluster.lose(node, job)
     try:
-        state = ["squeue", "-h", "-j", job, "-o", "%T"]
-        project.cluster.wait(lambda: project.cluster.output(*state) == "PENDING", SECONDS)
-        project.cluster.wait(  # SLURM lets it wait for two minutes
-            lambda: project.cluster.run("scontrol", "update", f"job={job}", "StartTime=now").returncode == 0
+        cluster.wait(lambda: one_run.state(job) == "PENDING")
+        one_run.go_on.touch()
+        cluster.wait(  # SLURM lets it wait for two minutes
+            lambda: cluster.run("scontrol", "update", f"job={job}", "StartTime=now").returncode == 0
         )
-        project.finish(snakemake)
+        one_run.finish(snakemake)
     finally:
         if fault == "node failure":
-            project.cluster.start(node)
-            project.cluster.wait(project.cluster.idle)
-    assert project.jobs() - before == 1
-    assert len(project.metrics()) == 100
-    _, again = project.attempts()
+            cluster.start(node)
+            cluster.wait(cluster.idle)
+    assert one_run.jobs() == 1
+    assert len(one_run.metrics()) == STEPS
+    _, again = one_run.attempts()
     assert f"note: SLURM job {job} on" in again
-    assert "resumes from the checkpoint after step" in again
-    assert not list(project.results.glob("locks/*/*/*/*"))
+    assert "resumes from the checkpoint after step 2" in again
+    assert not list(one_run.results.glob("locks/*/*/*/*"))
 
 
-def of_job(process: psutil.Process, job: str, project: Project) -> bool:
-    """Whether it is one of the job's on its node, or the daemon of the job there."""
-    try:
-        daemon = process.name() == "slurmstepd" and f"[{job}." in " ".join(process.cmdline())
-        environment = process.environ()
-        return daemon or (environment.get("SLURM_JOB_ID") == job and environment.get("TMPDIR") == str(project.folder))
-    except psutil.Error:
-        return False
+def test_ctrl_c_cancels_the_job_and_the_same_command_resumes_it(one_run):
+    snakemake, job = one_run.train_to_pause()
+    interrupt(one_run, snakemake)
+    assert one_run.state(job) == "CANCELLED"
+    one_run.finish(one_run.train())
+    assert "resumes from the checkpoint after step 2" in (one_run.results / "logs" / f"{RUN}.log").read_text()
 
 
-def test_ctrl_c_cancels_the_job_and_the_same_command_resumes_it(project):
-    project.configure(100)
-    project.prepare()
-    snakemake = project.train()
-    job = project.running_job()
+def interrupt(project: Project, snakemake: subprocess.Popen) -> None:
+    """Ctrl-C, after which no job is left."""
     os.killpg(snakemake.pid, signal.SIGINT)
     project.finish(snakemake, code=1)
     project.cluster.wait(lambda: project.cluster.output("squeue", "-h") == "")
-    assert job in project.cluster.output("squeue", "-h", "-t", "cancelled", "-o", "%i").split()
-    project.finish(project.train())
-    assert "resumes from the checkpoint" in (project.results / "logs" / f"{RUN}.log").read_text()
 
 
-def test_a_second_job_of_a_run_is_refused_while_the_first_one_runs(project):
+def test_a_second_job_of_a_run_is_refused_while_the_first_one_runs(one_run):
     """After SIGKILL of Snakemake its job goes on; the user unlocks, and starts the same command."""
-    project.configure(10_000)
-    project.prepare()
-    snakemake = project.train()
-    job = project.running_job()
-    os.killpg(snakemake.pid, signal.SIGKILL)
-    snakemake.wait()
-    project.finish(project.start("--unlock"))
-    said = project.finish(project.train(), code=1)
+    snakemake, job = one_run.train_to_pause()
+    kill(snakemake)
+    one_run.finish(one_run.start("--unlock"))
+    said = one_run.finish(one_run.train(), code=1)
     assert re.search(rf"^ *error: another job writes this run: SLURM job {job}, process \d+ on ", said, re.M), said
-    assert project.cluster.output("squeue", "-h", "-o", "%i %T") == f"{job} RUNNING"
-    assert project.steps_saved() > 2
+    assert one_run.state(job) == "RUNNING"
+    one_run.go_on.touch()
+    one_run.cluster.wait(lambda: one_run.state(job) not in ("RUNNING", "COMPLETING"))
+    assert len(one_run.metrics()) == STEPS
 
 
 def test_jobs_of_the_papers_scale_ask_for_what_is_planned_and_ctrl_c_cancels_all(project):
@@ -309,7 +325,7 @@ def test_jobs_of_the_papers_scale_ask_for_what_is_planned_and_ctrl_c_cancels_all
         "--rerun-triggers", "mtime", "--config", "scale=paper",
     )  # fmt: skip
     ids = ["squeue", "-h", "-t", "pending", "-o", "%i"]
-    project.cluster.wait(lambda: len(project.cluster.output(*ids).split()) == len(expected) + 1, SECONDS)  # and theory
+    project.cluster.wait(lambda: len(project.cluster.output(*ids).split()) == len(expected) + 1)  # and theory
     submitted = []
     for job in project.cluster.output(*ids).split():
         shown = project.cluster.output("scontrol", "show", "job", job)
@@ -321,9 +337,7 @@ def test_jobs_of_the_papers_scale_ask_for_what_is_planned_and_ctrl_c_cancels_all
         assert gpus == wanted[0]
         assert megabytes == pytest.approx(wanted[1], abs=1)
         assert limit == pytest.approx(wanted[2], abs=60)  # one job's own method beside the mean of its kind
-    os.killpg(snakemake.pid, signal.SIGINT)
-    project.finish(snakemake, code=1)
-    project.cluster.wait(lambda: project.cluster.output("squeue", "-h") == "")
+    interrupt(project, snakemake)
 
 
 def minutes(limit: str) -> float:
