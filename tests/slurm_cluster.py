@@ -198,7 +198,7 @@ class SlurmCluster:
             environment = process.environ()
         except psutil.Error:
             return False
-        here = environment.get("PATH", "").startswith(f"{self.folder}/bin:")
+        here = f"{self.folder}/bin" in environment.get("PATH", "").split(":")  # the rules put their environment first
         return here and environment.get("SLURM_JOB_ID") == job
 
     def _start(self, name: str, *arguments: str) -> None:
