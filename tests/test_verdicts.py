@@ -160,7 +160,7 @@ def test_a_correlation_over_the_measured_steps(tmp_path):
     write_curve(tmp_path, "grpo", 1, steps=6, predicted_entropy_change=predicted[:6], entropy_change=measured[:6])
     few = finding(claim, tmp_path)
     assert no_interval(few)
-    assert "undefined on these steps" in few.reason
+    assert "undefined on these steps (3, and it takes 8)" in few.reason
 
 
 def test_signs_agree_beyond_chance(tmp_path):

@@ -129,7 +129,9 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
     for method, weight in weights.items():
         values += weight * np.array([_statistic(spec.statistic, rows) for rows in curves[spec.model, method]])
         if not np.isfinite(values).all():
-            finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps")
+            steps = min(map(len, curves[spec.model, method]))
+            few = f" ({steps}, and it takes {MIN_STEPS})" if steps < MIN_STEPS else ""
+            finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps{few}")
             return
     if weights:
         finding.interval = seed_interval(values)
