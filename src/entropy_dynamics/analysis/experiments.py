@@ -184,7 +184,7 @@ class PassSpec(ComparedSpec):
     kind: Literal["pass_at_k"]
 
 
-class FrontierSpec(ComparedSpec):
+class FrontierSpec(ComparedSpec, LabelledSpec):
     """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
 
     kind: Literal["frontier"]

@@ -19,13 +19,18 @@ from entropy_dynamics.reporting.style import (
     what_ran,
 )
 
+LONG_LABEL = 18  # characters; of longer ones three do not fit beside each other
+
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """Right: a line per method through the temperatures at which it was sampled; left: its greedy accuracy, if any."""
     frame = frontier_frame(experiment, results)
     methods = list(frame["method"].unique())
     looks = marked_styles(methods, experiment.spec.baseline)
-    figure = Figure(figsize=(WIDTH, 1.0 + 1.7 * len(experiment.models)), layout="constrained")
+    labels = [pretty(results.label(experiment.spec, method)) for method in methods]
+    columns = 3 if max(map(len, labels)) <= LONG_LABEL else 2
+    lines = -(-len(labels) // columns)
+    figure = Figure(figsize=(WIDTH, 0.7 + 0.1 * lines + 1.7 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):
         row.suptitle(pretty(results.model(model).ran), fontsize=7)
@@ -35,8 +40,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
         _draw_sampled(right, of_model[of_model["temperature"] > 0], looks)
         left.set_ylabel("Avg@K (%)")
     handles, _ = rows[0].axes[1].get_legend_handles_labels()
-    labels = [pretty(results.method_label(method)) for method in methods]
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(methods)), **LINE_LEGEND)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, **LINE_LEGEND)
     temperatures = ", ".join(f"{value:g}" for value in sorted(frame["temperature"].unique()) if value)
     notes = [f"temperatures {temperatures}, from the upper left on; bars: {intervals(experiment)}"]
     notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
