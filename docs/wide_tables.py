@@ -18,4 +18,5 @@ def _labeled(table: re.Match[str]) -> str:
     for row in table[1].split("<tr>"):
         labels = iter(heads)
         rows.append(re.sub("<td", lambda _, labels=labels: f'<td data-label="{next(labels)}"', row))
-    return f'<table class="wide">{"<tr>".join(rows)}</table>'
+    # The theme's style is that of tables without a class of their own.
+    return f'<div class="wide"><table>{"<tr>".join(rows)}</table></div>'
