@@ -81,9 +81,19 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
             rows = frame[frame["method"] == method]
             above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look)
         front = frame[frame[f"{metric}_front"]]
-        above.plot(front["entropy"], front[metric], "o", markersize=7, markerfacecolor="none", color="black", zorder=3)
+        above.plot(
+            front["entropy"],
+            front[metric],
+            "o",
+            markersize=7,
+            markerfacecolor="none",
+            markeredgewidth=0.6,
+            color="black",
+        )
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
-        above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)")
+        above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)", xscale="log")
+        above.set_xticks([0.1, 0.2, 0.5, 1], ["0.1", "0.2", "0.5", "1"])
+        above.xaxis.set_minor_formatter("")
         _draw_differences(below, differences, metric)
     label = pretty(results.method_label(spec.reference))
     for ax in axes[1]:
@@ -124,7 +134,7 @@ def _notes(experiment: Experiment[MatchedSpec], results: Results, frame: pd.Data
     sets = ", ".join(map(results.dataset_label, experiment.evaluations))
     return [
         f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {entropy:.3f} nats; "
-        f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, for entropies taken as "
-        "known, which makes them too narrow, and cut off at the frame",
+        f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, with the spread of the "
+        "entropies over seeds, cut off at the frame",
         highest if best else "no other method reaches that entropy",
     ]
