@@ -79,6 +79,7 @@ SQUEUE = """\
 export SLURM_CONF={folder}/slurm.conf
 case "$*" in *--states=all*--name*) ;; *) exec {program} "$@" ;; esac
 for run; do :; done
+touch {folder}/"$run".asked
 limit=$(($(date +%s) + 40))
 while
     answer=$({program} "$@") || exit

@@ -277,7 +277,11 @@ def test_a_requeued_job_is_not_submitted_again(one_run, fault):
 
 
 def test_ctrl_c_cancels_the_job_and_the_same_command_resumes_it(one_run):
+    """While Snakemake asks how the job is, which here takes longer than the test."""
+    for asked in one_run.cluster.folder.glob("*.asked"):
+        asked.unlink()
     snakemake, job = one_run.train_to_pause()
+    one_run.cluster.wait(lambda: list(one_run.cluster.folder.glob("*.asked")))
     interrupt(one_run, snakemake)
     assert one_run.state(job) == "CANCELLED"
     one_run.finish(one_run.train())
