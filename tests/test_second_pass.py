@@ -84,6 +84,12 @@ def test_by_hand():
     assert top.exp().tolist() == [pytest.approx([0.5, 0.25, 15 / 64])] * 4
 
 
+@pytest.mark.parametrize("vocabulary", [200, 5003])
+def test_the_most_likely_token_alone_has_all_the_mass_whatever_the_rounding(vocabulary):
+    logits = 10 * torch.randn(100, vocabulary, generator=torch.Generator().manual_seed(0))
+    assert token_stats(logits, logits.argmax(-1), min_p=1.0).proxy_logp.tolist() == pytest.approx([0] * 100, abs=1e-5)
+
+
 def test_the_sampled_token_is_recognized_among_the_most_likely_ones():
     """By equality of log p, whatever its rank and however its own logit was rounded."""
     logits = torch.randn(50, 5003, generator=torch.Generator().manual_seed(0)).bfloat16()
