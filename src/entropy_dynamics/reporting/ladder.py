@@ -6,9 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, NullLocator
 
-from entropy_dynamics.analysis.experiments import Experiment, LadderSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.reporting.style import (
     LINE_LEGEND,
     WIDTH,
