@@ -5,7 +5,7 @@ import pytest
 
 from entropy_dynamics.analysis.experiments import Run
 from single_claims import OTHER, SEEDS, claim_of, finding, no_interval, write_curve, write_samples
-from synthetic_results import MODEL, STEPS
+from synthetic_results import DATASETS, MODEL, STEPS
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(0.8, "holds"), (4.0, "does not hold")])
@@ -135,7 +135,7 @@ def test_gains_on_some_data_sets_minus_those_on_another(tmp_path):
     """Clip_B gains half of AIME25's samples on one of two models, and loses all of DAPO500's on both."""
     always, half, never = np.ones((4, 2), bool), np.tile([True, False], (4, 1)), np.zeros((4, 2), bool)
     for seed, model in ((seed, model) for seed in range(5) for model in (MODEL, OTHER)):
-        for dataset in ("aime24", "aime25", "dapo500"):
+        for dataset in DATASETS:
             write_samples(tmp_path, "grpo", seed, dataset, half, model)
         write_samples(tmp_path, "clip_b", seed, "aime24", half, model)
         write_samples(tmp_path, "clip_b", seed, "aime25", always if model == MODEL else half, model)
@@ -152,7 +152,7 @@ def test_everywhere_is_decided_by_the_worst_data_set(tmp_path, exceptions, verdi
     """Clip_B solves every problem now and then, GRPO a third of them often; on one data set the other way round."""
     for seed, model in ((seed, model) for seed in range(5) for model in (MODEL, OTHER)):
         rng = np.random.default_rng([seed, len(model)])
-        for dataset in ("aime24", "aime25", "dapo500"):
+        for dataset in DATASETS:
             often, now_and_then = (np.where(rng.random((90, 1)) < 1 / 3, 0.9, 0.02), np.full((90, 1), 0.1))
             shares = [now_and_then, often]
             if exceptions and (model, dataset) == (OTHER, "aime25"):

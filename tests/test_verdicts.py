@@ -7,14 +7,13 @@ from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import mean_along
 from entropy_dynamics.analysis.statistics import score_interval
 from single_claims import OTHER, finding, no_interval, write_curve, write_samples, write_scores
-from synthetic_results import MODEL, STEPS
+from synthetic_results import DATASETS, MODEL, STEPS
 
 THREE = {"tables": 3, "extras": 3, "pilot": 1}
-SETS = ["aime24", "aime25", "dapo500"]
 CLIP = {"runs": {"clip_b": "tables"}, "against": {"grpo": "tables"}, "above": 0}
 ENTROPY = {"test": "curve_difference", "model": MODEL, "statistic": "mean", "columns": ["entropy"]} | CLIP
 GRPO = {"test": "over_seeds", "model": MODEL, "runs": {"grpo": "tables"}}
-AVG = {"test": "score_difference", "models": [MODEL, OTHER], "metric": "avg", "evaluations": SETS} | CLIP
+AVG = {"test": "score_difference", "models": [MODEL, OTHER], "metric": "avg", "evaluations": DATASETS} | CLIP
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def test_metrics_of_scores_by_hand(tmp_path):
     """GRPO solves 3 of 4 problems always, 1 never; Clip_B half of each, but one seed nothing of the last."""
     half, never = [1, 0], [0, 0]
     for seed in range(3):
-        for dataset in SETS:
+        for dataset in DATASETS:
             for model in (MODEL, OTHER):
                 write_samples(tmp_path, "grpo", seed, dataset, np.array([[1, 1]] * 3 + [never], bool), model)
                 rows = [half] * 3 + [never if seed == 2 else half]
