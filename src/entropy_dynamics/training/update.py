@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.shapes import PerToken, Rows
 from entropy_dynamics.core.token_stats import TokenStats
