@@ -149,7 +149,10 @@ def test_simko_weighs_the_top_token_of_wrong_answers():
 
 
 def test_the_lens_of_simko_has_the_gradient_in_expectation():
-    """The mean of the effective advantage times grad log p, over tokens drawn from p, is minus the loss's gradient."""
+    """The mean of the effective advantage times grad log p, over tokens drawn from p, is minus the loss's gradient.
+
+    So it is where all tokens have the same advantage.
+    """
     method = load_method("simko", alpha=0.4, top=2, quantile=0.0)
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
     rows = torch.stack([p, torch.tensor([0.97, 0.01, 0.01, 0.01])]).log()

@@ -270,8 +270,9 @@ class PolicyUpdate:
         whole: dict[str, Tensor] = {}
         for rows, stats in micro_batches:
             for name, column in stats.columns().items():
-                zeros = column.new_zeros(len(batch), *column.shape[1:])
-                whole.setdefault(name, zeros)[rows] = column
+                if name not in whole:
+                    whole[name] = column.new_zeros(len(batch), *column.shape[1:])
+                whole[name][rows] = column
         return TokenStats(**whole).map(self.ranks.sum)
 
 
