@@ -66,10 +66,8 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    notes = [
-        f"{results.scale} scale: toy models of {', '.join(f'{size:,.0f}' for size in rungs['parameters'].unique())} "
-    ]
-    notes[0] += "parameters"
+    sizes = ", ".join(f"{size:,.0f}" for size in rungs["parameters"].unique())
+    notes = [f"{results.scale} scale: toy models of {sizes} parameters"]
     notes += ["dashed: predicted from the models to the left of the gray line", f"bars: {intervals(experiment)}"]
     add_footer(figure, notes)
     return figure, frame
