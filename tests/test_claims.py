@@ -246,7 +246,7 @@ def test_claims_of_the_pilot_seeds_read_their_runs(tmp_path):
 
 
 def test_snakemake_can_ask_for_inputs_without_heavy_imports():
-    """Of claims and, which they import, of experiments."""
+    """Claims import experiments, too."""
     code = (
         "import sys; import entropy_dynamics.analysis.claims; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'scipy') if m in sys.modules])"

@@ -10,14 +10,14 @@ from entropy_dynamics.core.token_stats import token_stats
 
 
 def dense(logits, tokens, temperature, top, min_p):
-    """By the definitions, in float64, from all logits: log p, the largest log p, log q."""
+    """By the definitions, in float64, from all logits: log p of `tokens`, the largest log p, log q of `tokens`."""
     logp = (logits.double() / temperature).log_softmax(-1)
     p = logp.exp()
     kept = p >= min_p * p.amax(-1, keepdim=True)
     at = tokens[..., None]
-    own = logp.gather(-1, at).squeeze(-1)
-    proxy = torch.where(kept.gather(-1, at).squeeze(-1), own - (p * kept).sum(-1).log(), -torch.inf)
-    return own, logp.topk(top).values, proxy
+    sampled = logp.gather(-1, at).squeeze(-1)
+    proxy = torch.where(kept.gather(-1, at).squeeze(-1), sampled - (p * kept).sum(-1).log(), -torch.inf)
+    return sampled, logp.topk(top).values, proxy
 
 
 def make(form, rows, vocabulary, seed=0):

@@ -129,7 +129,7 @@ def found_in(project: Path, claim_id: str) -> Finding:
     return judge(claim, Results(project / SCALE, SCALE, FIVE, project / "configs", ROOT / "experiments"))
 
 
-# Of GRPO's problems 50, 60 and 70 % can be solved, with rates of 0.6, 0.45 and 0.35: Avg@16 is 30, 27 and 24.5 %.
+# GRPO can solve 50, 60 and 70 % of the problems, at rates of 0.6, 0.45 and 0.35: Avg@16 is 30, 27 and 24.5 %.
 GRPO = {0.0: (0.32, 1.0), 0.4: (0.5, 0.6), 0.7: (0.6, 0.45), 1.0: (0.7, 0.35)}
 
 

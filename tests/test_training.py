@@ -192,7 +192,7 @@ def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope)
     stats = list(slow_stats(reference, prompts, rollouts))
     score = [(one["s_star"] - (one["s_expected"] if "_v" in method else 0)).detach() for one in stats]
     everything = torch.cat(score)
-    centre = 0.0 if "_v" in method else everything.mean()
+    center = 0.0 if "_v" in method else everything.mean()
     sigma = everything.std(correction=0)
     names = [prompt.problem_id for prompt in prompts]
     groups = [names.index(r.problem_id) if scope != "per_sequence" else row for row, r in enumerate(rollouts)]
@@ -201,7 +201,7 @@ def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope)
     for one, values, advantage, group in zip(stats, score, advantages, groups, strict=True):
         weight = torch.ones_like(values)
         if mu is not None and advantage < 0:
-            deviation = (values - centre) / sigma
+            deviation = (values - center) / sigma
             weight[deviation < -mu] = 0
             if method.endswith("paper"):
                 weight[deviation > mu] = 0
