@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from entropy_dynamics.config import RunConfig
-from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.models.toy import transformers_config

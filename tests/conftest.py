@@ -20,7 +20,7 @@ if find_spec("beartype"):
 import preloaded
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import known_names, load_config
-from entropy_dynamics.config.schema import Architecture, ToyModelConfig
+from entropy_dynamics.config.schema.model import Architecture, ToyModelConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.toy import build_toy_model

@@ -3,7 +3,7 @@
 
 FAKE_SLURM names a folder with `sbatch.jsonl` and `srun.jsonl`, one line per call; and of each job `<id>.json`, what was
 requested, `<id>.state`, and `<id>.pid`, its process group. A job whose comment contains the word in the file `cancel`
-is cancelled as soon as it runs.
+is canceled as soon as it runs.
 """
 
 import json

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch

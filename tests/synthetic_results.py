@@ -20,6 +20,8 @@ EXPERIMENTS = {
 }
 MODEL = "qwen2.5-7b-instruct"
 STEPS = 40
+PROBLEMS = {"aime24": (30, 32), "aime25": (30, 32), "dapo500": (60, 8)}  # and samples of each
+DATASETS = tuple(PROBLEMS)
 LABELS = {
     "qwen2.5-7b-instruct": "Qwen2.5-7B-Instruct",
     "qwen3-4b-base": "Qwen3-4B-Base",
@@ -109,7 +111,7 @@ def write_evaluation(
     results: Path, run: Run, dataset: str, correct: np.ndarray | None = None, temperature: float | None = None
 ) -> None:
     if correct is None:
-        problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+        problems, k = PROBLEMS.get(dataset, (30, 32))
         rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.method, 0.46)
         rng = np.random.default_rng([run.seed, *run.method.encode(), *dataset.encode()])
         correct = rng.random((problems, 1 if temperature == 0 else k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))

@@ -32,7 +32,7 @@ def complete(tmp_path_factory) -> Path:
     """Five seeds of Table 1 and two figures, with the verdicts that they allow."""
     root = tmp_path_factory.mktemp("results") / SCALE
     write_all(root, SEEDS, SCALE, NAMES)
-    write_json(root / "data" / "problems.json", {"sets": {"train": {"kept": 1234}}})
+    write_json(root / "data" / "problems.json", {"sets": {"train": {"source": "countdown", "kept": 1234}}})
     results = Results(root, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
     for name in NAMES:
         render(name, results)
@@ -106,6 +106,13 @@ def test_the_setup_is_that_of_the_runs(root, monkeypatch):
     assert "16 prompts, 16 rollouts, 50 steps" in text
     table = pd.read_csv(root / "tables" / "table1.csv").iloc[0]
     assert f"toy AIME24: {table['aime24_problems']} problems, $K={table['aime24_samples']}$" in text
+
+
+def test_training_problems_from_the_hub_are_named(root, monkeypatch):
+    without_latex(monkeypatch)
+    train = {"source": "hub", "repository": "open-r1/DAPO-Math", "kept": 13_600}
+    write_json(root / "data" / "problems.json", {"sets": {"train": train}})
+    assert "open-r1/DAPO-Math, 13600 problems, filtered by pass rate" in article(root)
 
 
 def test_a_table_that_the_article_shows_has_the_numbers_of_its_csv(root):

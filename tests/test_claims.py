@@ -8,7 +8,6 @@ from pathlib import Path
 
 import matplotlib.image
 import numpy as np
-import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.claims import input_files, load_claims
@@ -21,11 +20,11 @@ from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
 from entropy_dynamics.reporting.claims_figure import distance
-from entropy_dynamics.results.files import write_json, write_parquet
+from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
+from single_claims import OTHER, write_curve
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts
 
-OTHER = "qwen3-4b-base"
 SEEDS = SEEDS | {"tables": 5}
 
 
@@ -35,12 +34,6 @@ def write(results: Path, seeds: dict[str, int] = SEEDS, experiments: Path = ROOT
 
 def entries(results: Path, seeds: dict[str, int] = SEEDS) -> dict[str, dict]:
     return {one["id"]: one for one in json.loads(write(results, seeds)[0].read_text())}
-
-
-def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps: int = STEPS, **columns) -> None:
-    """Columns are constants or one value per step."""
-    frame = pd.DataFrame({"step": np.arange(steps), "entropy": 0.3} | columns)
-    write_parquet(Run(model, method, seed).metrics_file(results), frame)
 
 
 # Output files
@@ -253,6 +246,7 @@ def test_claims_of_the_pilot_seeds_read_their_runs(tmp_path):
 
 
 def test_snakemake_can_ask_for_inputs_without_heavy_imports():
+    """Claims import experiments, too."""
     code = (
         "import sys; import entropy_dynamics.analysis.claims; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'scipy') if m in sys.modules])"

@@ -119,7 +119,7 @@ def test_all_rewards_equal(make, model, name):
         assert row["predicted_entropy_change"] == pytest.approx(0.0, abs=1e-12)
         assert row["lens_pos_lt"] == row["lens_neg_gt"] == 0.0
         assert row["entropy"] > 0
-    # W-REINFORCE and its parts do not normalise in the group: they learn from one that is all right.
+    # W-REINFORCE and its parts do not normalize in the group: they learn from one that is all right.
     assert bool(advantages_of(trainer, *[1.0] * 6).any()) == name.startswith(("w_reinforce", "psr"))
     acts = trainer.method.acts_without_advantage(on_policy=trainer.config.on_policy)
     if not acts and name not in ("w_reinforce", "psr"):

@@ -15,10 +15,9 @@ from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
 from entropy_dynamics.reporting.sweeps import draw_strength
-from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
+from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"
-SETS = ("aime24", "aime25", "dapo500")
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def runs_of_table1(seeds: int = 3) -> list[Run]:
 def solved(folder) -> Path:
     """Four problems, six samples each: the untrained model has one correct, the others six, three, one and none."""
     for run in runs_of_table1():
-        for dataset in SETS:
+        for dataset in DATASETS:
             write_counts(folder, run, dataset, [1, 1, 1, 1] if run.method == "base" else [6, 3, 1, 0], 6)
     write_counts(folder, Run(MODEL, "clip_b", 1), "aime24", [6, 3, 3, 0], 6)
     return folder
@@ -134,7 +133,7 @@ def graded(folder) -> Path:
     special = {("clip_b", seed): [4 - seed, 4, 1, 1, 1, 1] for seed in range(3)}
     special |= {("grpo", seed): [1, 1, 0, 0, 4, 4] for seed in range(3)}
     for run in runs_of_table1():
-        for dataset in SETS:
+        for dataset in DATASETS:
             counts = base[run.model] if run.method == "base" else [1] * 6
             if (run.model, dataset) == (MODEL, "aime24"):
                 counts = special.get((run.method, run.seed), counts)

@@ -6,7 +6,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 
 from conftest import ARCHITECTURES, ROOT
 from entropy_dynamics.config import load_config
-from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.toy import build_toy_model, transformers_config
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer

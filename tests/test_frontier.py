@@ -8,17 +8,14 @@ from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.figures import DRAW
-from synthetic_results import MODEL, SCALE, SEEDS, draw, write_all, write_evaluation
-
-DATASETS = ("aime24", "aime25", "dapo500")
+from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
 
 
 def test_the_means_over_the_sets_at_each_temperature(tmp_path):
     results = tmp_path / SCALE
     write_all(results, SEEDS, names=["frontier"])
     for seed in range(SEEDS["tables"]):
-        for dataset in DATASETS:
-            problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+        for dataset, (problems, k) in PROBLEMS.items():
             correct = np.zeros((problems, k), bool)
             correct[: problems // 5 * (1 + seed % 2), : k // 2] = True  # half of the samples of one or two fifths
             write_evaluation(results, Run(MODEL, "clip_b", seed), dataset, correct, 0.4)
@@ -54,8 +51,7 @@ def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
     shares = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("clip_v", None, 3, 0.75), ("clip_b", None, 5, 1.0)]
     shares += [("grpo", temperature, 0, 0.0) for temperature in (None, 1.3)]
     for seed in range(SEEDS["tables"]):
-        for dataset in DATASETS:
-            problems, k = (60, 8) if dataset == "dapo500" else (30, 32)
+        for dataset, (problems, k) in PROBLEMS.items():
             fifths = np.arange(problems) // (problems // 5)
             for method, temperature, solved, right in shares:
                 correct = (fifths < solved)[:, None] & (np.arange(k) < right * k)

@@ -13,7 +13,7 @@ import pytest
 from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.config.schema import DataConfig
+from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.stages.problems import build_problem_sets

@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.figures import DRAW
-from synthetic_results import RUNGS, SCALE, write_all, write_evaluation, write_metrics
+from synthetic_results import DATASETS, RUNGS, SCALE, write_all, write_evaluation, write_metrics
 
 SEEDS = {"tables": 3, "extras": 5, "pilot": 1}
 SIZES = np.array(list(RUNGS.values()))
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
             entropy = 0.4 - 0.05 * np.arange(5) + 0.002 * seed
             law = 0.9 + 0.02 * np.log(size) - (0.3 + 0.01 * np.log(size)) * np.exp(entropy)
             write_metrics(folder / SCALE, run, steps=5, entropy=entropy, validation_accuracy=law)
-            for dataset in ("aime24", "aime25", "dapo500"):
+            for dataset in DATASETS:
                 solved = 40 + (2 * seed if method == "grpo" else 20 * np.log10(size / SIZES[0]) + 3 * seed)
                 for temperature in (None, 0, 0.4, 1, 1.3):
                     correct = (np.arange(200) < solved)[:, None] & (np.arange(1 if temperature == 0 else 4) < 2)

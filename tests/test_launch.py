@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
-from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import launched
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
@@ -78,7 +78,7 @@ def pids_in(parent: subprocess.Popen, count: int = 2) -> list[int]:
 
 JOINS = """
 import torch
-from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
 ranks = Ranks.join(HardwareConfig(device="cpu", ranks=2, nodes=1, runs_per_gpu=1))
 """

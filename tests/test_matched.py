@@ -16,9 +16,18 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import make_plan
 from entropy_dynamics.reporting import render
 from entropy_dynamics.results.layout import Layout
-from synthetic_results import MODEL, ROOT, SCALE, draw, write_all, write_evaluation, write_metrics, write_models
+from synthetic_results import (
+    DATASETS,
+    MODEL,
+    ROOT,
+    SCALE,
+    draw,
+    write_all,
+    write_evaluation,
+    write_metrics,
+    write_models,
+)
 
-DATASETS = ("aime24", "aime25", "dapo500")
 SEEDS = {"tables": 3, "extras": 3, "pilot": 1}
 ENTROPY = {"grpo": 0.1, "clip_b": 0.3, "steer@w_min=0.2": 0.5, "steer": 0.2, "steer@w_min=0.5": 0.4, "qae": 0.2}
 ENTROPY["clip_b@apply_to=both"] = 0.3

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.torchrun import address, endpoint
 from entropy_dynamics.errors import UserError

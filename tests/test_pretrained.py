@@ -50,16 +50,18 @@ def byte_level_tokenizer():
     )
 
 
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
 def write_model(folder, max_shard_size="5GB", tied=False):
-    config = Qwen2Config(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=tied,
-    )
+    config = Qwen2Config(**SIZES, tie_word_embeddings=tied)
     torch.manual_seed(1)
     model = Qwen2ForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
@@ -150,16 +152,7 @@ def test_other_files_of_a_directory_are_not_copied(source, tmp_path):
 def test_the_tokenizer_is_the_one_in_its_file(tmp_path):
     """R1-Distill-Llama names the class of another tokenizer; transformers would rebuild it and give other ids."""
     source = write_model(tmp_path / "source")
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=320,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-        )
-    ).save_pretrained(source)
+    LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(source)
     named = json.loads((source / "tokenizer_config.json").read_text()) | {"tokenizer_class": "LlamaTokenizerFast"}
     (source / "tokenizer_config.json").write_text(json.dumps(named | {"legacy": True, "add_bos_token": True}))
     _, tokenizer = load_policy(prepare(source, tmp_path / MODEL, "model.shape.architecture=llama"))

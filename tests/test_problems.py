@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config.schema import DataConfig
+from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.stages import problems as problem_sets

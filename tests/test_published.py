@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,8 @@ import yaml
 
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import score_columns
-from entropy_dynamics.analysis.published import read_counts
+from entropy_dynamics.analysis.problem_scores import Arm, score_columns
+from entropy_dynamics.analysis.results import Samples
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.cli import main
 from entropy_dynamics.results.files import write_json, write_parquet
@@ -22,6 +23,17 @@ from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write
 
 OTHER = "qwen3-4b-base"
 SETS = {"aime24": (40, 16), "dapo500": (60, 8)}
+
+
+def read_counts(path: Path) -> dict[Arm, dict[int, dict[str, Samples]]]:
+    """The counts of a published file at the temperature of all tables, as `score_columns` takes them."""
+    counts: dict[Arm, dict[int, dict[str, Samples]]] = {}
+    frame = pd.read_parquet(path)
+    frame = frame[np.isclose(frame["temperature"], 0.7)]
+    for (model, method, seed, dataset), rows in frame.groupby(["model", "method", "seed", "dataset"]):
+        samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), np.nan, np.nan)
+        counts.setdefault((model, method), {}).setdefault(seed, {})[dataset] = samples
+    return counts
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +78,10 @@ def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
     share = (excess := (1 - 2 / 256 - 0.95) / (16 / 256)) * 7 / (1 + 6 * excess)
     low, high = (1 - share) * ordered[[0, -1]] + share * ordered[[1, -2]]
     ends = middle - np.hypot(middle - low, 1.96 * variance**0.5), middle + np.hypot(high - middle, 1.96 * variance**0.5)
-    found = score_interval(
-        score_columns(read_counts(published[1] / "counts.parquet"), {"clip_b": 1, "grpo": -1}, "avg")
-    )
-    assert (found.value, found.seeds) == (pytest.approx(middle), 8)
-    assert (found.low, found.high) == pytest.approx(ends, rel=1e-4)
+    counts = read_counts(published[1] / "counts.parquet")
+    interval = score_interval(score_columns(counts, {"clip_b": 1, "grpo": -1}, "avg"))
+    assert (interval.value, interval.seeds) == (pytest.approx(middle), 8)
+    assert (interval.low, interval.high) == pytest.approx(ends, rel=1e-4)
 
 
 @pytest.mark.parametrize("method", ["clip_b", "clip_v"])

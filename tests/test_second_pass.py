@@ -10,14 +10,14 @@ from entropy_dynamics.core.token_stats import token_stats
 
 
 def dense(logits, tokens, temperature, top, min_p):
-    """By the definitions, in float64, from all logits: log p, the largest log p, log q."""
+    """By the definitions, in float64, from all logits: log p of `tokens`, the largest log p, log q of `tokens`."""
     logp = (logits.double() / temperature).log_softmax(-1)
     p = logp.exp()
     kept = p >= min_p * p.amax(-1, keepdim=True)
     at = tokens[..., None]
-    own = logp.gather(-1, at).squeeze(-1)
-    proxy = torch.where(kept.gather(-1, at).squeeze(-1), own - (p * kept).sum(-1).log(), -torch.inf)
-    return own, logp.topk(top).values, proxy
+    sampled = logp.gather(-1, at).squeeze(-1)
+    proxy = torch.where(kept.gather(-1, at).squeeze(-1), sampled - (p * kept).sum(-1).log(), -torch.inf)
+    return sampled, logp.topk(top).values, proxy
 
 
 def make(form, rows, vocabulary, seed=0):
@@ -82,6 +82,12 @@ def test_by_hand():
         assert token_stats(logits, tokens, min_p=min_p).proxy_logp.exp().tolist() == pytest.approx(expected)
     top = token_stats(logits, tokens, top=3).top_logp
     assert top.exp().tolist() == [pytest.approx([0.5, 0.25, 15 / 64])] * 4
+
+
+@pytest.mark.parametrize("vocabulary", [200, 5003])
+def test_the_most_likely_token_alone_has_all_the_mass_whatever_the_rounding(vocabulary):
+    logits = 10 * torch.randn(100, vocabulary, generator=torch.Generator().manual_seed(0))
+    assert token_stats(logits, logits.argmax(-1), min_p=1.0).proxy_logp.tolist() == pytest.approx([0] * 100, abs=1e-5)
 
 
 def test_the_sampled_token_is_recognized_among_the_most_likely_ones():

@@ -70,7 +70,7 @@ class Cluster:
         return [call["--comment"] for call in self.calls("sbatch")]
 
 
-def test_each_job_is_submitted_once_and_a_cancelled_one_is_rerun(tmp_path):
+def test_each_job_is_submitted_once_and_a_canceled_one_is_rerun(tmp_path):
     cluster = Cluster(tmp_path, TINY)
     (cluster.slurm / "cancel").write_text("rule_model")
     run = cluster.make(MODEL)

@@ -17,6 +17,7 @@ from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import write_report
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import (
+    DATASETS,
     EXPERIMENTS,
     MODEL,
     ROOT,
@@ -46,7 +47,7 @@ def test_table_numbers_by_hand(tmp_path):
     rng, seeds = np.random.default_rng(3), {"tables": 5, "extras": 1, "pilot": 1}
     by_run = {}
     for run in load_experiment("table1", SCALE, seeds, ROOT / "experiments").runs:
-        for dataset in ("aime24", "aime25", "dapo500"):
+        for dataset in DATASETS:
             p = {"base": 0.1, "grpo": 0.3, "clip_b": 0.8, "clip_v": 0.3}[run.method]
             by_run[run, dataset] = rng.random((20, 4)) < p
             write_evaluation(folder, run, dataset, by_run[run, dataset])

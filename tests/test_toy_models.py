@@ -11,7 +11,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conftest import toy_model_config
-from entropy_dynamics.config.schema import ToyModelConfig
+from entropy_dynamics.config.schema.model import ToyModelConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy, save_policy
 from entropy_dynamics.models.toy import build_toy_model

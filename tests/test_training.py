@@ -1,19 +1,14 @@
-"""One training step against the plain formulas: batches, statistics, masks, gradients, PPO steps, order of prompts."""
+"""One training step against the plain formulas: masks, gradients, PPO steps, order of prompts."""
 
 import copy
-import dataclasses
-import itertools
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from conftest import ARCHITECTURES
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, load_method
-from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.training import batch as batch_module
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
@@ -31,138 +26,6 @@ from reference import (
     slow_stats,
     training_config,
 )
-
-# ---------------------------------------------------------------- batches
-
-
-def test_hand_worked_collation(monkeypatch):
-    prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
-    rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
-    assert batch.sequences.tolist() == [[7, 8, 9, 1, 2, 0], [5, 3, 0, 0, 0, 0], [7, 8, 9, 4, 4, 4]]
-    assert batch.prompt_lengths.tolist() == [3, 1, 3]
-    assert batch.response_lengths.tolist() == [2, 1, 3]
-    assert batch.lengths.tolist() == [5, 2, 6]
-    assert batch.groups.tolist() == [0, 1, 0]
-    assert batch.mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
-    assert batch.copy_of.tolist() == [0, 1, 2]
-    monkeypatch.setattr(batch_module, "PADDING", 1)
-    assert [rows.tolist() for rows in batch.micro_batches(12)] == [[2, 0], [1]]
-    assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
-    assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
-    assert [rows.tolist() for rows in batch.micro_batches(100, torch.tensor([1, 2]))] == [[2, 1]]
-    assert [rows.tolist() for rows in batch.micro_batches(6, prompts=False)] == [[2, 0], [1]]
-
-
-def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch):
-    prompts = [Prompt("a", [5]), Prompt("b", [5])]
-    responses = {"a": [[1, 2, 3], [1], [1, 2, 3], [2]], "b": [[1, 2, 3], [1, 2, 4], [1, 2, 3]]}
-    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
-    assert batch.copy_of.tolist() == [0, 1, 0, 3, 4, 5, 4]
-
-    def cut(tokens, padding, **options):
-        monkeypatch.setattr(batch_module, "PADDING", padding)
-        return [rows.tolist() for rows in batch.micro_batches(tokens, prompts=False, **options)]
-
-    assert cut(15, 1) == [[0, 2, 4, 6, 5, 1, 3]]  # five different rows of three tokens
-    assert cut(14, 1) == [[0, 2, 4, 6, 5, 1], [3]]
-    assert cut(6, 1) == [[0, 2, 4, 6], [5, 1], [3]]
-    assert cut(15, 3 / 15) == [[0, 2, 4, 6, 5], [1, 3]]  # the two short rows would be padded by four tokens
-    assert cut(15, 4 / 15) == [[0, 2, 4, 6, 5, 1, 3]]
-    assert cut(12, 1, rows=torch.tensor([1, 2, 0, 3]), ranks=2) == [[2, 0], [1, 3]]
-
-
-@pytest.mark.parametrize("tokens", [1, 40, 100, 333, 10_000])
-def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_trainer, tokens):
-    batch = batch_of(make_trainer(shared_model))
-    rows = torch.tensor([0, 2, 3, 5, 7, 11, 13, 17, 19])
-    for chosen, prompts in itertools.product((None, rows), (True, False)):
-        cuts = batch.micro_batches(tokens, chosen, prompts=prompts)
-        assert sorted(torch.cat(cuts).tolist()) == (list(range(len(batch))) if chosen is None else rows.tolist())
-        lengths = batch.lengths if prompts else batch.response_lengths
-        for cut in cuts:
-            assert len(cut) == 1 or len(cut) * int(lengths[cut].max()) <= tokens
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, architecture, temperature):
-    model = make_model(architecture, layers=2)
-    trainer = make_trainer(model)
-    prompts, rollouts = rollouts_of(trainer)
-    batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
-    rows = torch.arange(len(batch)).flip(0)
-    with torch.no_grad():
-        expected = list(slow_stats(model, prompts, rollouts, temperature))
-    assert len(batch.prompt_lengths.unique()) > 1
-    for share_prompts in (True, False):
-        stats = Policy(model, share_prompts=share_prompts).stats(batch, rows, temperature)
-        for place, row in enumerate(rows.tolist()):
-            length = len(rollouts[row].token_ids)
-            for name, values in expected[row].items():
-                got = getattr(stats, name)[place].detach().double()
-                assert (got[:length] - values).abs().max() < 2e-5
-                assert not got[length:].any()
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
-    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
-    responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}
-    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
-    for rows in ([3, 1, 4, 0, 2], [4, 1], [2]):  # also of one token each, and one alone
-        found = []
-        for share_prompts in (True, False):
-            model = make_model(architecture, layers=2)
-            policy = Policy(model, share_prompts=share_prompts)
-            stats = policy.stats(batch, torch.tensor(rows), 1.0, entropy_gradient=True)
-            (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
-            found.append((stats.logp.detach(), gradients(model)))
-        (logp, gradient), (expected_logp, expected) = found
-        assert_close(logp, expected_logp)
-        assert_close(gradient, expected)
-
-
-@pytest.mark.parametrize("share_prompts", [True, False])
-def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
-    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8])]
-    responses = {"a": [[1, 2], [1, 2], [1, 2, 0]], "b": [[2, 2, 3], [1, 2], [2, 2, 3], [2, 2, 3]]}
-    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)  # also ends the third response
-    rows, found, run = torch.tensor([6, 1, 2, 4, 5, 0]), [], []
-    for each in (batch, dataclasses.replace(batch, copy_of=torch.arange(len(batch)))):
-        model = make_model(layers=2)
-        policy = Policy(model, share_prompts=share_prompts)
-        policy.register_forward_hook(lambda module, inputs, output: run.append(len(inputs[1])))
-        stats = policy.stats(each, rows, 1.0, entropy_gradient=True)
-        (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
-        found.append((stats.logp.detach(), stats.s_expected, gradients(model)))
-    assert run == [4, 6]
-    for got, expected in zip(*found, strict=True):
-        assert_close(got, expected)
-
-
-def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):
-    model = make_model("qwen2", layers=2)
-    trainer = make_trainer(model)
-    batch = RolloutBatch.collate(*rollouts_of(trainer), trainer.pad_token)
-    rows = torch.arange(len(batch))
-    stats = Policy(model, torch.bfloat16).stats(batch, rows, 1.0)
-    hidden = model.model(batch.sequences).last_hidden_state.bfloat16().double()
-    logits = hidden @ model.lm_head.weight.bfloat16().double().T
-    row, place = batch.mask.nonzero(as_tuple=True)
-    position = batch.prompt_lengths[row] + place
-    expected = logits[row, position - 1].log_softmax(-1).gather(-1, batch.sequences[row, position][:, None]).squeeze(-1)
-    exact = Policy(model).stats(batch, rows, 1.0).logp[batch.mask].double()
-    rounding = (stats.logp[batch.mask].double() - expected).abs().max()  # products are bf16 too
-    assert 0 < rounding < 0.1
-    assert 1e-5 < (expected - exact).abs().max() < 0.1
-    assert (stats.logp[batch.mask].double() - exact).abs().max() > 1e-5
-    stats.logp.sum().backward()
-    assert model.lm_head.weight.grad.dtype == torch.float32
-
 
 # ---------------------------------------------------------------- gradients
 
@@ -329,7 +192,7 @@ def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope)
     stats = list(slow_stats(reference, prompts, rollouts))
     score = [(one["s_star"] - (one["s_expected"] if "_v" in method else 0)).detach() for one in stats]
     everything = torch.cat(score)
-    centre = 0.0 if "_v" in method else everything.mean()
+    center = 0.0 if "_v" in method else everything.mean()
     sigma = everything.std(correction=0)
     names = [prompt.problem_id for prompt in prompts]
     groups = [names.index(r.problem_id) if scope != "per_sequence" else row for row, r in enumerate(rollouts)]
@@ -338,7 +201,7 @@ def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope)
     for one, values, advantage, group in zip(stats, score, advantages, groups, strict=True):
         weight = torch.ones_like(values)
         if mu is not None and advantage < 0:
-            deviation = (values - centre) / sigma
+            deviation = (values - center) / sigma
             weight[deviation < -mu] = 0
             if method.endswith("paper"):
                 weight[deviation > mu] = 0

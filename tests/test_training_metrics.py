@@ -265,6 +265,9 @@ def test_a_checkpoint_is_never_of_half_a_step(model, make_trainer, update, saved
     assert logged == [0]
 
 
+QUICK = {"steps": 20, "prompts_per_step": 6, "group_size": 8, "learning_rate": 5e-3, "max_grad_norm": 1.0}
+
+
 @pytest.mark.parametrize("method", ["grpo", "clip_b", "clip_v"])
 def test_it_learns_a_trivial_reward(model, make_trainer, method):
     """Half of the vocabulary is right as the first token."""
@@ -272,11 +275,7 @@ def test_it_learns_a_trivial_reward(model, make_trainer, method):
         model,
         method,
         grade=lambda rollout: graded(rollout.token_ids[0] % 2 == 0),
-        steps=20,
-        prompts_per_step=6,
-        group_size=8,
-        learning_rate=5e-3,
-        max_grad_norm=1.0,
+        **QUICK,
         entropy_change_every=0,
         max_new=3,
     )
@@ -289,11 +288,7 @@ def test_a_reward_for_short_responses_shortens_them(model, make_trainer):
     trainer = make_trainer(
         model,
         grade=lambda rollout: graded(len(rollout.token_ids) < 5),
-        steps=20,
-        prompts_per_step=6,
-        group_size=8,
-        learning_rate=5e-3,
-        max_grad_norm=1.0,
+        **QUICK,
         updates_per_batch=2,
     )
     rows = run(trainer)

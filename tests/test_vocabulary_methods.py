@@ -61,13 +61,13 @@ def test_lp_reg_with_nothing_to_tie_is_grpo():
 
 def test_the_penalty_ends_where_the_policy_is_above_its_target_or_far_below():
     method = load_method("lp_reg", clip_low=1.0, clip_high=math.inf, dual_clip=math.inf)
-    found = []
+    slopes = []
     for d in (-0.1, 0.5, 3.0):  # e^3 - 4 > 10
         logp = torch.tensor([[-2.0]], requires_grad=True)
         target = logp.detach() + d
         method.token_loss(logp, logp.detach(), -ONES, ONES, coefficients=target).sum().backward()
-        found.append(logp.grad.item())
-    assert found == pytest.approx([1.0, 1 + 1 - math.exp(0.5), 1.0])
+        slopes.append(logp.grad.item())
+    assert slopes == pytest.approx([1.0, 1 + 1 - math.exp(0.5), 1.0])
 
 
 # ---------------------------------------------------------------- SimKO
@@ -149,7 +149,10 @@ def test_simko_weighs_the_top_token_of_wrong_answers():
 
 
 def test_the_lens_of_simko_has_the_gradient_in_expectation():
-    """The mean of the effective advantage times grad log p, over tokens drawn from p, is minus the loss's gradient."""
+    """The mean of the effective advantage times grad log p, over tokens drawn from p, is minus the loss's gradient.
+
+    So it is where all tokens have the same advantage.
+    """
     method = load_method("simko", alpha=0.4, top=2, quantile=0.0)
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
     rows = torch.stack([p, torch.tensor([0.97, 0.01, 0.01, 0.01])]).log()

@@ -205,7 +205,8 @@ def _import_for(command: str) -> None:
             from transformers.conversion_mapping import get_checkpoint_conversion_mapping
             from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-            from entropy_dynamics.config.schema import Architecture, method_sections
+            from entropy_dynamics.config.schema.model import Architecture
+            from entropy_dynamics.config.schema.training import method_sections
             from entropy_dynamics.engines import engine_types
             from entropy_dynamics.results.provenance import code_hash, packages
             from entropy_dynamics.tasks import set_sources

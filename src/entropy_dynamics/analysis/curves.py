@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import CurvesSpec, Panel
 
 
 @dataclass(frozen=True)

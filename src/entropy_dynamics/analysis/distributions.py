@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import DataFilter, DistributionSpec, Experiment
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import with_seeds
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec
 from entropy_dynamics.analysis.statistics import share_interval
 
 

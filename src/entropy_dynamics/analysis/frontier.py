@@ -1,14 +1,13 @@
 """Avg@K against Pass@K over the temperature of the evaluation: a better policy, or one that samples as if warmer."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import METRICS, Experiment, FrontierSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import METRICS, ComparedSpec, FrontierSpec
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 from entropy_dynamics.analysis.temperatures import matched_pass
 
@@ -41,7 +40,7 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
 
 
 def frontier_gain(
-    model: str, method: str, experiment: Experiment[Any], results: Results
+    model: str, method: str, experiment: Experiment[ComparedSpec], results: Results
 ) -> list[Float[np.ndarray, "seed problem"]]:
     """Avg@K above the baseline's frontier at equal Pass@K, % points, as columns of `score_interval`, one per data set.
 

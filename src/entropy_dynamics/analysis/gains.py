@@ -6,10 +6,11 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment, GainsSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import Third, score_columns
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.scores import scores_frame
+from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.config import BASE
 

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import Experiment, LadderSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.frontier import frontier_gain, gain_interval
 from entropy_dynamics.analysis.problem_scores import Arm, paired
 from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
 from entropy_dynamics.analysis.sweeps import scores_of
 

@@ -8,8 +8,8 @@ from typing import Any
 from scipy.special import betaln
 
 from entropy_dynamics.analysis.claims import Claim, EvaluationSize, PaperGains, ScoreDifference
-from entropy_dynamics.analysis.experiments import METRICS
 from entropy_dynamics.analysis.paper import PaperValues
+from entropy_dynamics.analysis.specs import METRICS
 from entropy_dynamics.analysis.statistics import Interval, smallest_effect
 from entropy_dynamics.analysis.verdicts import Finding, note_cells
 from entropy_dynamics.errors import UserError
@@ -52,12 +52,12 @@ def _score(
     paper: PaperValues, model: str, method: str, dataset: str, metric: str, sizes: Mapping[str, EvaluationSize]
 ) -> tuple[float, float] | None:
     """A printed score with its sampling error, points; the error is NaN if that takes a score that is not printed."""
-    printed = {name: paper.score(model, method, dataset, name) for name in METRICS}
+    printed: dict[str, float | None] = {name: paper.score(model, method, dataset, name) for name in METRICS}
     avg, passed, size = printed["avg"], printed["pass"], sizes.get(dataset)
     if metric == "pass_minus_avg":
         value = None if avg is None or passed is None else passed - avg
     else:
-        value = printed.get(metric)  # type: ignore[call-overload]
+        value = printed.get(metric)
     if value is None:
         return None
     if avg is None or passed is None or size is None:

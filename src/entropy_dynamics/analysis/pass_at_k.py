@@ -2,9 +2,10 @@
 
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment, PassSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import pass_curve, with_seeds
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import PassSpec
 from entropy_dynamics.analysis.statistics import share_interval
 
 

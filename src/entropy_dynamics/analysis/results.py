@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.columns import DERIVED
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, Spec, first_of, load_experiment
+from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, first_of, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
+from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import Experiment, TheorySpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import TheorySpec
 from entropy_dynamics.errors import UserError
 
 BINS = 60  # per axis of a density

@@ -11,7 +11,9 @@ from entropy_dynamics.config.loading import (
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.schema import BASE, TRAIN, Config, RunConfig, StageConfig
+from entropy_dynamics.config.schema import Config, RunConfig, StageConfig
+from entropy_dynamics.config.schema.data import TRAIN
+from entropy_dynamics.config.schema.training import BASE
 
 __all__ = [
     "BASE",

@@ -104,7 +104,8 @@ def effective_advantages(
     on-policy it is A / tokens in GRPO. A term in the entropy counts by the token's own share of its gradient: as grad H
     is the mean of -L grad log p over tokens drawn from the policy, with L = log p + H, the sum over sampled tokens
     estimates it without bias. For a term in the log p of the most likely tokens so does dloss/dlog p_k / p, where the
-    sampled token is the k-th of them.
+    sampled token is the k-th of them. Both take a derivative that is the same whichever token is sampled; SimKO's has
+    the advantage of the sampled token as a factor and is approximated.
 
     Args:
         loss_of: the loss as a function of `logp`, `entropy` and, if it is given, `top_logp`; differentiated at their

@@ -1,8 +1,8 @@
-"""What of a next-token distribution takes a second pass over the vocabulary, tile by tile like the first.
+"""Statistics that take a second pass over the vocabulary, tile by tile like the first.
 
-The mass of the tokens above a share of the largest probability is one: its threshold is known after the first pass
-only. The most likely tokens are another: their gradient needs their places. Both are in PyTorch on every device, a GPU
-included, where the first pass is in Triton's kernels.
+The mass of the tokens above a share of the largest probability does, because its threshold is known only after the
+first pass; the most likely tokens do, because their gradient needs their places. Both are in PyTorch on every device, a
+GPU included, where the first pass is in Triton's kernels.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from entropy_dynamics.core import tiles
-
-PerRow = Float[Tensor, " rows"]
-Given = Float[Tensor, "rows features"]
-Weight = Float[Tensor, "vocab features"] | None
+from entropy_dynamics.core.tiles import Given, PerRow, Weight
 
 
 def most_likely(
@@ -29,7 +26,7 @@ def most_likely(
     Raises:
         ValueError: the vocabulary has fewer tokens.
     """
-    if count > (vocabulary := _vocabulary(given, weight)):
+    if count > (vocabulary := tiles.vocabulary_size(given, weight)):
         raise ValueError(f"top is {count}; the vocabulary has {vocabulary} tokens")
     tokens = torch.zeros(len(given), count, dtype=torch.long, device=given.device)
     highest = torch.full((len(given), count), -torch.inf, device=given.device)
@@ -52,18 +49,14 @@ def log_mass_above(
     mass = torch.zeros(len(given), device=given.device)
     for rows, _, logits in _tiles(given, weight):
         logp = logits / temperature - log_normalizer[rows, None]
-        p = tiles.exp(logp, _vocabulary(given, weight))
+        p = tiles.exp(logp, tiles.vocabulary_size(given, weight))
         mass[rows] += torch.where(logp >= threshold[rows, None], p, 0.0).sum(-1)
     return mass.log().clamp_max(0)
 
 
-def _vocabulary(given: Given, weight: Weight) -> int:
-    return given.shape[-1] if weight is None else len(weight)
-
-
 def _tiles(given: Given, weight: Weight) -> Iterator[tuple[slice, slice, Float[Tensor, "rows tile"]]]:
     """Rows, columns and logits, fp32, of one tile after the other."""
-    vocabulary = _vocabulary(given, weight)
+    vocabulary = tiles.vocabulary_size(given, weight)
     if weight is None:
         for rows in tiles.blocks(given, vocabulary):
             yield rows, slice(0, vocabulary), given[rows].float()

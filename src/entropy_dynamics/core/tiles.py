@@ -19,6 +19,16 @@ TILE_ELEMENTS = 1 << 17  # the two fp32 buffers of a tile take 1 MiB, which fits
 PROJECTION_TILE = {"cpu": (512, 2048), "cuda": (8192, 8192)}  # rows and tokens of one tile of hidden @ weight.T
 LOG2_E = math.log2(math.e)
 
+PerRow = Float[Tensor, " rows"]
+Given = Float[Tensor, "rows features"]
+"""Logits, or hidden states where there is a weight."""
+Weight = Float[Tensor, "vocab features"] | None
+"""The output projection; logits are then hidden @ weight.T."""
+
+
+def vocabulary_size(given: Given, weight: Weight) -> int:
+    return given.shape[-1] if weight is None else len(weight)
+
 
 def exp(x: Tensor, vocabulary: int) -> Tensor:
     """e^x, in the faster form for this size of the vocabulary."""

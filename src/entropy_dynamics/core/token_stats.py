@@ -32,8 +32,8 @@ from torch import Tensor
 
 from entropy_dynamics.core import second_pass, tiles
 from entropy_dynamics.core.shapes import PerPosition
+from entropy_dynamics.core.tiles import Given, PerRow, Weight
 
-PerRow = Float[Tensor, " rows"]
 TokenPerRow = Int[Tensor, " rows"]
 Further = Int[Tensor, "rows further"]
 PerFurther = Float[Tensor, "rows further"]
@@ -111,11 +111,8 @@ def token_stats(
     flat = tokens.reshape(-1)
     with torch.no_grad():
         further, logits = second_pass.most_likely(rows, weight, top) if top else (flat.new_empty(len(flat), 0),) * 2
-    arguments = flat, further, logits.float(), temperature, entropy_gradient
-    if weight is None:
-        *columns, top_logp, log_normalizer, highest = _StatsFromLogits.apply(rows, *arguments)
-    else:
-        *columns, top_logp, log_normalizer, highest = _StatsFromHidden.apply(rows, weight, *arguments)
+    arguments = rows, weight, flat, further, logits.float(), temperature, entropy_gradient
+    *columns, top_logp, log_normalizer, highest = _Statistics.apply(*arguments)
     stats = TokenStats(*(column.reshape(tokens.shape) for column in columns))
     if top:
         stats = replace(stats, top_logp=top_logp.reshape(*tokens.shape, top))
@@ -123,7 +120,8 @@ def token_stats(
         with torch.no_grad():
             threshold, logp = highest + math.log(min_p), columns[0]
             log_mass = second_pass.log_mass_above(rows, weight, log_normalizer, threshold, temperature)
-            proxy = torch.where(logp >= threshold, logp - log_mass, -torch.inf)
+            # At min_p = 1 rounding may leave no mass at all.
+            proxy = torch.where(logp >= threshold, (logp - log_mass).clamp_max(0), -torch.inf)
         stats = replace(stats, proxy_logp=proxy.reshape(tokens.shape))
     return stats
 
@@ -346,139 +344,100 @@ def _add_further(gradient: Float[Tensor, "rows tile"], upstream: _Upstream, colu
         gradient.scatter_add_(-1, place, (upstream.grad_further * inside / temperature).to(gradient.dtype))
 
 
-def _keep_for_backward(
-    ctx: Any,
-    inputs: tuple[Tensor, ...],
-    columns: Columns,
-    further: Further,
-    further_logits: PerFurther,
-    temperature: float,
-    entropy_gradient: bool,
-) -> tuple[Tensor, ...]:
-    """Save what the backward pass needs, and return the columns, with log p of the further tokens after E[S].
-
-    The first of the further tokens is the most likely one.
-    """
-    logp, entropy, s_star, s_expected, log_normalizer, highest = columns
-    tokens = inputs[-1]
-    further_logp = (further_logits - further_logits[:, :1]) / temperature + highest[:, None]
-    further_logp = torch.where(further == tokens[:, None], logp[:, None], further_logp)
-    ctx.save_for_backward(*inputs, further, entropy, log_normalizer)
-    ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
-    constant = (s_star, s_expected, log_normalizer, highest)
-    ctx.mark_non_differentiable(*constant, *([] if entropy_gradient else [entropy]))
-    return logp, entropy, s_star, s_expected, further_logp, log_normalizer, highest
-
-
-def _upstream(
-    ctx: Any,
-    gradients: tuple[Tensor, ...],
-    tokens: TokenPerRow,
-    further: Further,
-    entropy: PerRow,
-    log_normalizer: PerRow,
-) -> _Upstream:
-    """The inputs of a logit's gradient from those of log p, H and log p of the further tokens.
-
-    d log p_k = e_k - p whatever the token, so that -p takes the sum of all gradients: of the sampled token, too, which
-    is taken back among the further ones.
-    """
-    grad_logp, grad_entropy, _, _, grad_further, *_ = gradients
-    whole = grad_further.sum(-1)
-    return _Upstream(
-        tokens,
-        log_normalizer,
-        grad_logp + whole,
-        entropy,
-        grad_entropy if ctx.entropy_gradient else None,
-        torch.cat((further, tokens[:, None]), -1) if further.shape[-1] else further,
-        torch.cat((grad_further, -whole[:, None]), -1) if further.shape[-1] else grad_further,
-    )
-
-
-class _StatsFromLogits(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Float[Tensor, "rows vocab"],
-        tokens: TokenPerRow,
-        further: Further,
-        further_logits: PerFurther,
-        temperature: float,
-        entropy_gradient: bool,
-    ) -> tuple[Tensor, ...]:
-        vocabulary = logits.shape[-1]
-        kernels = _kernels(logits)
-        if len(logits) and (kernels or (logits.device.type == "cpu" and vocabulary >= tiles.WIDE)):
+def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: float) -> Columns:
+    """The six columns of all rows, in the form that is the fastest for this device and vocabulary."""
+    vocabulary, kernels = tiles.vocabulary_size(given, weight), _kernels(given)
+    if len(given) and (kernels or (given.device.type == "cpu" and vocabulary >= tiles.WIDE)):
+        if weight is None:
             sums_of_logits = _sums_of_logits if kernels is None else kernels.sums_of_logits
-            z_token = logits.gather(-1, tokens[:, None]).squeeze(-1).float()
-            columns = _from_tiles(_merge(sums_of_logits(logits, temperature), temperature), z_token, temperature)
+            parts, z_token = sums_of_logits(given, temperature), given.gather(-1, tokens[:, None]).squeeze(-1).float()
         else:
-            places = tiles.blocks(logits, vocabulary)
-            blocks = [_block_stats(logits[rows], tokens[rows], temperature) for rows in places]
-            columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
-        inputs = (logits, tokens)
-        return _keep_for_backward(ctx, inputs, columns, further, further_logits, temperature, entropy_gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        logits, *saved = ctx.saved_tensors
-        columns, upstream = slice(0, logits.shape[-1]), _upstream(ctx, gradients, *saved)
-        grad = torch.empty_like(logits)  # the gradient itself is [tokens, V]; nothing else of that size is made
-        if kernels := _kernels(logits):
-            kernels.gradient(logits, *upstream[:5], 0, ctx.temperature, out=grad)
-            _add_further(grad, upstream, columns, ctx.temperature)
-        else:
-            for rows in tiles.blocks(logits, logits.shape[-1]):
-                grad[rows] = _gradient(logits[rows], upstream.at(rows), columns, ctx.temperature, logits.shape[-1])
-        return grad, *(None,) * 5
+            sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
+            parts, z_token = sums_of_hidden(given, weight, tokens, temperature)
+        return _from_tiles(_merge(parts, temperature), z_token, temperature)
+    blocks = []
+    for rows in tiles.blocks(given, vocabulary, 1 if weight is None else tiles.MATRIX_ROWS):
+        logits = given[rows] if weight is None else given[rows] @ weight.T
+        blocks.append(_block_stats(logits, tokens[rows], temperature))
+    return tuple(map(torch.cat, zip(*blocks, strict=True)))
 
 
-class _StatsFromHidden(torch.autograd.Function):
+def _gradient_of_logits(logits: Given, upstream: _Upstream, temperature: float) -> Given:
+    columns, grad = slice(0, logits.shape[-1]), torch.empty_like(logits)  # nothing else of the size [tokens, V] is made
+    if kernels := _kernels(logits):
+        kernels.gradient(logits, *upstream[:5], 0, temperature, out=grad)
+        _add_further(grad, upstream, columns, temperature)
+    else:
+        for rows in tiles.blocks(logits, columns.stop):
+            grad[rows] = _gradient(logits[rows], upstream.at(rows), columns, temperature, columns.stop)
+    return grad
+
+
+def _gradients_of_hidden(
+    hidden: Float[Tensor, "rows hidden"],
+    weight: Float[Tensor, "vocab hidden"],
+    upstream: _Upstream,
+    temperature: float,
+) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "vocab hidden"]]:
+    """Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held."""
+    grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
+    grad_weight = torch.empty_like(weight)
+    kernels = _kernels(hidden)
+    height, width = tiles.projection_tile(hidden, len(weight))
+    for columns in tiles.slices(len(weight), width):
+        weight_tile = weight[columns]
+        grad_tile = torch.zeros(weight_tile.shape, dtype=torch.float32, device=weight.device)
+        for rows in tiles.slices(len(hidden), height):
+            logits, of_rows = tiles.product(hidden[rows], weight_tile.T), upstream.at(rows)
+            if kernels:
+                d = torch.empty_like(logits, dtype=weight.dtype)
+                kernels.gradient(logits, *of_rows[:5], columns.start, temperature, out=d)
+                _add_further(d, of_rows, columns, temperature)
+            else:
+                d = _gradient(logits, of_rows, columns, temperature, len(weight)).to(weight.dtype)
+            tiles.add_product(grad_hidden[rows], d, weight_tile, first=columns.start == 0)
+            tiles.add_product(grad_tile, d.T, hidden[rows], first=rows.start == 0)
+        grad_weight[columns] = grad_tile
+    return grad_hidden.to(hidden.dtype), grad_weight
+
+
+class _Statistics(torch.autograd.Function):
+    """From logits, or from hidden states and a weight: log p, H, S*, E[S], log p of the further tokens, the
+    log-normalizer and the largest log p. The first of the further tokens is the most likely one.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Float[Tensor, "rows hidden"],
-        weight: Float[Tensor, "vocab hidden"],
+        given: Given,
+        weight: Weight,
         tokens: TokenPerRow,
         further: Further,
         further_logits: PerFurther,
         temperature: float,
         entropy_gradient: bool,
     ) -> tuple[Tensor, ...]:
-        kernels = _kernels(hidden)
-        if len(hidden) and (kernels or (hidden.device.type == "cpu" and len(weight) >= tiles.WIDE)):
-            sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
-            parts, z_token = sums_of_hidden(hidden, weight, tokens, temperature)
-            columns = _from_tiles(_merge(parts, temperature), z_token, temperature)
-        else:
-            places = tiles.blocks(hidden, len(weight), tiles.MATRIX_ROWS)
-            blocks = [_block_stats(hidden[rows] @ weight.T, tokens[rows], temperature) for rows in places]
-            columns = tuple(map(torch.cat, zip(*blocks, strict=True)))
-        inputs = (hidden, weight, tokens)
-        return _keep_for_backward(ctx, inputs, columns, further, further_logits, temperature, entropy_gradient)
+        logp, entropy, *constant, highest = _columns(given, weight, tokens, temperature)
+        s_star, s_expected, log_normalizer = constant
+        further_logp = (further_logits - further_logits[:, :1]) / temperature + highest[:, None]
+        further_logp = torch.where(further == tokens[:, None], logp[:, None], further_logp)
+        ctx.save_for_backward(given, weight, tokens, further, entropy, log_normalizer)
+        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        ctx.mark_non_differentiable(*constant, highest, *([] if entropy_gradient else [entropy]))
+        return logp, entropy, s_star, s_expected, further_logp, log_normalizer, highest
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        # Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held.
-        hidden, weight, *saved = ctx.saved_tensors
-        upstream = _upstream(ctx, gradients, *saved)
-        grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
-        grad_weight = torch.empty_like(weight)
-        kernels = _kernels(hidden)
-        height, width = tiles.projection_tile(hidden, len(weight))
-        for columns in tiles.slices(len(weight), width):
-            weight_tile = weight[columns]
-            grad_tile = torch.zeros(weight_tile.shape, dtype=torch.float32, device=weight.device)
-            for rows in tiles.slices(len(hidden), height):
-                logits, of_rows = tiles.product(hidden[rows], weight_tile.T), upstream.at(rows)
-                if kernels:
-                    d = torch.empty_like(logits, dtype=weight.dtype)
-                    kernels.gradient(logits, *of_rows[:5], columns.start, ctx.temperature, out=d)
-                    _add_further(d, of_rows, columns, ctx.temperature)
-                else:
-                    d = _gradient(logits, of_rows, columns, ctx.temperature, len(weight)).to(weight.dtype)
-                tiles.add_product(grad_hidden[rows], d, weight_tile, first=columns.start == 0)
-                tiles.add_product(grad_tile, d.T, hidden[rows], first=rows.start == 0)
-            grad_weight[columns] = grad_tile
-        return grad_hidden.to(hidden.dtype), grad_weight, *(None,) * 5
+        given, weight, tokens, further, entropy, log_normalizer = ctx.saved_tensors
+        grad_logp, grad_entropy, _, _, grad_further, *_ = gradients
+        # d log p_k = e_k - p whatever the token, so that -p takes the sum of all gradients: e_k of the sampled token,
+        # too, which is taken back among the further ones.
+        whole = grad_further.sum(-1)
+        if further.shape[-1]:
+            further = torch.cat((further, tokens[:, None]), -1)
+            grad_further = torch.cat((grad_further, -whole[:, None]), -1)
+        of_entropy = grad_entropy if ctx.entropy_gradient else None
+        upstream = _Upstream(tokens, log_normalizer, grad_logp + whole, entropy, of_entropy, further, grad_further)
+        if weight is None:
+            return _gradient_of_logits(given, upstream, ctx.temperature), *(None,) * 6
+        return *_gradients_of_hidden(given, weight, upstream, ctx.temperature), *(None,) * 5

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from entropy_dynamics.config.schema import HardwareConfig
+from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import Grade

@@ -48,13 +48,7 @@ class ClipCov(Method):
         return self
 
     def token_weights(
-        self,
-        stats: TokenStats,
-        advantages: PerToken,
-        mask: Mask,
-        *,
-        generator: torch.Generator | None = None,
-        **_: Any,
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None, **_: Any
     ) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)

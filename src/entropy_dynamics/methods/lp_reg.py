@@ -8,8 +8,8 @@ most 10, estimates KL(p, q); strictly on-policy d = -log M for a token that q ke
 beta (1 - 1/M) to the derivative of the loss in log p. Tokens that q drops keep the loss of PPO. M takes a second pass
 over the vocabulary (`token_stats`, min_p).
 
-The official code ranks the tokens of a micro-batch under the policy at each update; here it is the whole batch, under
-the policy that sampled it.
+The official code ranks the tokens of a micro-batch under the policy at each update, and ties none where the share is
+fewer than two of them; here it is the whole batch, under the policy that sampled it.
 
 Read: CarlanLark/Lp-Reg-dev (33b27e2), verl/trainer/ppo/core_algos.py:648 (compute_policy_loss_lp_reg) and :868 (k3),
 verl/workers/actor/dp_actor.py:76 (apply_min_p) and :644, verl/workers/fsdp_workers.py:737 (compute_minp_log_prob),
@@ -54,22 +54,15 @@ class LpReg(Method):
         return torch.where(chosen, proxy, -torch.inf).where(mask.bool(), 0.0)
 
     def token_loss(
-        self,
-        logp: PerToken,
-        logp_old: PerToken,
-        advantages: PerToken,
-        mask: Mask,
-        *,
-        coefficients: PerToken | None = None,
-        **more: Any,
+        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
     ) -> PerToken:
         assert coefficients is not None
+        logp_old, advantages, mask = arguments
         tied = mask.bool() & (advantages < 0) & (logp.detach() < coefficients)
         d = torch.where(tied, coefficients - logp, 0.0)
-        penalized = -advantages * importance_ratio(logp, logp_old, mask) + self.beta * (d.exp() - d - 1).clamp_max(
-            MAX_K3
-        )
-        return torch.where(tied, penalized, super().token_loss(logp, logp_old, advantages, mask, **more))
+        k3 = (d.exp() - d - 1).clamp_max(MAX_K3)
+        penalized = -advantages * importance_ratio(logp, logp_old, mask) + self.beta * k3
+        return torch.where(tied, penalized, super().token_loss(logp, *arguments, **more))
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
         """`lp_reg_tied`: the share of the response tokens that the penalty acts on at the first update."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import StageConfig
-from entropy_dynamics.config.schema import ModelConfig, ShapeConfig
+from entropy_dynamics.config.schema.model import ModelConfig, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.loading import load_tokenizer, write_facts

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.config.schema import Shape, ToyModelConfig
+from entropy_dynamics.config.schema.model import Shape, ToyModelConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

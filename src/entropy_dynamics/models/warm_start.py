@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from entropy_dynamics.config.schema import WarmStartConfig
+from entropy_dynamics.config.schema.model import WarmStartConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.prompts import render_prompt

@@ -7,7 +7,7 @@ of a GPU's peaks that the section assumes.
 import math
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig
-from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.planning.footprint import (
     checkpoint_bytes,
     engine_weights,

@@ -8,7 +8,7 @@ weights of its replica. Sizes are in bytes. No torch here, since Snakemake impor
 import math
 
 from entropy_dynamics.config import Config, StageConfig
-from entropy_dynamics.config.schema import ShapeConfig
+from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.models.toy_tokenizer import VOCABULARY
 from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 

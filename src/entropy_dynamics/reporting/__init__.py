@@ -12,7 +12,7 @@ def render(name: str, results: "Results") -> list[Path]:
 
     Raises UserError, before it writes, for an unknown name and for a file of a run that is missing or damaged.
     """
-    from entropy_dynamics.analysis.experiments import ScoresSpec
+    from entropy_dynamics.analysis.specs import ScoresSpec
 
     experiment = results.experiment(name)
     if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib

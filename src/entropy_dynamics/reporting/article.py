@@ -145,8 +145,10 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def _training(results: Results) -> str:
-    kept = read_json(results.layout.problems_report)["sets"][TRAIN]["kept"]
-    return f"{results.config.data.train.source.capitalize()}, {kept} problems"
+    """The task that generated the training problems, or where they are from."""
+    train = read_json(results.layout.problems_report)["sets"][TRAIN]
+    name = train.get("repository") or train.get("path") or train["source"].capitalize()
+    return f"{name}, {train['kept']} problems"
 
 
 def _doses(results: Results) -> list[tuple[str, str]]:

@@ -9,8 +9,9 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from entropy_dynamics.analysis.curves import SPARSE, Line, column, curves_frame, panel_lines
-from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Panel
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import CurvesSpec, Panel
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
 
 MARKERS = 6  # on a line

@@ -7,8 +7,9 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import Experiment, Spec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.frontier import draw_frontier
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains

@@ -5,9 +5,10 @@ from itertools import product
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import METRICS, DifficultySpec, Experiment, GainsSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, point_look, pretty, what_ran
 
 

@@ -6,9 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, NullLocator
 
-from entropy_dynamics.analysis.experiments import Experiment, LadderSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.reporting.style import (
     LINE_LEGEND,
     WIDTH,
@@ -65,10 +66,8 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    notes = [
-        f"{results.scale} scale: toy models of {', '.join(f'{size:,.0f}' for size in rungs['parameters'].unique())} "
-    ]
-    notes[0] += "parameters"
+    sizes = ", ".join(f"{size:,.0f}" for size in rungs["parameters"].unique())
+    notes = [f"{results.scale} scale: toy models of {sizes} parameters"]
     notes += ["dashed: predicted from the models to the left of the gray line", f"bars: {intervals(experiment)}"]
     add_footer(figure, notes)
     return figure, frame

@@ -6,9 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import Experiment, LensSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.lens import PARTS, lens_frame
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import LensSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
 HEADINGS = (

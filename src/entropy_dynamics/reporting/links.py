@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.curves import column
-from entropy_dynamics.analysis.experiments import Experiment, LinksSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.links import Link, links, links_frame
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import LinksSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer, point_look
 

@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from entropy_dynamics.analysis.experiments import Experiment, PassSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.pass_at_k import pass_frame
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import PassSpec
 from entropy_dynamics.config import BASE
 from entropy_dynamics.reporting.style import (
     GRAY,

@@ -7,8 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.experiments import CurvesSpec, Experiment, Spec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import CurvesSpec, Spec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.results.files import written_whole
 

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from entropy_dynamics.analysis.experiments import METRICS, Experiment, MatchedSpec, StrengthSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, StrengthSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame
 from entropy_dynamics.reporting.style import (

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import METRICS, Experiment, ScoresSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import POOLED, score_columns, scores_frame
+from entropy_dynamics.analysis.specs import METRICS, ScoresSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.templates import fill, one_model
 from entropy_dynamics.results.files import write_text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.config import TRAIN, settings_of
-from entropy_dynamics.config.schema import DataConfig
+from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.results.layout import PROBLEMS_REPORT

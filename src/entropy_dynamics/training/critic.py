@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.advantages import gae, whiten
 from entropy_dynamics.core.objective import token_divisors, value_loss, weighted_sum
 from entropy_dynamics.core.shapes import PerRollout, PerToken, Rows

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
-from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS, empty_model, fill, shard
 from entropy_dynamics.models.loading import check_model_directory, load_model

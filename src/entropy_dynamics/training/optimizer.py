@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from entropy_dynamics.config.schema import CriticConfig, OptimizerConfig
+from entropy_dynamics.config.schema.training import CriticConfig, OptimizerConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import sync_gradients
 from entropy_dynamics.errors import NotFiniteError

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_metrics

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from entropy_dynamics.config.schema import TrainingConfig
+from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.shapes import PerToken, Rows
 from entropy_dynamics.core.token_stats import TokenStats
@@ -270,8 +270,9 @@ class PolicyUpdate:
         whole: dict[str, Tensor] = {}
         for rows, stats in micro_batches:
             for name, column in stats.columns().items():
-                zeros = column.new_zeros(len(batch), *column.shape[1:])
-                whole.setdefault(name, zeros)[rows] = column
+                if name not in whole:
+                    whole[name] = column.new_zeros(len(batch), *column.shape[1:])
+                whole[name][rows] = column
         return TokenStats(**whole).map(self.ranks.sum)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.claims import input_files
-from entropy_dynamics.analysis.experiments import Experiment, ScoresSpec
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.specs import ScoresSpec
 from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k

@@ -9,58 +9,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from entropy_dynamics.config.schema.data import TRAIN, DataConfig, EvaluationConfig, PassRateConfig
-from entropy_dynamics.config.schema.hardware import GPUConfig, HardwareConfig, PlanConfig, ThroughputConfig
-from entropy_dynamics.config.schema.model import (
-    Architecture,
-    ModelConfig,
-    Shape,
-    ShapeConfig,
-    ToyModelConfig,
-    WarmStartConfig,
-)
-from entropy_dynamics.config.schema.training import (
-    BASE,
-    CriticConfig,
-    MethodConfig,
-    OptimizerConfig,
-    SamplingConfig,
-    TrainingConfig,
-    method_sections,
-)
+from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, PassRateConfig
+from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
+from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig
+from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
 from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.validation import PER_MACHINE, OneOf, Section
-
-__all__ = [
-    "BASE",
-    "FIRST_PILOT_SEED",
-    "TRAIN",
-    "Architecture",
-    "Config",
-    "CriticConfig",
-    "DataConfig",
-    "EvaluationConfig",
-    "GPUConfig",
-    "HardwareConfig",
-    "MethodConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "PassRateConfig",
-    "PlanConfig",
-    "RunConfig",
-    "SamplingConfig",
-    "SeedsConfig",
-    "Shape",
-    "ShapeConfig",
-    "StageConfig",
-    "ThroughputConfig",
-    "ToyModelConfig",
-    "TrainingConfig",
-    "WarmStartConfig",
-    "later_keys",
-    "marked_keys",
-    "method_sections",
-]
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, create_model, model_validator
 
@@ -144,10 +144,6 @@ def method_sections() -> dict[str, type[Section]]:
     sections: dict[str, type[Section]] = {}
     kinds: dict[str, type[Method]] = {BASE: Method, **method_types()}
     for name, kind in kinds.items():
-        sections[name] = create_model(
-            f"{kind.__name__}Config",
-            __base__=MethodConfig,
-            name=(Literal[name], ...),  # type: ignore[arg-type]
-            params=(kind, kind.model_construct()),
-        )
+        fields: dict[str, Any] = {"name": (Literal[name], ...), "params": (kind, kind.model_construct())}
+        sections[name] = create_model(f"{kind.__name__}Config", __base__=MethodConfig, **fields)
     return sections

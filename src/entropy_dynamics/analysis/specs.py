@@ -1,0 +1,262 @@
+"""The keys of the files in experiments/: one spec for each `kind` of table or figure."""
+
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import AfterValidator, Field, RootModel, model_validator
+
+from entropy_dynamics.config import BASE
+from entropy_dynamics.validation import OneOf, Section
+
+METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
+
+
+def _distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError(f"{names} has an entry twice")
+    return names
+
+
+def _no_step(columns: list[str]) -> list[str]:
+    if "step" in columns:
+        raise ValueError("step is the x axis")
+    return columns
+
+
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
+Columns = Annotated[Names, AfterValidator(_no_step)]
+"""Columns of metrics.parquet, or of `analysis.columns.DERIVED`."""
+SeedGroup = Literal["tables", "extras", "pilot"]
+"""A key of the scale's `seeds`."""
+
+
+class RunGroup(Section):
+    """Every method on every model."""
+
+    models: Names
+    methods: Names
+    seeds: SeedGroup | None = None
+    """null: the experiment's own."""
+
+
+class Sweep(Section):
+    """One method with several values of one parameter."""
+
+    models: Names
+    method: str
+    parameter: str
+    values: dict[str, Annotated[list[int | float], Field(min_length=1)]]
+    """By scale; `default` for all others."""
+
+    @model_validator(mode="after")
+    def _has_default(self) -> Self:
+        if "default" not in self.values:
+            raise ValueError("values should have an entry `default`")
+        return self
+
+    def methods(self, scale: str) -> dict[str, int | float]:
+        """{'clip_b@mu=1.2': 1.2, ...}"""
+        values = self.values.get(scale, self.values["default"])
+        return {f"{self.method}@{self.parameter}={value}": value for value in values}
+
+
+class Panel(Section):
+    """One axes of a figure, with a line per method and column."""
+
+    columns: Columns
+    x: str = "step"
+    """The column on the x axis. Any other than step gives trajectories over training: the mean over seeds of both
+    columns at each step where both are finite, without a band, from a marker at the first step on."""
+    model: str | None = None
+    """One of the models of the runs; optional if there is only one."""
+    methods: Names = Field(default_factory=lambda: ["*"])
+    """Methods of the runs, or patterns such as clip_b@*."""
+    title: str = ""
+    """{model} is replaced by the model that ran."""
+    points: str | None = None
+    """A second column, drawn as separate points."""
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _axes_differ(self) -> Self:
+        if self.x in self.columns:
+            raise ValueError(f"x is {self.x!r}; it should be none of columns")
+        if self.points in ("step", *self.columns):
+            raise ValueError(f"points is {self.points!r}; it should be none of columns, nor step")
+        if self.points and self.x != "step":
+            raise ValueError(f"points are drawn over steps; x is {self.x!r}")
+        return self
+
+
+class Spec(Section):
+    """The keys that every experiment has."""
+
+    kind: str
+    title: str
+    shows: str
+    """Its caption in the report, with what to look for."""
+    target: Literal["extras", "methods", "ladder"] | None = None
+    """The target that builds it; null: built by default."""
+
+
+class DataFilter(Spec):
+    """Histogram of the training problems by pass rate, with those that were dropped."""
+
+    kind: Literal["data_filter"]
+
+
+class RunsSpec(Spec):
+    seeds: SeedGroup
+    runs: Annotated[list[RunGroup], Field(min_length=1)]
+    sweeps: list[Sweep] = Field(default_factory=list)
+
+
+class BaselineSpec(RunsSpec):
+    baseline: str = "grpo"
+    """The method that others are compared with; black, or a line of its own."""
+
+
+class LabelledSpec(BaselineSpec):
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels that replace the methods' own where these are too long."""
+
+
+class ComparedSpec(BaselineSpec):
+    evaluations: Names
+
+
+class MetricsSpec(ComparedSpec):
+    metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
+
+
+class ScoresSpec(MetricsSpec, LabelledSpec):
+    """Table of Avg@K and Pass@K, a row per model and method."""
+
+    kind: Literal["scores"]
+    entropy: bool = False
+    """Also the entropy at the end, and which methods are exactly the baseline."""
+    pooled: bool = False
+    """Also the mean over the data sets."""
+
+
+class GainsSpec(MetricsSpec):
+    """Gains over the baseline on each data set, beside those that the paper states."""
+
+    kind: Literal["gains"]
+
+
+class PassSpec(ComparedSpec):
+    """Pass@k over k: a row of panels per model, a panel per data set, a line per method."""
+
+    kind: Literal["pass_at_k"]
+
+
+class FrontierSpec(ComparedSpec, LabelledSpec):
+    """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
+
+    kind: Literal["frontier"]
+
+
+class LadderSpec(ComparedSpec):
+    """Scores, entropy and gains over the models' number of parameters, and those that the `fitted` models predict."""
+
+    kind: Literal["ladder"]
+    fitted: Annotated[Names, Field(min_length=3)]
+    """Models from which the scores of all others are predicted."""
+
+    @model_validator(mode="after")
+    def _one_ladder(self) -> Self:
+        if len(self.runs) > 1:
+            raise ValueError(f"kind {self.kind!r} takes one group of runs: the same methods on every model")
+        if unknown := set(self.fitted) - set(self.runs[0].models):
+            raise ValueError(f"fitted has {min(unknown)!r}, which is none of the models of the runs")
+        return self
+
+
+class DifficultySpec(ComparedSpec):
+    """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
+
+    kind: Literal["difficulty"]
+
+    @model_validator(mode="after")
+    def _one_group(self) -> Self:
+        if len(self.runs) > 1 or self.sweeps or BASE not in self.runs[0].methods:
+            raise ValueError(f"kind {self.kind!r} averages over models, so it takes one group of runs, with {BASE!r}")
+        return self
+
+
+class CurvesSpec(LabelledSpec):
+    """Training curves: one or more panels."""
+
+    kind: Literal["curves"]
+    panels: Annotated[list[Panel], Field(min_length=1)]
+
+
+class OneModelSpec(RunsSpec):
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        groups: list[RunGroup | Sweep] = [*self.runs, *self.sweeps]
+        models = {model for group in groups for model in group.models}
+        if len(models) > 1:
+            raise ValueError(f"the runs are of {len(models)} models; kind {self.kind!r} shows one")
+        return self
+
+
+class SweepsSpec(BaselineSpec):
+    sweeps: Annotated[list[Sweep], Field(min_length=1)]
+    evaluations: Names | None = None
+    """null: the scale's validation set."""
+
+
+class StrengthSpec(SweepsSpec):
+    """Clipped tokens, entropy and scores over the parameter of each sweep."""
+
+    kind: Literal["strength"]
+
+
+class MatchedSpec(SweepsSpec, OneModelSpec):
+    """Scores over the entropy that each strength ends with, and methods compared at the entropy of one of them."""
+
+    kind: Literal["matched"]
+    reference: str = "clip_b"
+    """The method whose entropy the others are compared at."""
+
+    @model_validator(mode="after")
+    def _one_line_per_method(self) -> Self:
+        swept = [sweep.method for sweep in self.sweeps]
+        if twice := [method for method in swept if swept.count(method) > 1]:
+            raise ValueError(f"sweeps: {twice[0]} has two; kind {self.kind!r} draws one line per method")
+        return self
+
+
+class DistributionSpec(OneModelSpec):
+    """Histogram of the problems of one data set by their number of correct samples, per method."""
+
+    kind: Literal["pass_rate_distribution"]
+    evaluations: Annotated[list[str], Field(min_length=1, max_length=1)]
+
+
+class TheorySpec(OneModelSpec):
+    """Predicted against measured entropy changes of single tokens."""
+
+    kind: Literal["theory"]
+
+
+class LinksSpec(OneModelSpec):
+    """How columns go together over the steps of one method: each with the next, and the first with the last."""
+
+    kind: Literal["links"]
+    runs: Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
+    columns: Annotated[Columns, Field(min_length=2)]
+
+
+class LensSpec(OneModelSpec, LabelledSpec):
+    """Share of GRPO's push on the entropy that each method keeps in the quadrants of sign(A) and sign(S*)."""
+
+    kind: Literal["lens"]
+
+
+_SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
+_SPECS += [FrontierSpec, LadderSpec, DistributionSpec, DataFilter, TheorySpec, LinksSpec, LensSpec]
+KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
+
+SpecFile = RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]

@@ -1,0 +1,59 @@
+"""One claim, judged by synthetic runs that its test writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.analysis.claims import Claim, load_claims
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.verdicts import Finding, judge
+from entropy_dynamics.results.files import write_parquet
+from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation
+
+OTHER = "qwen3-4b-base"
+SEEDS = {"tables": 5, "extras": 5, "pilot": 1}
+TESTS = dict.fromkeys(["over_seeds", "curve_difference", "sweep_trend", "score_difference", "paper_gain"], "a")
+
+
+def claim_of(claim_id: str, seeds: dict[str, int]) -> Claim:
+    return next(claim for claim in load_claims(SCALE, seeds, ROOT / "experiments") if claim.spec.id == claim_id)
+
+
+def finding(claim: dict[str, Any] | str, results: Path, seeds: dict[str, int] = SEEDS) -> Finding:
+    """`claim`: the keys of a claim, or the id of one in experiments/claims.yaml."""
+    if isinstance(claim, str):
+        return judge(claim_of(claim, seeds), Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
+    about = dict.fromkeys(["id", "label", "statement", "place", "unit"], "a")
+    about |= {} if 0 in (claim.get("above"), claim.get("below")) else {"why": "a"}
+    paper = {"place": "a", "models": [MODEL], "methods": ["clip_b"], "against": "grpo", "evaluations": {}}
+    (experiments := results / "experiments").mkdir(exist_ok=True, parents=True)
+    (experiments / "claims.yaml").write_text(json.dumps({"tests": TESTS, "claims": [about | claim], "paper": paper}))
+    [loaded] = load_claims(SCALE, seeds, experiments)
+    return judge(loaded, Results(results, SCALE, seeds, ROOT / "configs", experiments))
+
+
+def no_interval(found) -> bool:
+    return found.verdict == "inconclusive" and np.isnan(found.interval.low) and np.isnan(found.interval.high)
+
+
+def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps: int = STEPS, **columns) -> None:
+    """Columns are constants or one value per step."""
+    frame = pd.DataFrame({"step": np.arange(steps), "entropy": 0.3} | columns)
+    write_parquet(Run(model, method, seed).metrics_file(results), frame)
+
+
+def write_samples(results: Path, method: str, seed: int, dataset: str, correct: np.ndarray, model: str = MODEL) -> None:
+    write_evaluation(results, Run(model, method, seed), dataset, correct)
+
+
+def write_scores(results: Path, method: str, levels: list[float], model: str = MODEL) -> None:
+    """For each seed a level of the share of correct samples; problems and samples random around it."""
+    for seed, level in enumerate(levels):
+        for dataset, (problems, k) in {"aime24": (30, 32), "aime25": (30, 32), "dapo500": (80, 8)}.items():
+            rng = np.random.default_rng([seed, *method.encode(), *dataset.encode()])
+            correct = rng.random((problems, k)) < level
+            write_samples(results, method, seed, dataset, correct, model)

@@ -1,0 +1,91 @@
+"""The policy as training sees it: statistics and gradients against one sequence at a time."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from conftest import ARCHITECTURES
+from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.policy import Policy
+from reference import assert_close, gradients, rollouts_of, slow_stats
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, architecture, temperature):
+    model = make_model(architecture, layers=2)
+    trainer = make_trainer(model)
+    prompts, rollouts = rollouts_of(trainer)
+    batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
+    rows = torch.arange(len(batch)).flip(0)
+    with torch.no_grad():
+        expected = list(slow_stats(model, prompts, rollouts, temperature))
+    assert len(batch.prompt_lengths.unique()) > 1
+    for share_prompts in (True, False):
+        stats = Policy(model, share_prompts=share_prompts).stats(batch, rows, temperature)
+        for place, row in enumerate(rows.tolist()):
+            length = len(rollouts[row].token_ids)
+            for name, values in expected[row].items():
+                got = getattr(stats, name)[place].detach().double()
+                assert (got[:length] - values).abs().max() < 2e-5
+                assert not got[length:].any()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
+    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
+    responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}
+    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    for rows in ([3, 1, 4, 0, 2], [4, 1], [2]):  # also of one token each, and one alone
+        found = []
+        for share_prompts in (True, False):
+            model = make_model(architecture, layers=2)
+            policy = Policy(model, share_prompts=share_prompts)
+            stats = policy.stats(batch, torch.tensor(rows), 1.0, entropy_gradient=True)
+            (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
+            found.append((stats.logp.detach(), gradients(model)))
+        (logp, gradient), (expected_logp, expected) = found
+        assert_close(logp, expected_logp)
+        assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
+    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8])]
+    responses = {"a": [[1, 2], [1, 2], [1, 2, 0]], "b": [[2, 2, 3], [1, 2], [2, 2, 3], [2, 2, 3]]}
+    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
+    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)  # also ends the third response
+    rows, found, run = torch.tensor([6, 1, 2, 4, 5, 0]), [], []
+    for each in (batch, dataclasses.replace(batch, copy_of=torch.arange(len(batch)))):
+        model = make_model(layers=2)
+        policy = Policy(model, share_prompts=share_prompts)
+        policy.register_forward_hook(lambda module, inputs, output: run.append(len(inputs[1])))
+        stats = policy.stats(each, rows, 1.0, entropy_gradient=True)
+        (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
+        found.append((stats.logp.detach(), stats.s_expected, gradients(model)))
+    assert run == [4, 6]
+    for got, expected in zip(*found, strict=True):
+        assert_close(got, expected)
+
+
+def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):
+    model = make_model("qwen2", layers=2)
+    trainer = make_trainer(model)
+    batch = RolloutBatch.collate(*rollouts_of(trainer), trainer.pad_token)
+    rows = torch.arange(len(batch))
+    stats = Policy(model, torch.bfloat16).stats(batch, rows, 1.0)
+    hidden = model.model(batch.sequences).last_hidden_state.bfloat16().double()
+    logits = hidden @ model.lm_head.weight.bfloat16().double().T
+    row, place = batch.mask.nonzero(as_tuple=True)
+    position = batch.prompt_lengths[row] + place
+    expected = logits[row, position - 1].log_softmax(-1).gather(-1, batch.sequences[row, position][:, None]).squeeze(-1)
+    exact = Policy(model).stats(batch, rows, 1.0).logp[batch.mask].double()
+    rounding = (stats.logp[batch.mask].double() - expected).abs().max()  # products are bf16 too
+    assert 0 < rounding < 0.1
+    assert 1e-5 < (expected - exact).abs().max() < 0.1
+    assert (stats.logp[batch.mask].double() - exact).abs().max() > 1e-5
+    stats.logp.sum().backward()
+    assert model.lm_head.weight.grad.dtype == torch.float32
