@@ -4,9 +4,9 @@
     trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
 
 After TRL has generated and scored its rollouts, one forward pass without gradients gives log p, H, S* and E[S] of each
-token; the weights go into the advantages, which TRL lets be [batch, token], or, those that are 0 or 1, into its
-loss mask. Statistics cover the generation batch of all processes, under the policy that sampled it. This is the batch of
-an optimizer step where steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
+token; the weights go into the advantages, which TRL lets be [batch, token], or, where they are 0 and 1, into its loss
+mask. Statistics cover the generation batch of all processes, under the policy that sampled it. This is the batch of an
+optimizer step where steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
 """
 
 from importlib.metadata import version
@@ -39,9 +39,9 @@ def make_grpo_trainer(
 
     Args:
         method: one that acts through token weights; `grpo` changes nothing and reports the metrics.
-        through: what carries the weights into TRL's loss: advantages [batch, token], or its loss mask, which takes 0 and
-            1 only. By default the advantages where TRL is of the tested version, and else the mask: TRL's own trainers
-            have one advantage per sequence, so a later loss may broadcast others wrongly.
+        through: what carries the weights into TRL's loss: advantages [batch, token], or its loss mask, which takes
+            0 and 1 only. By default the advantages where TRL is of the tested version, and else the mask: TRL's own
+            trainers have one advantage per sequence, so a later loss may broadcast others wrongly.
         params: the method's hyper-parameters.
 
     Raises:
@@ -110,8 +110,8 @@ class EntropyControlMixin:
             )
         if not kept and method.overrides("token_weights") and self.loss_type in MASK_TOTAL:
             raise UserError(
-                f"dropped tokens of {name} stay in the denominator (denominator='all'), and loss_type={self.loss_type!r} "
-                f"divides by the loss mask: use dapo, or denominator='kept'"
+                f"dropped tokens of {name} stay in the denominator (denominator='all'), and "
+                f"loss_type={self.loss_type!r} divides by the loss mask: use dapo, or denominator='kept'"
             )
 
     def _write_samples(
