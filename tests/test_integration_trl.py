@@ -142,7 +142,7 @@ def test_masks_and_loss_are_ours_on_the_same_rollouts(build, method, denominator
 
 
 def gradients(build, through, method, loss_type, **params):
-    """Of the first optimizer step, before its update."""
+    """The trainer after its first optimizer step, and the gradient of that step."""
 
     class Kept(make_grpo_trainer(trl.GRPOTrainer, method=method, through=through, **params)):
         def _clip_grad_norm(self, *arguments, **named):
