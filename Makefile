@@ -19,6 +19,7 @@ reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke
+	@echo && $(BIN)/entropy-dynamics summary results/smoke
 
 workflow-report: .venv/ready  ## Snakemake's report, results/<scale>/workflow.html: rules, parameters, times; SCALE=smoke
 	$(BIN)/snakemake --config scale=$(SCALE) --report results/$(SCALE)/workflow.html

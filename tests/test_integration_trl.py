@@ -141,11 +141,67 @@ def test_masks_and_loss_are_ours_on_the_same_rollouts(build, method, denominator
     assert ("tool_mask" in after) == (denominator == "kept" and loss_type == "grpo")  # it narrows TRL's own metrics
 
 
+def gradients(build, through, method, loss_type, **params):
+    """The trainer after its first optimizer step, and the gradient of that step."""
+
+    class Kept(make_grpo_trainer(trl.GRPOTrainer, method=method, through=through, **params)):
+        def _clip_grad_norm(self, *arguments, **named):
+            self.gradients = [parameter.grad.clone() for parameter in self.model.parameters()]
+            return super()._clip_grad_norm(*arguments, **named)
+
+    trainer = build(Kept, steps=1, loss_type=loss_type)
+    torch.manual_seed(1)
+    trainer.train()
+    return trainer, torch.cat([gradient.flatten() for gradient in trainer.gradients])
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "loss_type"),
+    [
+        *[("clip_b", {"mu": 0.5, "denominator": denominator}, "dapo") for denominator in ("kept", "all")],
+        *[("clip_v", {"mu": 0.5, "max_frac": None}, loss_type) for loss_type in ("cispo", "grpo", "bnpo", "dr_grpo")],
+        ("forking_tokens", {}, "dapo"),
+        ("s_star_mask_neg_lt", {}, "dapo"),
+    ],
+)
+def test_the_loss_mask_gives_the_gradient_of_weighted_advantages(build, method, params, loss_type):
+    (by_mask, masked), (_, weighted) = (
+        gradients(build, through, method, loss_type, **params) for through in ("loss_mask", "advantages")
+    )
+    _, plain = gradients(build, "loss_mask", "grpo", loss_type)
+    torch.testing.assert_close(masked, weighted, atol=1e-7, rtol=1e-5)
+    assert (weighted - plain).norm() > 0.05 * plain.norm()  # tokens were dropped
+    assert by_mask.state.log_history[0]["entropy_control/clip_fraction"] > 0
+
+
+def test_another_version_of_trl_gets_its_weights_through_the_loss_mask(monkeypatch):
+    assert make_grpo_trainer(trl.GRPOTrainer, method="clip_b").through == "advantages"
+    monkeypatch.setattr("entropy_dynamics.integrations.trl.version", lambda name: "1.17.0")
+    assert make_grpo_trainer(trl.GRPOTrainer, method="clip_b").through == "loss_mask"
+    assert make_grpo_trainer(trl.GRPOTrainer, method="steer", through="advantages").through == "advantages"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "loss_type", "message"),
+    [
+        ("advantage_reweighting", {}, "dapo", "AdvantageReweighting has weights other than 0 and 1"),
+        ("clip_b", {"denominator": "all"}, "grpo", "loss_type='grpo' divides by the loss mask"),
+    ],
+)
+def test_what_a_loss_mask_cannot_carry_is_one_clear_error(build, method, params, loss_type, message):
+    trainer = build(
+        make_grpo_trainer(trl.GRPOTrainer, method=method, through="loss_mask", **params), loss_type=loss_type
+    )
+    with pytest.raises(UserError, match=message):
+        trainer.train()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"method": "clip_bb"}, "unknown method 'clip_bb'; did you mean 'clip_b'?"),
         ({"method": "cispo"}, "cispo is more than token weights (it has its own token_loss), so TRL cannot run it"),
+        ({"method": "clip_b", "through": "mask"}, "through is 'mask'; it should be one of advantages, loss_mask"),
         ({"method": "clip_b", "clip_high": 0.3}, "clip_high belongs to the loss, which is TRL's: set it there"),
     ],
 )

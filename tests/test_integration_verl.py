@@ -1,24 +1,30 @@
 """Token weights in verl's own DataProto, loss and trainer registry, without Ray: `make test-integrations`."""
 
+from types import SimpleNamespace
+
+import pandas as pd
 import pytest
 import torch
 
 pytest.importorskip("verl", reason="verl is not installed here: `make test-integrations` runs these tests")
 
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils import tensordict_utils
 from verl.workers.utils.padding import response_to_nested
 
 from entropy_dynamics.core.objective import clipped_loss, token_divisors, weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.diagnostics.lens import lens_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations import verl
+from entropy_dynamics.integrations.common import reported_metrics
 from entropy_dynamics.methods import load_method
 
 ROLLOUTS, TOKENS = 8, 20
+LENGTHS = [20, 3, 17, 20, 9, 12, 20, 1]
 
 
 @pytest.fixture
@@ -30,8 +36,7 @@ def stats() -> TokenStats:
 
 @pytest.fixture
 def tensors(stats) -> dict[str, torch.Tensor]:
-    lengths = torch.tensor([20, 3, 17, 20, 9, 12, 20, 1])
-    mask = (torch.arange(TOKENS) < lengths[:, None]).long()
+    mask = (torch.arange(TOKENS) < torch.tensor(LENGTHS)[:, None]).long()
     advantages = torch.tensor([1.0, -1.0] * 4)[:, None] * mask
     fields = {"advantages": advantages, "response_mask": mask, "old_log_probs": stats.logp, "entropy": stats.entropy}
     return {name: values * mask for name, values in fields.items()}
@@ -39,7 +44,9 @@ def tensors(stats) -> dict[str, torch.Tensor]:
 
 def weighted(method, tensors) -> tuple[DataProto, dict[str, float]]:
     data = DataProto.from_dict({name: values.clone() for name, values in tensors.items()})
-    _, metrics = verl.weight_tokens(method, data, torch.Generator().manual_seed(0), 1e-6)
+    stats, weights = verl.token_weights(method, data, torch.Generator().manual_seed(0))
+    metrics = reported_metrics(stats, data.batch["advantages"], weights, data.batch["response_mask"], 1e-6)
+    verl.apply_weights(method, data, weights)
     return data, metrics
 
 
@@ -74,17 +81,24 @@ def test_the_method_off_changes_nothing(tensors):
     assert metrics["entropy_control/clip_fraction"] == 0
 
 
-def test_the_trainer_writes_what_changed_back_into_the_queue(tensors, monkeypatch):
-    """The queue and the base trainer are replaced: both need Ray."""
+UIDS = ["b", "a", "c", "a", "b", "b", "a", "b"]  # verl mixes the prompts to balance its ranks
+
+
+@pytest.fixture
+def queue(tensors, tmp_path, monkeypatch):
+    """A trainer after step 2 of 5, and its queue. The queue and the base trainer are replaced: both need Ray."""
     trainer = object.__new__(get_trainer_cls("entropy_control"))
-    trainer.entropy_control, trainer.global_steps = load_method("clip_b", mu=1.0), 3
-    trainer.config = OmegaConf.create({"actor_rollout_ref": {"actor": {"optim": {"lr": 1e-6}}}})
-    lengths = tensors["response_mask"].sum(-1)
-    jagged = torch.nested.as_nested_tensor(
-        [torch.ones(int(length), dtype=torch.long) for length in lengths], layout=torch.jagged
-    )
-    nested = TensorDict(
-        {name: response_to_nested(values, jagged) for name, values in tensors.items()}, batch_size=ROLLOUTS
+    trainer.entropy_control, trainer.global_steps, trainer.total_training_steps = load_method("clip_b", mu=0.5), 3, 5
+    trainer.tokenizer = SimpleNamespace(decode=lambda ids, **_: "".join(f"<{int(token)}>" for token in ids))
+    optimizer = {"actor_rollout_ref": {"actor": {"optim": {"lr": 1e-6}}}}
+    trainer.config = OmegaConf.create(optimizer | {"trainer": {"default_local_dir": str(tmp_path)}})
+    tensors["response_mask"][2] = 0  # verl fills the batch up with such rows
+    rows = [torch.arange(int(length)) for length in LENGTHS]
+    jagged = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    prompts = torch.nested.as_nested_tensor([torch.tensor([90 + row]) for row in range(ROLLOUTS)], layout=torch.jagged)
+    nested = tensordict_utils.get_tensordict(
+        {name: response_to_nested(values, jagged) for name, values in tensors.items()}
+        | {"responses": jagged, "prompts": prompts, "uid": UIDS}
     )
 
     class Queue:
@@ -93,18 +107,49 @@ def test_the_trainer_writes_what_changed_back_into_the_queue(tensors, monkeypatc
         def __len__(self):
             return ROLLOUTS
 
-    batch, metrics = Queue(), {}
+    batch = Queue()
     monkeypatch.setattr(verl.PPOTrainerSync, "_compute_advantage", lambda self, batch, metrics: batch)
-    monkeypatch.setattr(verl.tq, "kv_batch_get", lambda **_: nested.select(*verl.FIELDS))
+    monkeypatch.setattr(verl.tq, "kv_batch_get", lambda *, select_fields, **_: nested.select(*select_fields))
     monkeypatch.setattr(verl.tq, "kv_batch_put", lambda **stored: setattr(batch, "put", stored["fields"]) or batch)
+    return trainer, batch
+
+
+def test_the_trainer_writes_what_changed_back_into_the_queue(queue, tensors):
+    (trainer, batch), metrics = queue, {}
     assert trainer._compute_advantage(batch, metrics) is batch
 
     expected, _ = weighted(trainer.entropy_control, tensors)
     assert set(batch.put.keys()) == {"advantages", "response_mask", "loss_mask"}
     for name, values in batch.put.items():
-        assert values.offsets().diff().tolist() == lengths.tolist()
+        assert values.offsets().diff().tolist() == LENGTHS
         assert torch.equal(values.to_padded_tensor(0, (ROLLOUTS, TOKENS)), expected.batch[name])
     assert metrics["entropy_control/clip_fraction"] > 0
+
+
+def test_the_middle_step_is_sampled_and_the_lens_reads_it(queue, tensors, stats, tmp_path):
+    trainer, batch = queue
+    weights = trainer.entropy_control.token_weights(stats, tensors["advantages"], tensors["response_mask"])
+    trainer._compute_advantage(batch, {})
+    trainer.global_steps = 4
+    trainer._compute_advantage(batch, {})
+    [file] = (tmp_path / "samples").iterdir()
+    assert file.name == "step3.parquet"  # of verl's steps 1 to 5
+
+    sampled = pd.read_parquet(file)
+    rows = [1, 3, 6, 0, 4, 5, 7]  # each prompt's together; the row without a response token is left out
+    assert sampled["uid"].tolist() == ["a", "a", "a", "b", "b", "b", "b"]
+    assert sampled["prompt"].tolist() == [f"<{90 + row}>" for row in rows]
+    for row, (_, response) in zip(rows, sampled.iterrows(), strict=True):
+        length = LENGTHS[row]
+        assert response["token"].tolist() == [f"<{token}>" for token in range(length)]
+        for name, values in {"entropy": stats.entropy, "s_star": stats.s_star, "weight": weights}.items():
+            assert response[name] == pytest.approx(values[row, :length].numpy(), abs=1e-6)
+        assert response["advantage"].tolist() == [1.0 if row % 2 == 0 else -1.0] * length  # as before the weights
+    assert "s_expected" not in sampled
+
+    table, about = lens_table(file, ["clip_b@mu=0.5"])
+    assert about.startswith(f"{sum(LENGTHS) - 17} tokens")
+    assert 0 < table["dropped"].iloc[0] < 1
 
 
 def config(bypass=False, **control):

@@ -92,11 +92,16 @@ def test_table_numbers_by_hand(tmp_path):
     assert "paper 19.69 (+2.81)" in text
 
 
-def test_latex_has_as_many_cells_in_every_line(results):
-    tex = draw("table1", results, SEEDS)[2].read_text()
+@pytest.mark.parametrize(
+    ("name", "columns", "width"), [("table1", 6, "textwidth"), ("losses_on_policy", 3, "columnwidth")]
+)
+def test_latex_has_as_many_cells_in_every_line(results, name, columns, width):
+    """A table with means over the data sets shows only these, and the entropy: they fit a column."""
+    tex = draw(name, results, SEEDS)[2].read_text()
+    assert f"\\{width}" in tex
     body = tex[tex.index(r"\toprule") : tex.index(r"\bottomrule")].splitlines()
     lines = [line for line in body if "&" in line]
-    assert {line.count("&") for line in lines} == {6}
+    assert {line.count("&") for line in lines} == {columns}
     assert tex.count("{") == tex.count("}")
     assert tex.count("$") % 2 == 0
     assert not re.search(r"(?<!\\)%", tex.split("\n", 1)[1].replace("{!}{%", ""))

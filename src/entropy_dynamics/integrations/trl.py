@@ -4,14 +4,14 @@
     trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
 
 After TRL has generated and scored its rollouts, one forward pass without gradients gives log p, H, S* and E[S] of each
-token; the weights go into the advantages, which TRL lets be [batch, token]. Statistics cover the generation
-batch of all processes, under the policy that sampled it. This is the batch of an optimizer step where
-steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
+token; the weights go into the advantages, which TRL lets be [batch, token], or, where they are 0 and 1, into its loss
+mask. Statistics cover the generation batch of all processes, under the policy that sampled it. This is the batch of an
+optimizer step where steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
 """
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,15 +27,22 @@ if TYPE_CHECKING:
 
 TESTED = "1.16"
 HOOKS = ("_generate_and_score_completions", "_compute_loss", "_prepare_inputs")
-TOKEN_TOTAL = ("cispo", "dapo", "vespo")  # losses divided by num_items_in_batch; the others' divisors follow their mask
+TOKEN_TOTAL = ("cispo", "dapo", "vespo")  # losses divided by num_items_in_batch
+MASK_TOTAL = ("grpo", "sapo", "bnpo")  # divided by the sum of their mask; what divides the others is constant
+Through = Literal["advantages", "loss_mask"]
 
 
-def make_grpo_trainer(trainer: "type[GRPOTrainer]", method: str, **params: Any) -> "type[GRPOTrainer]":
+def make_grpo_trainer(
+    trainer: "type[GRPOTrainer]", method: str, *, through: Through | None = None, **params: Any
+) -> "type[GRPOTrainer]":
     """A subclass of TRL's GRPOTrainer, or of a subclass of it, that weights tokens as `method` does.
 
     Args:
         method: one that acts through token weights; `grpo` changes nothing and reports the metrics.
-        params: its hyper-parameters.
+        through: what carries the weights into TRL's loss: advantages [batch, token], or its loss mask, which takes
+            0 and 1 only. By default the advantages where TRL is of the tested version, and else the mask: TRL's own
+            trainers have one advantage per sequence, so a later loss may broadcast others wrongly.
+        params: the method's hyper-parameters.
 
     Raises:
         UserError: another method or parameter, or a trainer without the methods that this overrides.
@@ -44,14 +51,18 @@ def make_grpo_trainer(trainer: "type[GRPOTrainer]", method: str, **params: Any) 
         raise UserError(
             f"{trainer.__name__} of trl {version('trl')} has no {missing[0]}: it needs a GRPOTrainer of trl {TESTED}"
         )
-    control = {"entropy_control": token_weight_method(method, params, "TRL")}
+    through = through or ("advantages" if version("trl").startswith(f"{TESTED}.") else "loss_mask")
+    if through not in get_args(Through):
+        raise UserError(f"through is {through!r}; it should be one of {', '.join(get_args(Through))}")
+    control = {"entropy_control": token_weight_method(method, params, "TRL"), "through": through}
     return type(f"EntropyControl{trainer.__name__}", (EntropyControlMixin, trainer), control)
 
 
 class EntropyControlMixin:
-    """Comes before GRPOTrainer among the bases; `entropy_control` is the method."""
+    """Comes before GRPOTrainer among the bases; `entropy_control` is the method, `through` what carries its weights."""
 
     entropy_control: Method
+    through: Through
 
     def _generate_and_score_completions(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
@@ -75,15 +86,33 @@ class EntropyControlMixin:
         local = weights[first : first + len(mask), : mask.shape[1]]
         if self.accelerator.is_main_process and self.state.global_step in sampled_steps(self.state.max_steps):
             self._write_samples(output, mask, stats, advantages, local)
-        output["advantages"] = advantages * local
-        if self.entropy_control.denominator == "kept":
-            if self.loss_type in TOKEN_TOTAL:
-                output["num_items_in_batch"] = (weights > 0).sum()
-            else:
-                output["tool_mask"] = (local > 0).to(mask.dtype)
+        kept, masked = self.entropy_control.denominator == "kept", self.through == "loss_mask"
+        if masked:
+            self._check_mask(weights, kept)
+        else:
+            output["advantages"] = advantages * local
+        if kept and self.loss_type in TOKEN_TOTAL:
+            output["num_items_in_batch"] = (weights > 0).sum()
+        if masked or (kept and self.loss_type not in TOKEN_TOTAL):
+            output["tool_mask"] = (local > 0).to(mask.dtype)
         metrics = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
+
+    def _check_mask(self: Any, weights: Tensor, kept: bool) -> None:
+        """Raise UserError where the loss mask cannot do what the method asks for."""
+        method = self.entropy_control
+        name = type(method).__name__
+        if not ((weights == 0) | (weights == 1)).all():
+            raise UserError(
+                f"{name} has weights other than 0 and 1, which a loss mask cannot carry: "
+                f'through="advantages", with trl {TESTED}'
+            )
+        if not kept and method.overrides("token_weights") and self.loss_type in MASK_TOTAL:
+            raise UserError(
+                f"dropped tokens of {name} stay in the denominator (denominator='all'), and "
+                f"loss_type={self.loss_type!r} divides by the loss mask: use dapo, or denominator='kept'"
+            )
 
     def _write_samples(
         self: Any, output: dict[str, Any], mask: Tensor, stats: TokenStats, advantages: Tensor, weights: Tensor

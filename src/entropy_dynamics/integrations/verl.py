@@ -9,6 +9,7 @@ further. E[S] is not among them: verl keeps no logits, and its sum of p^2 does n
 refused.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
 from entropy_dynamics.methods import Method
+from entropy_dynamics.results.token_samples import sampled_steps, write_token_samples
 
 FIELDS = ["advantages", "response_mask", "old_log_probs", "entropy"]
 
@@ -46,10 +48,32 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
         lengths = stored["response_mask"]  # nested
         data = DataProto(batch=stored.to_padded_tensor())
         generator = torch.Generator().manual_seed(self.global_steps)
-        changed, reported = weight_tokens(self.entropy_control, data, generator, self.learning_rate)
-        metrics.update(reported)
+        stats, weights = token_weights(self.entropy_control, data, generator)
+        if self.global_steps - 1 in sampled_steps(self.total_training_steps):  # verl counts from 1
+            self._write_samples(batch, data, stats, weights)
+        advantages, mask = data.batch["advantages"], data.batch["response_mask"]
+        metrics.update(reported_metrics(stats, advantages, weights, mask, self.learning_rate))
+        changed = apply_weights(self.entropy_control, data, weights)
         fields = {name: response_to_nested(data.batch[name], lengths) for name in changed}
         return tq.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
+
+    def _write_samples(self, batch: Any, data: Any, stats: TokenStats, weights: Tensor) -> None:
+        """Responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
+        of_batch = {"keys": batch.keys, "partition_id": batch.partition_id}
+        stored = tq.kv_batch_get(**of_batch, select_fields=["uid", "prompts", "responses"])
+        uids, prompts, ids = list(stored["uid"]), stored["prompts"].unbind(), stored["responses"].to_padded_tensor(0)
+        mask, advantages = data.batch["response_mask"], data.batch["advantages"]
+        # verl mixes the prompts to balance its ranks, and fills the batch up with rows without a response token
+        rows = sorted(mask.any(dim=1).nonzero().flatten().tolist(), key=uids.__getitem__)
+        groups = torch.tensor([uids.index(uids[row]) for row in rows])
+
+        def response(number: int) -> dict[str, Any]:
+            row = rows[number]
+            return {"prompt": self.tokenizer.decode(prompts[row], skip_special_tokens=True), "uid": uids[row]}
+
+        path = Path(self.config.trainer.default_local_dir) / "samples" / f"step{self.global_steps}.parquet"
+        tensors = (mask[rows], ids[rows], stats.map(lambda values: values[rows]), advantages[rows], weights[rows])
+        write_token_samples(path, groups, *tensors, lambda token: self.tokenizer.decode([token]), response)
 
     @property
     def learning_rate(self) -> float:
@@ -78,16 +102,8 @@ def method_of(config: Any) -> Method:
     return method
 
 
-def weight_tokens(
-    method: Method, data: Any, generator: torch.Generator, learning_rate: float
-) -> tuple[list[str], dict[str, float]]:
-    """Write the method's weights into a DataProto with the padded tensors of `FIELDS`.
-
-    Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, which verl sums
-    over, and `loss_mask`, which it counts tokens by.
-
-    Returns:
-        The names of the tensors that changed, and metrics.
+def token_weights(method: Method, data: Any, generator: torch.Generator) -> tuple[TokenStats, Tensor]:
+    """Statistics and weight of every token of a DataProto with the padded tensors of `FIELDS`; E[S] is NaN.
 
     Raises:
         UserError: a tensor is missing.
@@ -97,10 +113,18 @@ def weight_tokens(
     advantages, mask, logp, entropy = (data.batch[name] for name in FIELDS)
     s_star = logp.exp() * (entropy + logp)
     stats = TokenStats(logp.float(), entropy.float(), s_star.float(), torch.full_like(s_star, torch.nan).float())
-    weights: Tensor = method.token_weights(stats, advantages, mask, generator=generator)
-    data.batch["advantages"] = advantages * weights
-    changed = ["advantages"]
-    if method.denominator == "kept":
-        data.batch["response_mask"] = data.batch["loss_mask"] = mask * (weights > 0).to(mask.dtype)
-        changed += ["response_mask", "loss_mask"]
-    return changed, reported_metrics(stats, advantages, weights, mask, learning_rate)
+    return stats, method.token_weights(stats, advantages, mask, generator=generator)
+
+
+def apply_weights(method: Method, data: Any, weights: Tensor) -> list[str]:
+    """Write token weights into a DataProto, and return the names of the tensors that changed.
+
+    Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, which verl sums
+    over, and `loss_mask`, which it counts tokens by.
+    """
+    mask = data.batch["response_mask"]
+    data.batch["advantages"] = data.batch["advantages"] * weights
+    if method.denominator == "all":
+        return ["advantages"]
+    data.batch["response_mask"] = data.batch["loss_mask"] = mask * (weights > 0).to(mask.dtype)
+    return ["advantages", "response_mask", "loss_mask"]

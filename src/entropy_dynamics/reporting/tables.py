@@ -24,17 +24,29 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
         "heading": experiment.heading,
         "caption": _caption(experiment, results, frame),
     }
-    texts = {"csv": frame.to_csv(index=False, float_format="%.4f")}
-    texts |= {suffix: fill(f"table.{suffix}", **values) for suffix in ("md", "tex")}
+    texts = {
+        "csv": frame.to_csv(index=False, float_format="%.4f"),
+        "md": fill("table.md", **values),
+        "tex": fill("table.tex", **(_means(values, experiment.spec) if experiment.spec.pooled else values)),
+    }
     for suffix, text in texts.items():
         write_text(results.layout.table(experiment.name, suffix), text)
     return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
+def _means(values: dict[str, Any], spec: ScoresSpec) -> dict[str, Any]:
+    """What fits a column of a paper: the entropy and the means over the data sets, which come first."""
+    count = spec.entropy + len(spec.metrics)
+    blocks = [(ran, [row | {"cells": row["cells"][:count]} for row in rows]) for ran, rows in values["blocks"]]
+    caption = f"{values['caption']} Each data set's scores: {values['name']}.csv."
+    return values | {"columns": values["columns"][:count], "blocks": blocks, "caption": caption}
+
+
 def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
     """What the templates show of `scores_frame`: headings, and for each model that ran the cells of its methods."""
     datasets = experiment.evaluations
-    columns = [(column, metric) for column in score_columns(experiment) for metric in experiment.spec.metrics]
+    scored = sorted(score_columns(experiment), key=lambda column: column != POOLED)  # what a phone shows first
+    columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
     rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
     return {
         "columns": ["Entropy (nats)"] * experiment.spec.entropy

@@ -18,7 +18,8 @@ def fill(template: str, **values: Any) -> str:
 
 
 def _html(text: str) -> Markup:
-    return Markup(re.sub(r"Clip_([BV])\b", r"Clip<sub>\1</sub>", str(escape(text))))
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"Clip_([BV])\b", r"Clip<sub>\1</sub>", marked))
 
 
 def _latex(text: str) -> str:

@@ -39,7 +39,8 @@ def write_token_samples(
     Args:
         groups: [batch]; rollouts of one prompt share a number, and are neighbors.
         mask, token_ids, advantages, weights: [batch, token]; the mask is true on response tokens.
-        stats: TokenStats, or whatever else has its attributes `STATISTICS`, [batch, token], nats.
+        stats: TokenStats, or whatever else has its attributes `STATISTICS`, [batch, token], nats. One with NaN, which
+            is unknown, gets no column.
         text: of a token id.
         response: further columns of the response in a row of the batch: problem_id, prompt, correct.
     """
@@ -51,6 +52,7 @@ def write_token_samples(
             rows += (chosen := list(group)[:ROLLOUTS])
             count += int(mask[chosen].sum())
     of_stats = {name: getattr(stats, name) for name in STATISTICS}
+    of_stats = {name: values for name, values in of_stats.items() if not values.cpu()[mask].isnan().any()}
     tokens = {"token_id": token_ids, **of_stats, "advantage": advantages, "weight": weights}
     columns = {name: [values[row].cpu()[mask[row]].numpy() for row in rows] for name, values in tokens.items()}
     texts = [[text(int(token)) for token in ids] for ids in columns["token_id"]]
