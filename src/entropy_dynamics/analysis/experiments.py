@@ -25,7 +25,16 @@ from entropy_dynamics.analysis.specs import (
     SweepsSpec,
     TheorySpec,
 )
-from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, load_config, read_yaml, split_method
+from entropy_dynamics.config import (
+    BASE,
+    CONFIGS,
+    Config,
+    known_names,
+    load_config,
+    read_yaml,
+    scale_names,
+    split_method,
+)
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
@@ -139,7 +148,7 @@ def load_experiment(
     spec, config = parse(SpecFile, read_yaml(path), str(path)).root, config_of(scale, configs)
     if isinstance(spec, SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})
-    runs = _runs(spec, config, seeds) if isinstance(spec, RunsSpec) else ()
+    runs = _runs(spec, config, seeds, scale_names(scale, configs)) if isinstance(spec, RunsSpec) else ()
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
     temperatures = tuple(config.evaluation.temperatures) if isinstance(spec, FrontierSpec | LadderSpec) else ()
@@ -155,12 +164,12 @@ def config_of(scale: str, configs: Path) -> Config:
     return load_config(scale, configs=configs)
 
 
-def _runs(spec: RunsSpec, config: Config, seeds: Seeds) -> tuple[Run, ...]:
+def _runs(spec: RunsSpec, config: Config, seeds: Seeds, scales: list[str]) -> tuple[Run, ...]:
     groups: dict[tuple[str, str], SeedGroup] = {}
     for group in spec.runs:
         groups |= dict.fromkeys(product(group.models, group.methods), group.seeds or spec.seeds)
     for sweep in spec.sweeps:
-        groups |= dict.fromkeys(product(sweep.models, sweep.methods(config.scale)), spec.seeds)
+        groups |= dict.fromkeys(product(sweep.models, sweep.methods(scales)), spec.seeds)
     named = ((*method, seed) for method, group in groups.items() for seed in seeds_of(group, seeds))
     return runs_of(named, config)
 

@@ -1,5 +1,6 @@
 """The keys of the files in experiments/: one spec for each `kind` of table or figure."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
@@ -45,7 +46,7 @@ class Sweep(Section):
     method: str
     parameter: str
     values: dict[str, Annotated[list[int | float], Field(min_length=1)]]
-    """By scale; `default` for all others."""
+    """By scale, for those that extend it, too; `default` for all others."""
 
     @model_validator(mode="after")
     def _has_default(self) -> Self:
@@ -53,9 +54,11 @@ class Sweep(Section):
             raise ValueError("values should have an entry `default`")
         return self
 
-    def methods(self, scale: str) -> dict[str, int | float]:
-        """{'clip_b@mu=1.2': 1.2, ...}"""
-        values = self.values.get(scale, self.values["default"])
+    def methods(self, scales: Iterable[str]) -> dict[str, int | float]:
+        """{'clip_b@mu=1.2': 1.2, ...}. scales: those of `scale_names`, of which the last with values counts."""
+        values = self.values["default"]
+        for scale in scales:
+            values = self.values.get(scale, values)
         return {f"{self.method}@{self.parameter}={value}": value for value in values}
 
 

@@ -12,6 +12,7 @@ from entropy_dynamics.analysis.problem_scores import Arm, Metric, paired, proble
 from entropy_dynamics.analysis.results import Results, final_means
 from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, SweepsSpec
 from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
+from entropy_dynamics.config import scale_names
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 
@@ -27,7 +28,7 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
     swept = {
         run: (sweep.method, sweep.parameter, value)
         for sweep in experiment.spec.sweeps
-        for run, value in sweep.methods(results.scale).items()
+        for run, value in sweep.methods(scale_names(results.scale, results.configs)).items()
     }
     for model in experiment.models:
         for method in experiment.methods(model):

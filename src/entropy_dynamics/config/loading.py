@@ -147,6 +147,11 @@ def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
     return _chain(configs, "scale", scale)
 
 
+def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
+    """The name of a scale, preceded by that of the scale that it extends, if any."""
+    return [file.stem for file in scale_files(scale, configs)]
+
+
 def _chain(configs: Path, kind: str, name: str) -> list[Path]:
     """The file of a scale, model or method, preceded by that of the one that it extends, if any."""
     path = _named(configs, kind, name)
