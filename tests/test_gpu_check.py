@@ -185,15 +185,12 @@ def test_every_stage_fits_into_eight_minutes_by_its_estimate(gpu_check, monkeypa
 
 
 def test_estimates_count_starts_passes_and_waves(gpu_check):
-    """Worked by hand: 12 layers at 1 ms, a start of 15 s, and a Clip_B run that also scores each micro-batch."""
+    """Worked by hand: 12 layers at 1 ms, 15 s a start, and Clip_B, which scores each micro-batch besides."""
     runs = import_module("gpu_check_runs")
     sizes = [
-        "training.steps=10",
-        "training.prompts_per_step=16",
-        "training.group_size=16",
-        "sampling.max_new_tokens=26",
+        *("training.steps=10", "training.prompts_per_step=16", "training.group_size=16", "sampling.max_new_tokens=26"),
+        *("training.entropy_change_every=4", "evaluation.samples={aime24: 16, aime25: 16, dapo500: 8, validation: 8}"),
     ]
-    sizes += ["evaluation.samples={aime24: 16, aime25: 16, dapo500: 8, validation: 8}"]
     grpo, clip_b = (load_config("gpu-toy", runs.MODEL, method, sizes) for method in ("grpo", "clip_b"))
     assert runs.command_seconds("model", grpo) == pytest.approx(15 + 12e-3 * 1000 * 5)  # 1,000 steps, Muon's products
     assert runs.command_seconds("evaluate", grpo) == pytest.approx(15 + 12e-3 * 26 * 7)  # 2 + 2 + 2 + 1 batches
