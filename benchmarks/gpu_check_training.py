@@ -86,19 +86,15 @@ def training_cases(gpu: str) -> list[Case]:
     cases = [
         {"scale": "paper", "method": method, "layers": layers, "repeats": STEPS - 2}
         | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
-        | {
-            "trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}.trace.json.gz"
-            if layers == DEPTHS[0]
-            else None
-        }
+        | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}.trace.json.gz" if traced else None}
         for method, recomputed, compiled in VARIANTS
-        for layers in DEPTHS
+        for layers, traced in zip(DEPTHS, (True, False), strict=True)
     ]
     return [*cases, cases[0] | {"layers": 24, "overrides": [*settings, *SMALL], "trace": None, "sampled": 256}]
 
 
 def steps_seconds(gpu: str | None = None) -> float:
-    """On a GPU of `plan.gpus`, by default this machine's, or an A100 where it has none."""
+    """Estimate for all cases on a GPU of `plan.gpus`, by default this machine's, or an A100 where it has none."""
     cases = training_cases(gpu or gpu_row() or "A100")
     configs = [_config(case, case["layers"]) for case in cases]
     small = configs[-1]
