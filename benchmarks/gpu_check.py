@@ -12,24 +12,40 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 # Before torch and transformers are imported, here and in the processes that run the cases.
 os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TRANSFORMERS_VERBOSITY": "error"}
 
 from entropy_dynamics.results.provenance import hardware
-from gpu_check_common import Check, end_of
-from gpu_check_kernels import kernels
-from gpu_check_runs import end_to_end, seeds
-from gpu_check_training import training
+from gpu_check_common import START_SECONDS, Check, end_of
+from gpu_check_kernels import kernels, kernels_seconds
+from gpu_check_runs import end_to_end, end_to_end_seconds, seeds, seeds_seconds
+from gpu_check_training import steps_seconds, training
 
+LAUNCHES = 3  # of ranks, by tests/test_gpu.py
+TEST_SECONDS = 3  # most are two steps of a small model, on the GPU and a CPU; some compile a kernel [estimate]
 OUTCOME = re.compile(r"^(tests/\S+) (PASSED|FAILED|SKIPPED|ERROR)(?: \((.+?)\))?", re.MULTILINE)
+COLLECTED = re.compile(r"^tests/\S+: (\d+)$", re.MULTILINE)
+
+
+def pytest_command(*options: str) -> list[str]:
+    """Runs all tests marked gpu."""
+    files = [str(path) for path in sorted(Path("tests").glob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
+    return [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *options, *files]
+
+
+def tests_seconds() -> float:
+    """Estimate: pytest starts twice, first to count the tests."""
+    listed = subprocess.run(pytest_command("--collect-only", "-q"), capture_output=True, text=True).stdout
+    count = sum(map(int, COLLECTED.findall(listed)))
+    return START_SECONDS * (2 + LAUNCHES) + TEST_SECONDS * count
 
 
 def tests(check: Check) -> None:
     """All tests marked gpu; where there is no GPU they are skipped, with the reason."""
-    files = [str(path) for path in sorted(Path("tests").glob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-vv", "-p", "no:cacheprovider", *files]
+    command = pytest_command("-vv")
     wide = os.environ | {"COLUMNS": "300"}  # for the reasons of skipped tests
     with (log := check.work / "tests.log").open("w") as output:
         try:
@@ -47,6 +63,18 @@ def tests(check: Check) -> None:
 STAGES = {"kernels": kernels, "training": training, "tests": tests, "end_to_end": end_to_end, "seeds": seeds}
 
 
+def estimated_seconds(stage: str, processes: int) -> float:
+    """How long a stage is expected to take on a GPU, its own imports included."""
+    of_stage = {
+        "kernels": kernels_seconds,
+        "training": steps_seconds,
+        "tests": tests_seconds,
+        "end_to_end": partial(end_to_end_seconds, processes),
+        "seeds": partial(seeds_seconds, processes),
+    }
+    return START_SECONDS + of_stage[stage]()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("stages", nargs="*", choices=[*STAGES, []], metavar="STAGE", help=f"of {', '.join(STAGES)}")
@@ -58,13 +86,22 @@ def main() -> int:
     parser.add_argument(
         "--fork", action="store_true", help="with --tiny: processes are forked, not spawned: no imports"
     )
+    parser.add_argument(
+        "--estimate", action="store_true", help="only print the minutes that each stage is expected to take"
+    )
     options = parser.parse_args()
+    names = options.stages or STAGES
+    if options.estimate:
+        for name in names:
+            print(f"{name}: {estimated_seconds(name, options.processes) / 60:.1f} minutes")
+        return 0
     gpu = (hardware()["gpus"] or ["cpu"])[0].lower().replace(" ", "-")
     out, complete = options.out or Path("benchmarks/results", gpu), True
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # when this process began: proc(5)
     start = ticks / os.sysconf("SC_CLK_TCK")  # so the time of the first stage includes the imports
-    for name in options.stages or STAGES:
+    for name in names:
         check = Check(name, out, options.work, options.minutes, options.processes, options.tiny, options.fork, start)
+        check.write(estimated_seconds=estimated_seconds(name, options.processes))
         STAGES[name](check)
         start = time.monotonic()
         complete &= check.record["complete"]

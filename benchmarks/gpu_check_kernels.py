@@ -39,11 +39,10 @@ def kernels(check: Check) -> None:
     cases = [case | {"device": "cuda", "repeats": 10} for case in CASES]
     if check.tiny:
         cases = [{"vocabulary": 4999, "depth": 32, "dtype": "float32", "rows": 16, "device": "cpu", "repeats": 1}]
-    check.write(estimated_seconds=estimated_seconds())
     check.measure(measure_shape, cases)
 
 
-def estimated_seconds() -> float:
+def kernels_seconds() -> float:
     return CASE_SECONDS * len(CASES)
 
 

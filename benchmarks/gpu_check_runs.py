@@ -1,6 +1,7 @@
 """Stages `end_to_end` and `seeds`: runs at the scale gpu-toy, by the commands of the package, several on one GPU."""
 
 import json
+import math
 import shutil
 import time
 from collections import defaultdict, deque
@@ -16,14 +17,20 @@ import pandas as pd
 from safetensors.torch import load_file
 
 from entropy_dynamics import cli
-from entropy_dynamics.config import load_config
+from entropy_dynamics.config import RunConfig, load_config
+from entropy_dynamics.planning.duration import other_seconds, tokens_per_step
+from entropy_dynamics.planning.plan import Job
 from entropy_dynamics.results.layout import Layout
-from gpu_check_common import MODEL, Case, Check, end_of
+from gpu_check_common import MODEL, START_SECONDS, Case, Check, end_of
 
 SCALE = "gpu-toy"
 METHODS = ("grpo", "clip_b", "clip_v")
 PAUSE = 0.05  # seconds between two looks for a checkpoint
 KILLED = (MODEL, "grpo", 0)
+# In models this small, time goes into launching kernels: that of one layer's forward pass, beside five other processes,
+# and how many such passes take as long as a backward pass, and as Muon's step [estimates].
+LAYER_SECONDS = 1e-3
+BACKWARD = MUON = 2
 TINY = [
     *("hardware.device=cpu", "data.train.size=24", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
     *(
@@ -116,6 +123,58 @@ class Commands:
             and self.run(*(["model", "--model", model, *of_seed] for model in missing))
             and (self.layout.pass_rates(seed).is_file() or self.run(["pass_rates", *of_seed]))
         )
+
+
+def command_seconds(stage: str, config: RunConfig) -> float:
+    """Estimate for a command: to start it, and to launch the passes through the model that its config asks for."""
+    toy, training = config.toy_models[config.model.name], config.training
+    if stage == "model":
+        passes = toy.warm_start.steps * (1 + BACKWARD + MUON)
+        return START_SECONDS + LAYER_SECONDS * toy.layers * passes
+    passes = sum(
+        times * math.ceil(responses / config.sampling.batch_size) * config.sampling.max_new_tokens
+        for times, responses in Job(stage, (config,)).calls
+    )
+    others = 0.0
+    if stage == "train":
+        scored = config.method.params.needs_scores(training.updates_per_batch)
+        measured = 1 / training.entropy_change_every if training.entropy_change_every else 0
+        micro_batches = math.ceil(tokens_per_step(config) / training.tokens_per_micro_batch)
+        passes += training.steps * micro_batches * (1 + BACKWARD + scored + measured)
+        others = training.steps * other_seconds(config)
+    return START_SECONDS + LAYER_SECONDS * toy.layers * passes + others
+
+
+def wave_seconds(commands: Sequence[tuple[str, RunConfig]], processes: int) -> float:
+    """Estimate for commands, of which as many as `processes` run at a time."""
+    waves = math.ceil(len(commands) / processes)
+    return waves * max(command_seconds(stage, config) for stage, config in commands)
+
+
+def end_to_end_seconds(processes: int) -> float:
+    """Estimate: problems and Table 1 take little more than a start each; the killed run counts as a whole one."""
+    configs = {model: load_config(SCALE, model, METHODS[0]) for model in load_config(SCALE).models}
+    runs = [load_config(SCALE, model, method) for model in configs for method in METHODS]
+    waves = [
+        [("model", config) for config in configs.values()],
+        [("pass_rates", configs[MODEL])],
+        [("train", configs[MODEL])],  # killed
+        [("train", configs[MODEL])] * 2,  # resumed and undisturbed
+        [("train", config) for config in runs[1:]],
+        [("evaluate", config) for config in [*runs, *configs.values()]],
+    ]
+    return 2 * START_SECONDS + sum(wave_seconds(wave, processes) for wave in waves)
+
+
+def seeds_seconds(processes: int) -> float:
+    """Estimate for the problems and one seed, the least that the stage can show."""
+    runs = [load_config(SCALE, MODEL, method) for method in METHODS]
+    waves = [
+        [("model", runs[0])],
+        [("pass_rates", runs[0])],
+        *([(stage, run) for run in runs] for stage in ("train", "evaluate")),
+    ]
+    return START_SECONDS + sum(wave_seconds(wave, processes) for wave in waves)
 
 
 def of_run(stage: str, model: str, method: str, seed: int) -> list[str]:

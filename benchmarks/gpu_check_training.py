@@ -1,4 +1,4 @@
-"""Stage `training`: steps of a 7B-wide model of 4 and 7 layers, extrapolated to 28, beside what `plan` estimates.
+"""Stage `training`: steps of a 7B-wide model of 3 and 6 layers, extrapolated to 28, beside what `plan` estimates.
 
 python benchmarks/gpu_check_training.py CASE RESULT      # one case, JSON in and a file out, as a launched rank
 """
@@ -24,7 +24,7 @@ from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import load_model
 from entropy_dynamics.planning.duration import flops_per_token, training_seconds
-from entropy_dynamics.planning.footprint import GIB, parameters, training_memory
+from entropy_dynamics.planning.footprint import GIB, checkpoint_bytes, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.training.checkpoints import Checkpoints
@@ -34,6 +34,7 @@ from gpu_check_common import MODEL, Case, Check, gpu_row, measured
 from random_model import RandomResponses, make_prompts, make_random_trainer, write_random_model
 
 FULL = 28  # layers of Qwen2.5-7B
+DEPTHS = 3, 6  # layers that are measured
 KERNELS = 15  # rows of the profile: the most expensive kernels
 VARIANTS = [  # method, activation checkpointing, compilation of the blocks
     ("grpo", "full", "false"),
@@ -43,6 +44,7 @@ VARIANTS = [  # method, activation checkpointing, compilation of the blocks
 ]
 STEPS = 4  # per case: a warm-up, two that are timed, and one that is profiled
 CASE_SECONDS = 30  # to start a process and to write and load a model, besides the steps [estimate]
+DECODE_SECONDS = 25e-3  # for a token of each response that the small model samples: 24 layers [estimate]
 SMALL = [  # Qwen2.5-0.5B, the scale gpu's stand-in for the 7B model: a whole model
     *("model.shape.hidden_size=896", "model.shape.layers=24", "model.shape.heads=14", "model.shape.kv_heads=2"),
     *("model.shape.head_size=64", "model.shape.intermediate_size=4864", "model.shape.vocabulary=151936"),
@@ -60,15 +62,13 @@ TINY = [
 
 
 def training(check: Check) -> None:
-    gpu = gpu_row() or "A100"
-    cases = training_cases(gpu)
+    cases = training_cases(gpu_row() or "A100")
     if check.tiny:
         depths = [case | {"layers": layers} for case, layers in zip(cases[2:4], (1, 2), strict=True)]
         cases = [
             case | {"overrides": [*case["overrides"], *TINY], "repeats": 1}
             for case in (*depths, cases[-1] | {"layers": 1, "sampled": 16})
         ]
-    check.write(estimated_seconds=sum(map(estimated_seconds, training_cases(gpu))))
     cases = check.measure(partial(measure_steps, traces=check.work), cases)
     pairs = zip(cases[:-1:2], cases[1::2], strict=False)
     check.write(extrapolated=[extrapolated(*pair) for pair in pairs if all(map(measured, pair))])
@@ -86,15 +86,21 @@ def training_cases(gpu: str) -> list[Case]:
     cases = [
         {"scale": "paper", "method": method, "layers": layers, "repeats": STEPS - 2}
         | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
-        | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}.trace.json.gz" if layers == 4 else None}
+        | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}.trace.json.gz" if traced else None}
         for method, recomputed, compiled in VARIANTS
-        for layers in (4, 7)
+        for layers, traced in zip(DEPTHS, (True, False), strict=True)
     ]
     return [*cases, cases[0] | {"layers": 24, "overrides": [*settings, *SMALL], "trace": None, "sampled": 256}]
 
 
-def estimated_seconds(case: Case) -> float:
-    return CASE_SECONDS + STEPS * training_seconds(_config(case, case["layers"]))
+def steps_seconds(gpu: str | None = None) -> float:
+    """Estimate for all cases on a GPU of `plan.gpus`, by default this machine's, or an A100 where it has none."""
+    cases = training_cases(gpu or gpu_row() or "A100")
+    configs = [_config(case, case["layers"]) for case in cases]
+    small = configs[-1]
+    saved = checkpoint_bytes(small) / (small.plan.checkpoint_gb_s * 1e9)
+    steps = sum(CASE_SECONDS + STEPS * training_seconds(config) for config in configs)
+    return steps + saved + DECODE_SECONDS * cases[-1]["sampled"]
 
 
 def measure_steps(case: Case, traces: Path | None = None) -> Case:

@@ -1,7 +1,11 @@
 """Everything that runs on a GPU, on an emulated device that refuses what PyTorch refuses there.
 
 FSDP2 needs a process group with collectives on the device, and Triton kernels a real one: `pytest -m gpu` has both.
+ENTROPY_DYNAMICS_NAN_SEEDS=1000-2500 chooses the seeds of the long search for a NaN.
 """
+
+import math
+import os
 
 import pandas as pd
 import pytest
@@ -24,6 +28,7 @@ from reference import SINGLE_FORWARD
 
 pytestmark = pytest.mark.filterwarnings("ignore:no Triton kernels")  # which the code tries, as on CUDA
 CLOSE = {"rel": 1e-4, "abs": 1e-6, "nan_ok": True}  # operators are cut into others than on the CPU
+NAN_STEPS = 4  # of each seed
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +134,41 @@ def test_bf16_and_an_engine_of_its_own(trainer_on, make_model, tokenizer):
         assert all(parameter.device == device for parameter in replica.parameters())
     for name in ("entropy", "accuracy", "grad_norm"):
         assert rows[0][name] == pytest.approx(rows[1][name], rel=0.02), name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", [DEVICE, torch.device("cpu")], ids=str)
+def test_no_seed_samples_a_nan_from_a_bf16_replica(trainer_on, make_model, tokenizer, place):
+    """Fresh memory is NaN, so an element that is read before it is written shows in the engine's or trainer's log p.
+
+    Both places, as attention is cut into other operators on the device, while the CPU's kernel has memory of its own.
+    The seed chooses the weights, the problems, the rollouts, and one of 32 combinations of the settings below.
+    """
+    first, last = map(int, os.environ.get("ENTROPY_DYNAMICS_NAN_SEEDS", "0-32").split("-"))
+    for seed in range(first, last):
+        architecture, shape = ("qwen2", "qwen3")[seed % 2], {"layers": 1 + seed // 2 % 2, "heads": 2}
+        trainer = trainer_on(
+            place,
+            "clip_v_paper",
+            make_model(architecture, seed=seed, **shape),
+            seed=seed,
+            updates_per_batch=(1, 2)[seed // 4 % 2],
+            max_new=(4, 8)[seed // 16 % 2],
+            importance_truncation=2.0,
+            group_size=4,
+            entropy_change_every=0,
+        )
+        trainer.engine_dtype, trainer.engine_tolerance = torch.bfloat16, 1.0
+        trainer.sampler = ReplicaSampler(
+            make_model(architecture, **shape).to(place, torch.bfloat16),
+            end_token=tokenizer.eos_token_id,
+            pad_token=tokenizer.pad_token_id,
+            batch_size=(64, 8)[seed // 8 % 2],
+        )
+        for step in range(NAN_STEPS):  # one with a NaN ends with NotFiniteError or EngineMismatchError
+            row = trainer.step(step)
+            assert math.isfinite(row["engine_logp_difference"]), (seed, step)
+        print(f"{place}: seeds {first} to {seed}, {NAN_STEPS} steps each, without a NaN", flush=True)
 
 
 # ---------------------------------------------------------------- Stages

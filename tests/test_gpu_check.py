@@ -83,6 +83,7 @@ def test_every_record_names_the_hardware_and_the_packages(records):
         assert record["hardware"]["processor"]
         assert record["packages"].keys() >= {"torch", "transformers"}
         assert record["complete"]
+        assert record["estimated_seconds"] > 120
 
 
 def test_kernels_are_compared_with_the_product_and_log_softmax(records):
@@ -172,11 +173,31 @@ def test_a_stage_without_time_is_incomplete_and_keeps_its_record(stage):
     assert record["extrapolated"] == []
 
 
-def test_the_estimates_of_a_stage_fit_into_eight_minutes(gpu_check):
-    training, kernels = import_module("gpu_check_training"), import_module("gpu_check_kernels")
-    assert 60 < kernels.estimated_seconds() < 8 * 60
-    for gpu in load_config("paper").plan.gpus:
-        assert 60 < sum(map(training.estimated_seconds, training.training_cases(gpu))) < 8 * 60
+def test_every_stage_fits_into_eight_minutes_by_its_estimate(gpu_check, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "executable", program("python"))
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--estimate"])
+    assert gpu_check.main() == 0
+    minutes = dict(line.removesuffix(" minutes").split(": ") for line in capsys.readouterr().out.splitlines())
+    assert minutes.keys() == gpu_check.STAGES.keys()
+    assert all(2 < float(each) < 8 for each in minutes.values()), minutes
+    training = import_module("gpu_check_training")  # beside the stage's own start
+    assert all(120 < training.steps_seconds(gpu) < 8 * 60 - 15 for gpu in load_config("paper").plan.gpus)
+
+
+def test_estimates_count_starts_passes_and_waves(gpu_check):
+    """Worked by hand: 12 layers at 1 ms, 15 s a start, and Clip_B, which scores each micro-batch besides."""
+    runs = import_module("gpu_check_runs")
+    sizes = [
+        *("training.steps=10", "training.prompts_per_step=16", "training.group_size=16", "sampling.max_new_tokens=26"),
+        *("training.entropy_change_every=4", "evaluation.samples={aime24: 16, aime25: 16, dapo500: 8, validation: 8}"),
+    ]
+    grpo, clip_b = (load_config("gpu-toy", runs.MODEL, method, sizes) for method in ("grpo", "clip_b"))
+    assert runs.command_seconds("model", grpo) == pytest.approx(15 + 12e-3 * 1000 * 5)  # 1,000 steps, Muon's products
+    assert runs.command_seconds("evaluate", grpo) == pytest.approx(15 + 12e-3 * 26 * 7)  # 2 + 2 + 2 + 1 batches
+    more = runs.command_seconds("train", clip_b) - runs.command_seconds("train", grpo)
+    assert more == pytest.approx(12e-3 * 10 * 3)  # 16,896 tokens are three micro-batches
+    assert runs.wave_seconds([("model", grpo)] * 7, 6) == pytest.approx(2 * 75)
+    assert runs.end_to_end_seconds(3) > runs.end_to_end_seconds(6) > runs.seeds_seconds(6)
 
 
 def test_a_case_in_a_process_that_is_spawned(gpu_check, tmp_path):
