@@ -8,6 +8,7 @@ from typing import Any
 from entropy_dynamics.analysis.published import TOKENS, counts_frame, metrics_frame, write_samples, write_tokens
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
@@ -28,7 +29,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
         doi: what the repository has reserved; None: the card and the citation say how to get one.
 
     Raises:
-        UserError: no evaluations or no runs, or a damaged file.
+        UserError: no evaluations or no runs, a damaged file, or an installed package without its license.
     """
     frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
     for name, frame in frames.items():
@@ -46,7 +47,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     texts = {
         "README.md": fill("data_card.md", rows=rows, **_facts(results), **about),
         "CITATION.cff": fill("data_citation.cff", **about),
-        "LICENSE": distribution("entropy-dynamics").read_text("licenses/LICENSE") or "",
+        "LICENSE": _license(),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -70,3 +71,10 @@ def _facts(results: Results) -> dict[str, Any]:
         "verdicts": summary_line(list(verdicts_of(results.root).values())) if judged else None,
         "ran": what_ran(layout),
     }
+
+
+def _license() -> str:
+    text = distribution("entropy-dynamics").read_text("licenses/LICENSE")
+    if text is None:
+        raise UserError("the installed package has no license file; install it again: pip install -e .")
+    return text
