@@ -20,7 +20,7 @@ from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.provenance import hardware, provenance
 
 MODEL = "qwen2.5-7b-instruct"
-START_SECONDS = 15  # of a process: imports, CUDA [estimate]
+START_SECONDS = 15  # imports and CUDA, per process [estimate]
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 Case = dict[str, Any]
 
