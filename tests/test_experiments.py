@@ -43,6 +43,7 @@ def test_a_sweep_takes_the_values_of_its_scale():
 
     assert methods("paper") == {"clip_b@mu=2.0", "clip_b@mu=2.5", "clip_b@mu=3.0"}
     assert methods("laptop") != methods("paper")
+    assert methods("desk") == methods("laptop")  # which it extends
 
 
 def test_more_seeds_only_add_runs():
