@@ -31,6 +31,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     Raises:
         UserError: no evaluations or no runs, a damaged file, or an installed package without its license.
     """
+    license_text = _license()  # may raise, before anything is written
     frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
     for name, frame in frames.items():
         write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
@@ -47,7 +48,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     texts = {
         "README.md": fill("data_card.md", rows=rows, **_facts(results), **about),
         "CITATION.cff": fill("data_citation.cff", **about),
-        "LICENSE": _license(),
+        "LICENSE": license_text,
     }
     for name, text in texts.items():
         write_text(folder / name, text)
