@@ -9,11 +9,17 @@ has. `--tiny` runs the same code on a CPU with the smallest shapes.
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
+
+from entropy_dynamics.distributed.launch import end_with_parent
+
+if __name__ == "__mp_main__":  # a case that is spawned imports this file first, and with it torch, for seconds
+    end_with_parent()
 
 # Before torch and transformers are imported, here and in the processes that run the cases.
 os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TRANSFORMERS_VERBOSITY": "error"}
@@ -90,6 +96,7 @@ def main() -> int:
         "--estimate", action="store_true", help="only print the minutes that each stage is expected to take"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exit ends the cases, and pytest
     names = options.stages or STAGES
     if options.estimate:
         for name in names:

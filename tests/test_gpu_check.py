@@ -10,6 +10,7 @@ import time
 import warnings
 from importlib import import_module
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from types import SimpleNamespace
 
 import pytest
@@ -248,6 +249,25 @@ def test_kernels_that_are_not_used_are_recorded_with_the_warning(gpu_check, monk
     monkeypatch.setattr("entropy_dynamics.core.token_stats._kernels", unusable)
     in_use = import_module("gpu_check_kernels").kernels_in_use(torch.zeros(1))
     assert in_use == {"triton": False, "warnings": ["no Triton kernels: out of resources"]}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
+@pytest.mark.parametrize("number", [SIGTERM, pytest.param(SIGKILL, marks=pytest.mark.long)])
+def test_a_case_that_imports_ends_with_a_killed_command(tmp_path, number):
+    command = [sys.executable, "benchmarks/gpu_check.py", "kernels", "--tiny", "--out", str(tmp_path)]
+    check = subprocess.Popen([*command, "--work", str(tmp_path)], cwd=ROOT)
+    children: set[int] = set()
+    while len(children) < 2:  # a case, and multiprocessing's resource tracker
+        assert check.poll() is None
+        time.sleep(0.05)
+        children = {int(child) for child in Path(f"/proc/{check.pid}/task/{check.pid}/children").read_text().split()}
+    check.send_signal(number)
+    check.wait()
+    deadline = time.monotonic() + 300
+    while any(map(alive, children)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not (tmp_path / "kernels0.json").exists()  # it did not continue to its end
 
 
 @pytest.mark.long
