@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -88,7 +89,51 @@ def test_of_many_that_find_a_dead_holder_one_takes_over(tmp_path, ended):
         assert not folder.exists()
 
 
-@pytest.mark.parametrize("answer", ["RUNNING", "COMPLETING", "slurm_load_jobs error: Unable to contact controller"])
+def test_the_id_of_a_dead_process_may_be_another_ones_now(tmp_path):
+    """This process has the id, and began at another time."""
+    folder = tmp_path / "lock"
+    left(folder, started="1")
+    with held(folder) as dead:
+        assert dead is not None
+
+
+def test_a_folder_that_vanishes_and_is_taken_meanwhile_stays_with_who_took_it(tmp_path, monkeypatch):
+    """Between `mkdir` and the new file a holder removes the folder, and another process takes the lock."""
+    folder, open_file = tmp_path / "lock", Path.open
+
+    def interrupted(file, mode="r", *arguments, **options):
+        if mode == "x":
+            monkeypatch.setattr(Path, "open", open_file)
+            left(folder)
+            raise FileNotFoundError(file)
+        return open_file(file, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(UserError, match="another job writes this run"), held(folder):
+        pass
+    assert (folder / "0.json").exists()
+
+
+def test_a_release_leaves_what_others_have_taken_since_it_began(tmp_path, monkeypatch, ended):
+    """Another process took the lock when the first file was gone, and died; a third one has taken it over."""
+    folder, unlink = tmp_path / "lock", Path.unlink
+
+    def interrupted(file, *arguments, **options):
+        unlink(file, *arguments, **options)
+        monkeypatch.setattr(Path, "unlink", unlink)
+        left(folder, 0, pid=ended)
+        left(folder, 1)
+
+    with held(folder):
+        monkeypatch.setattr(Path, "unlink", interrupted)
+    with pytest.raises(UserError, match="another job writes this run"), held(folder):
+        pass
+    assert (folder / "1.json").exists()
+
+
+@pytest.mark.parametrize(
+    "answer", ["RUNNING", "COMPLETING", "TIMEOUT\nRUNNING", "slurm_load_jobs error: Unable to contact controller"]
+)
 def test_a_job_elsewhere_that_may_run_keeps_its_lock(tmp_path, monkeypatch, answer):
     folder = tmp_path / "lock"
     left(folder, host="node7", slurm_job="41")

@@ -12,13 +12,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.errors import UserError
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over with a boot
+_MAY_RUN = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING"}  # SLURM's states
 
 
 @contextmanager
@@ -31,20 +31,21 @@ def held(folder: Path) -> Iterator[str | None]:
     Raises:
         UserError: another process holds it, or one of which nobody can tell here whether it still runs.
     """
-    dead = _acquire(folder)
+    number, dead = _acquire(folder)
     try:
         yield dead
     finally:
-        _release(folder)
+        _release(folder, number)
 
 
-def _acquire(folder: Path) -> str | None:
+def _acquire(folder: Path) -> tuple[int, str | None]:
+    """As `_create`."""
     while True:
         with suppress(FileNotFoundError):  # its holder has removed the folder meanwhile
             folder.mkdir(parents=True, exist_ok=True)
             number, dead = _create(folder)
             if all((folder / f"{before}.json").exists() for before in range(number)):
-                return dead
+                return number, dead
             (folder / f"{number}.json").unlink()  # those before it were released, and perhaps the first taken again
 
 
@@ -58,25 +59,28 @@ def _create(folder: Path) -> tuple[int, str | None]:
     while True:
         file = folder / f"{number}.json"
         try:
-            with file.open("x", encoding="utf-8") as created:
-                json.dump(_myself(), created)
-            return number, dead
+            created = file.open("x", encoding="utf-8")
         except FileExistsError:
             with suppress(FileNotFoundError):  # released meanwhile
                 dead = _dead(file)
+            number += 1
+            continue
+        try:
+            with created:
+                json.dump(_myself(), created)
         except OSError:  # such as a full disk
             file.unlink(missing_ok=True)
             raise
-        number += 1
+        return number, dead
 
 
-def _release(folder: Path) -> None:
-    """Remove the files, the first one first: until the last one is gone, nobody else has the lock."""
-    for number in count():
-        try:
-            (folder / f"{number}.json").unlink()
-        except FileNotFoundError:
-            break
+def _release(folder: Path, number: int) -> None:
+    """Remove the file of that number and those before it, the first one first: whoever passes it finds the later ones.
+
+    Files after it are of processes that have taken the lock since the first one was removed.
+    """
+    for each in range(number + 1):
+        (folder / f"{each}.json").unlink(missing_ok=True)
     with suppress(OSError):  # another process has taken it, or there are other runs'
         os.removedirs(folder)
 
@@ -86,6 +90,7 @@ def _myself() -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot": _BOOT.read_text().strip() if _BOOT.exists() else "",
         "pid": os.getpid(),
+        "started": _started(os.getpid()),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
@@ -114,7 +119,7 @@ def _running(holder: dict[str, Any]) -> bool | None:
     """None where nobody can tell."""
     me = _myself()
     if holder and holder["host"] == me["host"]:
-        return holder["boot"] == me["boot"] and _alive(holder["pid"])
+        return holder["boot"] == me["boot"] and _alive(holder)
     if (job := holder.get("slurm_job")) is None:
         return None
     if job == me["slurm_job"]:
@@ -122,17 +127,25 @@ def _running(holder: dict[str, Any]) -> bool | None:
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T"], capture_output=True, text=True, timeout=60)
         if asked.returncode == 0:
-            return asked.stdout.strip() in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING")
+            return not _MAY_RUN.isdisjoint(asked.stdout.split())  # several lines, if it is a task of a job array
         if "Invalid job id" in asked.stderr:  # SLURM has forgotten it
             return False
     return None
 
 
-def _alive(pid: int) -> bool:
+def _alive(holder: dict[str, Any]) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # another user's
         pass
-    return True
+    started = _started(holder["pid"])  # another process may have got the id
+    return started is None or holder.get("started", started) == started
+
+
+def _started(pid: int) -> str | None:
+    """When a process began, in clock ticks since the boot; None where /proc does not tell: proc(5)."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
