@@ -144,6 +144,23 @@ def test_a_slice_of_the_logits_gives_the_slice_of_the_statistics():
     check(token_stats(logits[:, :-1], tokens[:, 1:]), brute_force(logits[:, :-1], tokens[:, 1:]))
 
 
+def test_logits_in_another_order_in_memory_have_the_same_gradient():
+    """A transposed matrix, and one whose rows are apart."""
+    logits, tokens = make_logits(6, 300)
+    columns = torch.arange(6.0)
+
+    def gradient(given):
+        given = given.detach().requires_grad_()
+        stats = token_stats(given, tokens, entropy_gradient=True)
+        (stats.logp * columns + stats.entropy).sum().backward()
+        return given.grad
+
+    expected = gradient(logits)
+    for given in (logits.T.contiguous().T, torch.cat((logits, logits), -1)[:, :300]):
+        assert not given.is_contiguous()
+        torch.testing.assert_close(gradient(given), expected)
+
+
 def test_a_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r"\(3,\)"):
         token_stats(torch.zeros(4, 10), torch.zeros(3, dtype=torch.long))

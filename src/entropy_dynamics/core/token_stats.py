@@ -363,7 +363,9 @@ def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: flo
 
 
 def _gradient_of_logits(logits: Given, upstream: _Upstream, temperature: float) -> Given:
-    columns, grad = slice(0, logits.shape[-1]), torch.empty_like(logits)  # nothing else of the size [tokens, V] is made
+    columns = slice(0, logits.shape[-1])
+    # Nothing else of the size [tokens, V] is made. The kernels write rows that are dense, whatever the logits are.
+    grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if kernels := _kernels(logits):
         kernels.gradient(logits, *upstream[:5], 0, temperature, out=grad)
         _add_further(grad, upstream, columns, temperature)
