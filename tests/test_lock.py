@@ -114,6 +114,22 @@ def test_a_folder_that_vanishes_and_is_taken_meanwhile_stays_with_who_took_it(tm
     assert (folder / "0.json").exists()
 
 
+def test_who_passed_a_dead_holder_too_slowly_is_refused(tmp_path, monkeypatch, ended):
+    """Meanwhile another process has taken over and released, and a third one has the lock by the first file."""
+    folder, open_file = tmp_path / "lock", Path.open
+    left(folder, pid=ended)
+
+    def late(file, mode="r", *arguments, **options):
+        if mode == "x" and file.name == "1.json":
+            left(folder)
+        return open_file(file, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", late)
+    with pytest.raises(UserError, match="another job writes this run"), held(folder):
+        pass
+    assert [file.name for file in folder.iterdir()] == ["0.json"]
+
+
 def test_a_release_leaves_what_others_have_taken_since_it_began(tmp_path, monkeypatch, ended):
     """Another process took the lock when the first file was gone, and died; a third one has taken it over."""
     folder, unlink = tmp_path / "lock", Path.unlink

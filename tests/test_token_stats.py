@@ -149,16 +149,16 @@ def test_logits_in_another_order_in_memory_have_the_same_gradient():
     logits, tokens = make_logits(6, 300)
     columns = torch.arange(6.0)
 
-    def gradient(given):
-        given = given.detach().requires_grad_()
-        stats = token_stats(given, tokens, entropy_gradient=True)
+    def gradient(matrix):
+        matrix = matrix.detach().requires_grad_()
+        stats = token_stats(matrix, tokens, entropy_gradient=True)
         (stats.logp * columns + stats.entropy).sum().backward()
-        return given.grad
+        return matrix.grad
 
     expected = gradient(logits)
-    for given in (logits.T.contiguous().T, torch.cat((logits, logits), -1)[:, :300]):
-        assert not given.is_contiguous()
-        torch.testing.assert_close(gradient(given), expected)
+    for matrix in (logits.T.contiguous().T, torch.cat((logits, logits), -1)[:, :300]):
+        assert not matrix.is_contiguous()
+        torch.testing.assert_close(gradient(matrix), expected)
 
 
 def test_a_wrong_shape_is_refused():

@@ -44,9 +44,13 @@ def _acquire(folder: Path) -> tuple[int, str | None]:
         with suppress(FileNotFoundError):  # its holder has removed the folder meanwhile
             folder.mkdir(parents=True, exist_ok=True)
             number, dead = _create(folder)
-            if all((folder / f"{before}.json").exists() for before in range(number)):
-                return number, dead
-            (folder / f"{number}.json").unlink()  # those before it were released, and perhaps the first taken again
+            try:
+                for before in range(number):
+                    _dead(folder / f"{before}.json")
+            except (FileNotFoundError, UserError):  # they were released meanwhile, and perhaps the first taken again
+                (folder / f"{number}.json").unlink()
+                raise
+            return number, dead
 
 
 def _create(folder: Path) -> tuple[int, str | None]:
