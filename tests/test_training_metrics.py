@@ -60,7 +60,9 @@ def test_what_a_step_costs(monkeypatch):
         for phase in PHASES:
             with clock(phase):
                 wall[0], processor[0] = wall[0] + 6, processor[0] + 0.4
-        assert clock.seconds == pytest.approx({f"seconds_{phase}": 6.0 for phase in PHASES} | {"seconds_training": cost})
+        assert clock.seconds == pytest.approx(
+            {f"seconds_{phase}": 6.0 for phase in PHASES} | {"seconds_training": cost}
+        )
 
 
 def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
