@@ -66,7 +66,7 @@ def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
 
 
 def test_gains_are_paired_by_seed(tmp_path):
-    """Of Clip_V the second of three seeds is not there; the others solve a quarter and three quarters of the samples."""
+    """Clip_V lacks the second of three seeds; its others solve a quarter and three quarters of the samples."""
     results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
     experiment = results.experiment("frontier")
     shares = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("grpo", None, 0, 0.0), ("grpo", 1.3, 0, 0.0)]
