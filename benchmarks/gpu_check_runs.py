@@ -233,7 +233,7 @@ def difference(resumed: Layout, undisturbed: Layout) -> Case:
 def summary(layout: Layout, model: str, method: str, seed: int) -> Case:
     """Entropy, accuracy and speed of a run, and its Avg@K where it is evaluated."""
     rows = pd.read_parquet(layout.metrics(model, method, seed))
-    phases = [name for name in rows if name.startswith("seconds_")]
+    phases = [name for name in rows if name.startswith("seconds_") and name != "seconds_training"]
     evaluated = sorted(layout.evaluation(model, method, seed).glob("*.parquet"))
     return {
         "model": model,

@@ -108,7 +108,9 @@ def phases(layout: Layout, job: Job) -> dict[str, float]:
     if job.kind != "runs":
         return {}
     run = layout.root.joinpath(*job.path)
-    seconds = pd.read_parquet(run / METRICS).filter(like="seconds_").sum()
+    seconds = (
+        pd.read_parquet(run / METRICS).filter(like="seconds_").drop(columns="seconds_training", errors="ignore").sum()
+    )
     seconds_by_phase = {name.removeprefix("seconds_"): float(total) for name, total in seconds.items()}
     evaluation = layout.evaluation(*job.path[1:3], job.path[3].removeprefix("seed"))
     ends = [file.stat().st_mtime for file in evaluation.glob(f"*.{PROVENANCE}")]

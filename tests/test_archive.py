@@ -99,4 +99,7 @@ def test_a_damaged_record_is_named(capsys):
 
 def test_a_folder_without_results_is_refused(capsys):
     assert main(["archive", "configs"]) == 2
-    assert capsys.readouterr().err == "error: configs holds no results\n"
+    assert (
+        capsys.readouterr().err
+        == "error: configs holds no results; the folder of a scale is needed, such as results/laptop\n"
+    )

@@ -346,6 +346,12 @@ def test_mistakes_in_files(configs, text, message):
     assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file
 
 
+def test_a_file_without_a_key_that_it_should_have(configs):
+    for kind, names in {"scale": ["mine"], "method": ["laptop", MODEL, "mine"]}.items():
+        (path := configs / kind / "mine.yaml").write_text("{}\n")
+        assert message_of(configs, *names) == f"{path}: no value for {kind}"
+
+
 def test_uneven_updates_are_checked_one_by_one():
     uneven = ["hardware.ranks=3", "training.prompts_per_step=9", "training.updates_per_batch=2"]
     assert "cannot be divided among 3 ranks" in message_of(CONFIGS, "laptop", MODEL, "grpo", uneven)

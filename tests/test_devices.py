@@ -103,7 +103,7 @@ def test_jobs_in_slots_fill_all_gpus_before_they_share_one_and_exclude_whole_cla
         assert everything == known
         eighth = claimant("print(held)", 1, known, slots=8, stderr=subprocess.PIPE)
         assert eighth.stderr.readline().startswith("waiting for a slot")
-    assert eighth.communicate(timeout=WAIT)[0] == "['4']\n"
+    assert eighth.communicate(timeout=WAIT)[0] in ("['4']\n", "['5']\n")  # whichever GPU is released first
 
 
 def test_a_job_gets_what_another_leaves(machine):

@@ -217,9 +217,9 @@ def test_the_links_of_corollary_4_by_hand(small):
         np.testing.assert_allclose(seed.correlation, sign)
         np.testing.assert_allclose(seed.y, factors[y] * predicted[::4], rtol=1e-4)
         per_seed = link.groupby("seed").correlation.first()
-        np.testing.assert_allclose(link.mean_correlation, per_seed.mean(), rtol=1e-4)
+        np.testing.assert_allclose(link.correlation_over_seeds, per_seed.mean(), rtol=1e-4)
         half = 4.303 * per_seed.std() / 3**0.5  # Student's t with two degrees of freedom
-        np.testing.assert_allclose(link.mean_correlation_high, per_seed.mean() + half, rtol=1e-3)
+        np.testing.assert_allclose(link.correlation_over_seeds_high, per_seed.mean() + half, rtol=1e-3)
 
 
 def test_a_run_with_too_few_measurements_has_no_correlation(small):
@@ -227,7 +227,7 @@ def test_a_run_with_too_few_measurements_has_no_correlation(small):
     write_metrics(small, Run(MODEL, "grpo", 0), entropy_change_sgd=measured)
     frame = pd.read_csv(draw("corollary4", small, SEEDS)[2])
     link = frame[frame.y_column == "entropy_change_sgd"]
-    assert link.mean_correlation.isna().all()
+    assert link.correlation_over_seeds.isna().all()
     assert link[link.seed == 1].correlation.notna().all()
 
 

@@ -1,11 +1,14 @@
 """Avg@K against Pass@K over the temperature of the evaluation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run, load_experiment
+from entropy_dynamics.analysis.frontier import frontier_gain
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.reporting.figures import DRAW
 from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
@@ -60,3 +63,20 @@ def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
     assert frame.loc[MODEL, "clip_v", 0.7]["matched"] == pytest.approx(100 * (3 / 5 * 3 / 4 - 3 / 10), abs=1e-3)
     assert np.isnan(frame.loc[MODEL, "clip_b", 0.7]["matched"])  # GRPO solves no more than 4/5 at any temperature
     assert frame["matched"].isna()[[temperature != 0.7 for *_, temperature in frame.index]].all()
+
+
+def test_gains_are_paired_by_seed(tmp_path):
+    """Clip_V lacks the second of three seeds; its others solve a quarter and three quarters of the samples."""
+    results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+    experiment = results.experiment("frontier")
+    shares = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("grpo", None, 0, 0.0), ("grpo", 1.3, 0, 0.0)]
+    for seed in range(3):
+        for dataset, (problems, k) in PROBLEMS.items():
+            fifths = np.arange(problems) // (problems // 5)
+            for method, temperature, solved, right in [*shares, ("clip_v", None, 3, (1 + seed) / 4)]:
+                correct = (fifths < solved)[:, None] & (np.arange(k) < right * k)
+                write_evaluation(results.root, Run(MODEL, method, seed), dataset, correct, temperature)
+    runs = tuple(run for run in experiment.runs if run != Run(MODEL, "clip_v", 1))
+    columns = frontier_gain(MODEL, "clip_v", replace(experiment, runs=runs), results)
+    gains = sum(column.mean(axis=1) for column in columns)
+    assert gains == pytest.approx([100 * (3 / 5 * right - 3 / 10) for right in (1 / 4, 3 / 4)])

@@ -8,7 +8,7 @@ from entropy_dynamics.cli import main
 
 
 def claim(id: str, verdict: str, effect: float | None, low: float | None = None, high: float | None = None) -> dict:
-    about = {"id": id, "subject": "this run", "seeds": 5}
+    about = {"id": id, "label": id, "subject": "this run", "seeds": 5}
     return about | {"verdict": verdict, "effect": effect, "low": low, "high": high}
 
 
@@ -67,7 +67,11 @@ def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counte
 
 @pytest.mark.parametrize(
     ("first", "message"),
-    [([{"id": 1}], "is not a list of verdicts ('subject')"), ([], "have no claim in common")],
+    [
+        ([{"id": 1}], "is not a list of verdicts ('subject')"),
+        ([{"id": 1, "subject": "this run"}], "is not a list of verdicts ('label')"),
+        ([], "have no claim in common"),
+    ],
 )
 def test_mistakes_get_one_line(compare, first, message):
     code, summary, _ = compare(first, [claim("a", "holds", 1, 0, 2)])

@@ -11,7 +11,7 @@ def entry(
     id: str, verdict: str, effect: float | None = None, low: float | None = None, high: float | None = None
 ) -> dict:
     ends = {"effect": effect, "low": low, "high": high}
-    return {"id": id, "label": f"the claim {id}", "subject": "this run", "verdict": verdict} | ends
+    return {"id": id, "label": f"the claim {id}", "subject": "this run", "seeds": 5, "verdict": verdict} | ends
 
 
 @pytest.fixture
@@ -41,6 +41,12 @@ def test_counts_gains_and_what_does_not_hold(root, capsys):
     assert lines[9].startswith("Does not hold: the claim avg_gain_clip_b; the claim false0; ")
     assert lines[11].endswith(" ...")
     assert lines[-1] == f"Everything on one page: {root / 'report.html'}"
+
+
+def test_in_the_folder_itself(root, capsys, monkeypatch):
+    monkeypatch.chdir(root)
+    assert main(["summary", "."]) == 0
+    assert capsys.readouterr().out.startswith("laptop scale, 63 claims: ")
 
 
 def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):

@@ -17,7 +17,7 @@ from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.optimizer import steps_taken
-from entropy_dynamics.training.trainer import engine_agreement
+from entropy_dynamics.training.trainer import PHASES, _Clock, engine_agreement
 from reference import even_sum, graded, parameters, rollouts_of, run, slow_advantages, slow_stats
 
 COLUMNS = {
@@ -25,7 +25,7 @@ COLUMNS = {
     *("clip_fraction", "clip_fraction_neg", "s_star_mean", "s_centered_mean", "zero_variance_groups"),
     *("neg_cov", "neg_cov_positive", "neg_cov_negative", "predicted_entropy_change", "entropy_change"),
     *("s_centered_std", "s_centered_positive_top", "s_centered_after", "s_centered_reweighted"),
-    *("validation_accuracy", "seconds_sample", "seconds_score", "seconds_update"),
+    *("validation_accuracy", "seconds_sample", "seconds_score", "seconds_update", "seconds_training"),
 }
 
 
@@ -48,6 +48,21 @@ def test_the_columns_of_the_metrics(model, make_trainer):
     assert [row["validation_accuracy"] for row in rows] == [0.25, pytest.approx(math.nan, nan_ok=True), 0.25]
     assert [math.isnan(row["entropy_change"]) for row in rows] == [False, True, True]
     assert all(row[f"seconds_{phase}"] > 0 for row in rows for phase in ("sample", "score", "update"))
+
+
+def test_what_a_step_costs(monkeypatch):
+    """Processor time on a CPU, of all phases but validation and measurements; the clocks are set by hand."""
+    wall, processor = [0.0], [0.0]
+    monkeypatch.setattr("entropy_dynamics.training.trainer.time.perf_counter", lambda: wall[0])
+    monkeypatch.setattr("entropy_dynamics.training.trainer.time.process_time", lambda: processor[0])
+    for device, cost in (("cpu", 2.0), ("cuda", 30.0)):
+        clock = _Clock(torch.device(device))
+        for phase in PHASES:
+            with clock(phase):
+                wall[0], processor[0] = wall[0] + 6, processor[0] + 0.4
+        assert clock.seconds == pytest.approx(
+            {f"seconds_{phase}": 6.0 for phase in PHASES} | {"seconds_training": cost}
+        )
 
 
 def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):

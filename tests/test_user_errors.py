@@ -118,6 +118,11 @@ def test_seeds(refused, stage, seed):
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
         ),
+        (
+            ("evaluate", *RUN, "--seed", "0", "--temperatures", "hot"),
+            "argument --temperatures: 'hot' is not a temperature: 0, which is greedy, or more",
+        ),
+        (("pass-at-k", "x.jsonl", "--power", "much"), "argument --power: 'much' is not a positive number"),
         (("model", "--model", MODEL, "--set", f"model.name={EVIL}"), f"is '{EVIL}'; it should be '{MODEL}'"),
         (("train", *RUN, "--seed", "0", "--set", f"scale={EVIL}"), f"scale is '{EVIL}'; it should be 'laptop', like "),
         (("pass_rates", "--set", f"pass_rates.model={EVIL}"), f"unknown model '{EVIL}'; known: distill-llama-8b, "),

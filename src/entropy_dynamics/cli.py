@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from entropy_dynamics.distributed.launch import end_with_parent, launched
@@ -142,14 +143,14 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (report, watch):
         sub.add_argument("--compare", type=Path, metavar="RUN", help="beside this run: its claims.json, or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
-    summary.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
+    summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
     compare.add_argument("--table", action="store_true", help="all claims, below the three lines")
     compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     archive = command("archive", "Write results into a zip file, as an RO-Crate.")
-    archive.add_argument("folder", type=Path, metavar="FOLDER", help="<results>/<scale>")
+    archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
     ready = "instead, write the folder OUT for a data repository: counts, metrics, samples, data card, checksums"
@@ -180,7 +181,9 @@ def _parser() -> argparse.ArgumentParser:
     prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
     verify = stage("verify", "Check results against their hashes, their samples and the configs.")
-    verify.add_argument("folder", nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options")
+    verify.add_argument(
+        "folder", type=_scale_folder, nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options"
+    )
     plan = stage("plan", "Memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
     plan.add_argument(
@@ -200,16 +203,23 @@ def _seed(text: str) -> int:
 
 
 def _temperature(text: str) -> float:
-    if not 0 <= (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a temperature: 0, which is greedy, or more")
-    return value
+    with suppress(ValueError):
+        if 0 <= (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a temperature: 0, which is greedy, or more")
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+
+
+def _scale_folder(text: str) -> Path:
+    """<results>/<scale>, whose last part is the scale: `.` and `..` have no name."""
+    path = Path(text)
+    return path if path.name.strip(".") else path.resolve()
 
 
 def _doi(text: str) -> str:

@@ -237,7 +237,7 @@ def compare(options: argparse.Namespace) -> None:
 def archive(options: argparse.Namespace) -> None:
     from entropy_dynamics.results.archive import write_archive
 
-    folder = options.folder if options.folder.name else options.folder.resolve()  # `.` has no name
+    folder = options.folder
     if options.publish:
         from entropy_dynamics.analysis.results import Results
         from entropy_dynamics.reporting.publish import publish
@@ -320,7 +320,7 @@ def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 
     if options.folder:
-        options.results, options.scale = Path(options.folder).parent, Path(options.folder).name
+        options.results, options.scale = options.folder.parent, options.folder.name
     verification = verify(_layout(options), options.scale, options.set)
     for line in (*verification.findings, verification.summary):
         print(line)

@@ -280,9 +280,9 @@ class Claim:
             return [run.evaluation_file(results, dataset) for dataset in datasets]
         known = self.config.evaluation.all_temperatures
         wanted = known if at in ("best", "matched_pass") else [0.0 if at == "greedy" else at]
-        own = self.config.evaluation.temperature
+        usual = self.config.evaluation.temperature
         return [
-            run.evaluation_file(results, dataset, None if temperature == own else temperature)
+            run.evaluation_file(results, dataset, None if temperature == usual else temperature)
             for dataset, temperature in product(datasets, wanted)
             if temperature in known
         ]

@@ -8,7 +8,6 @@ import pandas as pd
 
 PAPER_TOKENS = 1_000_000  # in a step: 64 prompts with 16 responses each (Appendix B), about 1,000 tokens long
 KEPT = [f"lens_{part}_kept" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]
-TRAINING = [f"seconds_{phase}" for phase in ("push", "sample", "grade", "score", "update")]
 
 
 def _noise(frame: pd.DataFrame, tokens: pd.Series | int) -> pd.Series:
@@ -32,13 +31,11 @@ DERIVED: dict[str, tuple[list[str], Callable[[pd.DataFrame], pd.Series]]] = {
     "s_star_push": (KEPT, lambda frame: frame[KEPT].sum(axis=1)),
     "push_balance": (KEPT, lambda frame: frame[KEPT].sum(axis=1) / frame[KEPT].abs().sum(axis=1)),
     "exp_entropy": (["entropy"], lambda frame: np.exp(frame["entropy"])),
-    "training_seconds": (TRAINING, lambda frame: frame[TRAINING].sum(axis=1)),
 }
 """Name -> the columns that it is made of, and how.
 
 `s_centered_ratio` is |mean S_c| / mean S* of a batch, `s_centered_noise` its expectation from sampling alone, and
 `s_centered_noise_paper` that for a batch of the paper's size. `s_star_push` is the mean of -A S* with the effective
 advantages of the lens, the entropy change that S* predicts; `push_balance` is what raises the entropy minus what lowers
-it, as a share of both, which no step size changes. `training_seconds` leaves out validation and
-measurements; `exp_entropy` is exp(H).
+it, as a share of both, which no step size changes. `exp_entropy` is exp(H).
 """

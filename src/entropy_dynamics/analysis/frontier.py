@@ -5,11 +5,12 @@ import pandas as pd
 from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import problem_scores, with_seeds
+from entropy_dynamics.analysis.problem_scores import on_shared_seeds, problem_scores, with_seeds
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.specs import METRICS, ComparedSpec, FrontierSpec
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 from entropy_dynamics.analysis.temperatures import matched_pass
+from entropy_dynamics.config import BASE
 
 
 def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd.DataFrame:
@@ -33,7 +34,7 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
                     interval = score_interval([share * with_seeds(method, seeds) for seeds in scores], mean_interval)
                     known = interval if at != 0 or metric == "avg" else interval.times(float("nan"))
                     row |= known.columns(metric)
-                if at is None and method != experiment.spec.baseline:
+                if at is None and method not in (BASE, experiment.spec.baseline):
                     row |= gain_interval(frontier_gain(model, method, experiment, results)).columns("matched")
                 rows.append(row | {"seeds": len(experiment.of(model, method))})
     return pd.DataFrame(rows)
@@ -46,10 +47,11 @@ def frontier_gain(
 
     NaN for a seed whose Pass@K is outside the frontier.
     """
-    shares = dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
+    baseline, shares = experiment.spec.baseline, dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
     warm = [temperature for temperature in results.temperatures if temperature > 0]
+    arms = {(model, name): {run.seed: run for run in experiment.of(model, name)} for name in (method, baseline)}
     seeds = []
-    for run, other in zip(experiment.of(model, method), experiment.of(model, experiment.spec.baseline), strict=True):
+    for run, other in zip(*on_shared_seeds(arms).values(), strict=True):
         policy = {dataset: results.samples(run, dataset) for dataset in shares}
         frontier = [{dataset: results.samples(other, dataset, at) for dataset in shares} for at in warm]
         outside = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policy.items()}

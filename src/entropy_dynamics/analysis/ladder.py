@@ -10,10 +10,10 @@ from jaxtyping import Float
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.frontier import frontier_gain, gain_interval
 from entropy_dynamics.analysis.problem_scores import Arm, paired
-from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
-from entropy_dynamics.analysis.sweeps import scores_of
+from entropy_dynamics.analysis.sweeps import ends_of, scores_of
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
 """Column -> metric and temperature of the evaluation; null: that of all tables."""
@@ -50,7 +50,8 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             for name, (metric, temperature) in SCORES.items():
                 columns = scores_of(metric, {(model, method): 1.0}, experiment, results, temperature)
                 row |= score_interval(columns, mean_interval).columns(name)
-            row |= mean_interval(_ends(model, method, experiment, results)).columns("entropy")
+            ends = ends_of([(model, method)], experiment, results)[model, method]
+            row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
             row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
             row["accuracy_predicted"] = 100 * predicted_accuracy[sizes[model]]
             if method != baseline:
@@ -104,10 +105,6 @@ def _law_points(
     return np.stack([frame.dropna()[["entropy", "validation_accuracy"]].to_numpy() for frame in frames], axis=1)
 
 
-def _ends(model: str, method: str, experiment: Experiment[LadderSpec], results: Results) -> Float[np.ndarray, " seed"]:
-    return final_means(results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, method))
-
-
 def _gains(
     of_model: Mapping[str, float], method: str, experiment: Experiment[LadderSpec], results: Results
 ) -> dict[str, float]:
@@ -120,11 +117,7 @@ def _gains(
         name: score_interval(scores_of(metric, weights, experiment, results, temperature))
         for name, (metric, temperature) in SCORES.items()
     }
-    ends = {
-        arm: {run.seed: final_means([results.metrics(run, ["entropy"])["entropy"]]) for run in experiment.of(*arm)}
-        for arm in weights
-    }
-    gains["entropy"] = seed_interval(paired(ends, weights)[..., 0])
+    gains["entropy"] = seed_interval(paired(ends_of(weights, experiment, results), weights)[..., 0])
     matched = [
         [weight * column for column in frontier_gain(model, method, experiment, results)]
         for model, weight in of_model.items()

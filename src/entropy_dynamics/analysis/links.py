@@ -22,10 +22,10 @@ class Link:
     steps: pd.DataFrame
     """One row per seed and step: seed, step, x, y (nats) and the correlation of the seed's run."""
     correlation: Interval
-    """Mean over the seeds; NaN where a run has too few steps."""
+    """Over the seeds; NaN where a run has too few steps."""
 
     def frame(self) -> pd.DataFrame:
-        return self.steps.assign(x_column=self.x, y_column=self.y, **self.correlation.columns("mean_correlation"))
+        return self.steps.assign(x_column=self.x, y_column=self.y, **self.correlation.columns("correlation_over_seeds"))
 
 
 def links(experiment: Experiment[LinksSpec], results: Results) -> list[Link]:
@@ -51,5 +51,5 @@ def links_frame(experiment: Experiment[LinksSpec], results: Results, drawn: list
     """All links in one table."""
     frame = pd.concat([link.frame() for link in drawn], ignore_index=True)
     order = ["x_column", "y_column", "seed", "step", "x", "y", "correlation"]
-    order += [f"mean_correlation{end}" for end in ("", "_low", "_high")]
+    order += [f"correlation_over_seeds{end}" for end in ("", "_low", "_high")]
     return results.identified(frame[order], experiment.models[0])

@@ -9,6 +9,8 @@ from typing import Any
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.errors import UserError
 
+KEYS = ("id", "label", "verdict", "effect", "low", "high", "seeds")  # of an entry of claims.json that are read here
+
 
 @dataclass(frozen=True)
 class Replicate:
@@ -60,8 +62,10 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
     """The entries of claims.json (`path`, or in that folder) on this run, by id. Raises UserError if it is damaged."""
     file = path / "claims.json" if path.is_dir() else path
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        return {entry["id"]: entry for entry in entries if entry["subject"] == "this run"}
+        entries = [entry for entry in json.loads(file.read_text(encoding="utf-8")) if entry["subject"] == "this run"]
+        if missing := [key for entry in entries for key in KEYS if key not in entry]:
+            raise KeyError(missing[0])
+        return {entry["id"]: entry for entry in entries}
     except FileNotFoundError:
         raise UserError(f"no file {file}; make it with: entropy-dynamics claims") from None
     except (ValueError, TypeError, KeyError) as error:

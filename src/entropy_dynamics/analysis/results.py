@@ -172,8 +172,8 @@ class Results:
         Args:
             temperature: null is that of all tables.
         """
-        own = temperature == self.config.evaluation.temperature
-        path = run.evaluation_file(self.root, dataset, None if own else temperature)
+        is_usual = temperature == self.config.evaluation.temperature
+        path = run.evaluation_file(self.root, dataset, None if is_usual else temperature)
         if path not in self._counted:
             self._counted[path] = self._count(path)
         return self._counted[path]

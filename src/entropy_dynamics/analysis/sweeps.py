@@ -1,6 +1,6 @@
 """What each strength of a method buys: clipped tokens, entropy and scores over a parameter, and at matched entropy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,16 @@ def scores_of(
     return columns
 
 
+def ends_of(
+    arms: Iterable[Arm], experiment: Experiment[Any], results: Results
+) -> dict[Arm, dict[int, Float[np.ndarray, " 1"]]]:
+    """The entropy at the end of the run of each arm and seed, nats."""
+    return {
+        arm: {run.seed: final_means([results.metrics(run, ["entropy"])["entropy"]]) for run in experiment.of(*arm)}
+        for arm in arms
+    }
+
+
 def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.DataFrame:
     """The rows of `strength_frame`, one per method and strength, sorted by entropy within a method.
 
@@ -116,9 +126,5 @@ def _matched(
     share = (matched - entropies[above - 1]) / width
     weights = dict(zip([(model, run) for run in rows["run"].iloc[pair]], (1 - share, share), strict=True))
     weights[model, reference] = -1.0
-    ends = {
-        arm: {run.seed: final_means([results.metrics(run, ["entropy"])["entropy"]]) for run in experiment.of(*arm)}
-        for arm in weights
-    }
-    distance = rise / width * paired(ends, weights) / len(experiment.evaluations)
+    distance = rise / width * paired(ends_of(weights, experiment, results), weights) / len(experiment.evaluations)
     return score_interval([column - distance for column in scores_of(metric, weights, experiment, results)])

@@ -254,10 +254,10 @@ def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifferenc
 def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> dict[Arm, float | None]:
     """At which temperature each method is compared; None: that of all tables."""
     if spec.temperature != "best":
-        one = 0.0 if isinstance(spec.temperature, str) else spec.temperature
-        if one is not None and one not in results.temperatures:
-            finding.obstacles.append(f"this scale has no evaluations at temperature {one:g}")
-        return dict.fromkeys(product(spec.models, claim.seeds), one)
+        wanted = 0.0 if isinstance(spec.temperature, str) else spec.temperature
+        if wanted is not None and wanted not in results.temperatures:
+            finding.obstacles.append(f"this scale has no evaluations at temperature {wanted:g}")
+        return dict.fromkeys(product(spec.models, claim.seeds), wanted)
     best: dict[Arm, float | None] = {}
     validation = results.config.training.validation_set
     for arm, by_temperature in _at_all_temperatures(claim, [validation], results, finding).items():
@@ -270,11 +270,11 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
 def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
     """The methods' difference per seed, with the one of `against` at the Pass@K of the other."""
     (method,), (other,) = claim.runs, claim.against
-    [model], own = spec.models, results.config.evaluation.temperature
+    [model], usual = spec.models, results.config.evaluation.temperature
     counts = _at_all_temperatures(claim, list(spec.datasets), results, finding)
     if finding.obstacles or finding.missing:
         return
-    policies = counts[model, method][own]
+    policies = counts[model, method][usual]
     frontier = [at for temperature, at in counts[model, other].items() if temperature > 0]  # greedy has one sample
     shared = sorted(set(policies).intersection(*frontier))
     finding.seeds = len(shared)
@@ -315,13 +315,13 @@ def _samples(
     """Arm -> usable seed -> {data set: counts}; all on the same problems."""
     usable: dict[Arm, dict[int, dict[str, Samples]]] = {}
     expected: dict[Any, Any] = {}
-    own = results.config.evaluation.temperature
+    usual = results.config.evaluation.temperature
     for run in claim.all_runs():
         temperature = temperatures.get((run.model, run.method))
         seeds = usable.setdefault((run.model, run.method), {})
         values = {}
         for dataset in datasets:
-            path = run.evaluation_file(results.root, dataset, None if temperature == own else temperature)
+            path = run.evaluation_file(results.root, dataset, None if temperature == usual else temperature)
             samples = finding.read(results, path, partial(results.samples, run, dataset, temperature))
             if samples is None:
                 break

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -62,8 +63,8 @@ def load_config(
     """
     name, params = split_method(method) if method is not None else (None, [])
     scales, named = scale_files(scale, configs), {"model": model, "method": name}
-    files = [configs / "base.yaml", *scales]
-    files += [file for kind, given in named.items() if given is not None for file in _chain(configs, kind, given)]
+    of_names = {kind: _chain(configs, kind, given) for kind, given in named.items() if given is not None}
+    files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
     chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
@@ -86,7 +87,12 @@ def load_config(
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
 
     kind = Config if model is None else StageConfig if method is None else RunConfig
-    config: Config = parse(kind, merged, lambda key: _origin(key, origins))
+
+    def source(key: Key) -> str:
+        """The file to blame: the one that set `key` or, if none did, the one that has to; several keys have none."""
+        return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
+
+    config: Config = parse(kind, merged, source)
     if config.scale != scale:  # results are stored under this name
         raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:

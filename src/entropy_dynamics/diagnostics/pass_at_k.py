@@ -97,7 +97,8 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
     if grades.empty:
         raise UserError(f"{file}: no sample has a value of {values.name}")
     if not pd.api.types.is_numeric_dtype(grades):
-        raise UserError(f"{file}: {values.name} is {grades.iloc[0]!r}; it should be true, false or a number")
+        wrong = next((grade for grade in grades if not isinstance(grade, int | float)), grades.iloc[0])
+        raise UserError(f"{file}: {values.name} is {wrong!r}; it should be true, false or a number")
     counts = (grades > 0).groupby(ids.astype(str)).agg(["size", "sum"])  # TRL's prompts may be lists of messages
     missing, left = len(values) - len(grades), f"{len(counts)} of {ids.astype(str).nunique()} problems are left"
     note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"

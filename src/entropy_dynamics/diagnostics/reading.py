@@ -27,7 +27,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 def _json_lines(path: Path) -> pd.DataFrame:
     rows = []
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 rows += [dict(json.loads(line))] if line.strip() else []

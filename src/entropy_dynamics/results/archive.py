@@ -46,7 +46,7 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
     names = [name for name in names if name != PurePath(METADATA) and (policies or not of_policy(name))]
     names = [name for name in names if (root / name).resolve() != target.resolve()]
     if not any(name.name.endswith(PROVENANCE) for name in names):
-        raise UserError(f"{root} holds no results")
+        raise UserError(f"{root} holds no results; the folder of a scale is needed, such as results/laptop")
     with written_whole(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(METADATA, json.dumps(_metadata(root, names), indent=1, ensure_ascii=False) + "\n")
         for name in names:

@@ -10,9 +10,8 @@ from torch import Tensor
 from entropy_dynamics.core.shapes import Groups, PerToken, Rows
 from entropy_dynamics.sampling import Prompt, Rollout
 
-PADDING = (
-    1 / 16
-)  # share of the limit that may be padding in a micro-batch; one more costs about as much at the laptop scale
+# Share of the limit that may be padding in a micro-batch; one more micro-batch costs about as much at the laptop scale.
+PADDING = 1 / 16
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ Row = dict[str, float]
 """The metrics of a step, by column of metrics.parquet."""
 VALIDATION = ("validation_accuracy", "validation_pass")  # metrics, NaN on the steps between validations
 CHANGE = ("entropy_change", "s_centered_after", "s_centered_reweighted")  # the same for `entropy_change_every`
-PHASES = ("validate", "sample", "grade", "score", "update", "measure", "push")
+TRAINING = ("push", "sample", "grade", "score", "update")  # phases, each with its `seconds_<phase>`
+PHASES = (*TRAINING, "validate", "measure")
 
 
 class Trainer:
@@ -125,7 +126,7 @@ class Trainer:
                 `in_progress` is the batch.
             EngineMismatchError: the engine's log-probabilities differ from the trainer's.
         """
-        config, method, clock = self.config, self.method, _Clock()
+        config, method, clock = self.config, self.method, _Clock(self.ranks.device)
         with clock("push"):
             self.push()
         with clock("validate"):
@@ -378,13 +379,20 @@ def _due(step: int, every: int) -> bool:
 
 
 class _Clock:
-    """`with clock("sample"): ...` adds up `seconds_sample`."""
+    """`with clock("sample"): ...` adds up `seconds_sample`, and with all of TRAINING `seconds_training`.
 
-    def __init__(self) -> None:
-        self.seconds = {f"seconds_{phase}": 0.0 for phase in PHASES}
+    That is what a step costs: on a CPU the processor time of this process, which other work on the machine hardly
+    changes; on a GPU the wall time, like that of each phase.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.cost = time.process_time if device.type == "cpu" else time.perf_counter
+        self.seconds = {f"seconds_{phase}": 0.0 for phase in (*PHASES, "training")}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, cost = time.perf_counter(), self.cost()
         yield
         self.seconds[f"seconds_{phase}"] += time.perf_counter() - start
+        if phase in TRAINING:
+            self.seconds["seconds_training"] += self.cost() - cost
