@@ -61,13 +61,15 @@ def results(tmp_path_factory) -> Path:
 def test_claims_json_has_the_promised_keys(results):
     found = list(entries(results).values())
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
-    keys += ["subject", "unit", "claimed", "test", "seeds", "reason"]
+    keys += ["subject", "unit", "claimed", "range", "test", "seeds", "reason"]
     for one in found:
         assert set(one) - {"why", "paper", "label"} == set(keys)
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]
         assert all(one[key] for key in ("statement", "place", "unit", "test", "reason"))
+    ranges = {one["claimed"].split()[0]: [end is None for end in one["range"]] for one in found}
+    assert ranges == {"above": [False, True], "below": [True, False], "from": [False, False]}
     own = [one for one in found if one["subject"] == "this run"]
     assert len(own) >= 15
     verdicts = {one["id"]: one["verdict"] for one in own}

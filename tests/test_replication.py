@@ -2,8 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.replication import Replicate
+from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.cli import main
 
 
@@ -41,10 +44,31 @@ def test_differences_and_their_intervals_by_hand(compare):
     assert rows["apart"][-2:] == ["5.5 [0.5, 10.5]", "**no**"]
     assert rows["skewed"][-2:] == ["1 [-4, 13]", "yes"]
     assert summary.splitlines() == [
-        "Effects:  2 of 3 (67%) have zero in the interval of their difference; asked for: 95 %",
-        "Verdicts: 2 of 3 changed, 1 of them reversed; asked for: at most 2, none reversed",
+        "Effects:  2 of 3 (67%) have zero in the interval of their difference; expected: 95 %",
+        "Verdicts: 2 of 3 changed, 1 of them reversed; expected from their intervals: 0, none reversed",
         "Differ:   same (holds → inconclusive), apart (holds → does not hold)",
     ]
+
+
+@pytest.mark.parametrize("claimed", [(0.0, np.inf), (-np.inf, 1.0), (-1.0, 2.0)])
+def test_the_chance_that_a_verdict_changes_is_what_runs_drawn_again_show(claimed):
+    """Two runs of one true effect, with intervals of fixed width, drawn many times."""
+    (low, high), widths = claimed, ((0.8, 1.2), (1.0, 0.6))
+    effects = [
+        Interval(value, value - below, value + above) for value, (below, above) in zip((0.9, 0.7), widths, strict=True)
+    ]
+    errors = [(effect.high - effect.low) / 2 / 1.959964 for effect in effects]
+    common = np.average([effect.value for effect in effects], weights=[error**-2 for error in errors])
+    rng = np.random.default_rng(0)
+    verdicts = []
+    for error, (below, above) in zip(errors, widths, strict=True):
+        values = rng.normal(common, error, 200_000)
+        holds = (values - below > low) & (values + above < high)
+        fails = (values + above < low) | (values - below > high)
+        verdicts.append(np.where(holds, 1, np.where(fails, -1, 0)))
+    changed = (verdicts[0] != verdicts[1]).mean()
+    claim = Replicate("id", ("holds", "holds"), (effects[0], effects[1]), claimed, random=True)
+    assert 0.05 < changed == pytest.approx(claim.chance_of_change, abs=0.005)
 
 
 def test_without_the_table_there_are_three_lines(tmp_path, capsys):

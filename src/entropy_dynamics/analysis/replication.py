@@ -4,9 +4,10 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
-from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.analysis.statistics import NORMAL, Interval
 from entropy_dynamics.errors import UserError
 
 KEYS = ("id", "label", "verdict", "effect", "low", "high", "seeds")  # of an entry of claims.json that are read here
@@ -19,6 +20,8 @@ class Replicate:
     id: str
     verdicts: tuple[str, str]
     effects: tuple[Interval, Interval]
+    claimed: tuple[float, float]
+    """Ends of the claimed range; NaN where claims.json has none."""
     random: bool
     """Whether seeds decide the effect: what is computed without any agrees with itself."""
 
@@ -45,6 +48,28 @@ class Replicate:
         low, high = self.difference.low, self.difference.high
         return bool(low <= 0 <= high) if self.random and not math.isnan(low + high) else None
 
+    @property
+    def chance_of_change(self) -> float:
+        """Probability that the verdicts differ if both effects estimate the same number, their weighted mean.
+
+        Normal effects, with the standard errors and the distances to the ends that the intervals of both runs have.
+        0 if no seed decides, or the range is unknown.
+        """
+        errors = [(effect.high - effect.low) / 2 / NORMAL for effect in self.effects]
+        if self.agrees is None or math.isnan(sum(self.claimed)) or not all(errors):
+            return 0.0
+        weights = [error**-2 for error in errors]
+        common = sum(w * effect.value for w, effect in zip(weights, self.effects, strict=True)) / sum(weights)
+        low, high = self.claimed
+        chances = []
+        for effect, error in zip(self.effects, errors, strict=True):
+            estimate = NormalDist(common, error)
+            below, above = effect.value - effect.low, effect.high - effect.value
+            holds = max(0.0, estimate.cdf(high - above) - estimate.cdf(low + below))
+            fails = estimate.cdf(low - above) + 1 - estimate.cdf(high + below)
+            chances.append((holds, fails, 1 - holds - fails))
+        return 1 - math.fsum(map(math.prod, zip(*chances, strict=True)))
+
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
     """The claims that both runs judged, in the order of the first. Raises UserError if there are none."""
@@ -53,7 +78,7 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     if not pairs:
         raise UserError(f"{first} and {second} have no claim in common")
     return [
-        Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b)), bool(a["seeds"]))
+        Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b)), _range(a), bool(a["seeds"]))
         for id, (a, b) in pairs.items()
     ]
 
@@ -70,6 +95,11 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
         raise UserError(f"no file {file}; make it with: entropy-dynamics claims") from None
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{file} is not a list of verdicts ({' '.join(str(error).split())})") from None
+
+
+def _range(entry: dict[str, Any]) -> tuple[float, float]:
+    low, high = entry.get("range", (math.nan, math.nan))
+    return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def _interval(entry: dict[str, Any]) -> Interval:

@@ -48,6 +48,8 @@ class Finding:
     obstacles: list[str] = field(default_factory=list)
     """Any obstacle, like any missing file, makes the verdict inconclusive."""
     notes: list[str] = field(default_factory=list)
+    claimed: tuple[float, float] = (-math.inf, math.inf)
+    """Ends of the claimed range."""
     verdict: str = ""
     reason: str = ""
 
@@ -67,6 +69,7 @@ class Finding:
 
         `smallest`: the smallest effect of interest; an inconclusive claim says how many seeds find it with 90 % power.
         """
+        self.claimed = (low, high)
         ends, obstacles = self.interval, list(self.obstacles)
         if self.missing:
             more = len(self.missing) - 1
@@ -89,11 +92,11 @@ class Finding:
         return self
 
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
-        """An entry of claims.json, with null for an unknown number."""
+        """An entry of claims.json, with null for an unknown number and for an open end of the claimed range."""
         ends = {"low": self.interval.low, "high": self.interval.high, "detectable": self.interval.detectable()}
         numbers = {name: _rounded(end) for name, end in ends.items()}
         judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
-        rest = {"seeds": self.seeds, "reason": self.reason}
+        rest = {"range": [_rounded(end) for end in self.claimed], "seeds": self.seeds, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place} | judged | about | rest
 
 

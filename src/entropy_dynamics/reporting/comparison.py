@@ -17,11 +17,12 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
     effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
     verdicts = f"{len(changed)} of {len(claims)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
+    expected = f"{sum(claim.chance_of_change for claim in claims):.0f}"
     named = [f"{claim.id} ({' → '.join(claim.verdicts)})" for claim in changed]
     named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
     lines = [
-        f"Effects:  {effects}; asked for: 95 %",
-        f"Verdicts: {verdicts}; asked for: at most 2, none reversed",
+        f"Effects:  {effects}; expected: 95 %",
+        f"Verdicts: {verdicts}; expected from their intervals: {expected}, none reversed",
         f"Differ:   {', '.join(named) or 'none'}",
     ]
     return fill("comparison.md", lines=lines, rows=[_row(claim) for claim in claims] if table else [])
