@@ -61,9 +61,9 @@ def results(tmp_path_factory) -> Path:
 def test_claims_json_has_the_promised_keys(results):
     found = list(entries(results).values())
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
-    keys += ["subject", "unit", "claimed", "test", "seeds", "reason"]
+    keys += ["subject", "unit", "claimed", "test", "seeds", "seeds_needed", "reason"]
     for one in found:
-        assert set(one) - {"why", "paper", "label"} == set(keys)
+        assert set(one) - {"why", "paper", "label", "range"} == set(keys)
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]

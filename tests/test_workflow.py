@@ -302,7 +302,7 @@ def the_error(run) -> str:
         ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
         (["tabel1"], "no rule makes 'tabel1'; did you mean 'table1'?"),
         (["results/smoke/tables/tabel1.md"], "did you mean 'results/smoke/tables/table1.md'?"),
-        ([f"results/smoke/runs/{MODEL}/grpo/metrics.parquet"], "'results/smoke/runs/{model}/{method}/seed{seed}/metrics"),
+        ([f"results/smoke/runs/{MODEL}/grpo/metrics.parquet"], "'results/smoke/runs/{model}/{method}/seed{seed}/"),
         (["results/laptop/tables/table1.md"], "of another scale than smoke: add --config scale=laptop"),
     ],
 )
