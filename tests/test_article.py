@@ -104,6 +104,7 @@ def test_the_setup_is_that_of_the_runs(root, monkeypatch):
     assert "5 seeds per method" in text
     assert "Countdown, 1234 problems" in text
     assert "16 prompts, 16 rollouts, 50 steps" in text
+    assert "Rollouts are drawn at temperature 1.0,\nevaluations at 0.7 (" in text
     table = pd.read_csv(root / "tables" / "table1.csv").iloc[0]
     assert f"toy AIME24: {table['aime24_problems']} problems, $K={table['aime24_samples']}$" in text
 
@@ -163,8 +164,8 @@ def test_what_is_missing_is_one_line(root, capsys, name):
     assert capsys.readouterr().err.startswith(f"error: no file {root / name}; make it with: ")
 
 
-def entry(verdict: str, unit: str = "points", reason: str = "", numbers: tuple = (1.25, -0.5, 3.0)) -> dict:
-    return {"verdict": verdict, "unit": unit, "reason": reason} | dict(
+def entry(verdict: str, unit: str = "points", seeds: int | None = None, numbers: tuple = (1.25, -0.5, 3.0)) -> dict:
+    return {"verdict": verdict, "unit": unit, "seeds_needed": seeds} | dict(
         zip(("effect", "low", "high"), numbers, strict=True)
     )
 
@@ -176,8 +177,7 @@ def test_sentences():
     assert tally([unsure]) == "the claim is inconclusive"
     assert tally([holds, holds, fails, unsure, unsure]) == "of 5 claims 2 hold, 1 does not hold and 2 are inconclusive"
     assert tally([unsure, holds]) == "of 2 claims 1 holds and 1 is inconclusive"
-    reasons = ["an effect of 1 takes more than 100 seeds"] * 2 + [f"an effect of 1 takes {n} seeds" for n in (13, 68)]
-    assert needed([entry("", reason=reason) for reason in [*reasons, "1 seed, and a verdict takes 5"]]) == (
+    assert needed([entry("", seeds=seeds) for seeds in (101, 101, 13, 68, None)]) == (
         "2 would take more than 100 seeds, 2 take up to 68 and 1 has no effect or too few seeds to say"
     )
 

@@ -278,7 +278,8 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
         rows = pd.read_parquet(live.layout.token_samples(MODEL, method, 0) / f"step{step}.parquet")
         responses = browser.find_elements("css selector", ".response")
         assert [len(one.find_elements("css selector", "code span")) for one in responses] == [5, 4, 5, 4]
-        assert "prompt 1 · wrong" in responses[2].text
+        assert "wrong" in responses[2].text
+        assert "prompt 1" in responses[2].find_element("xpath", "ancestor::*[@class='prompt']").text
         for place, row in ((0, 3), (3, 1)):
             token, sample = responses[place].find_elements("css selector", "code span")[row], rows.iloc[place]
             token.click()

@@ -300,6 +300,10 @@ def the_error(run) -> str:
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
         (["results/smoke/models/qwen2.5-7b/seed0/model.json"], f"unknown model 'qwen2.5-7b'; did you mean '{MODEL}'?"),
         ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
+        (["tabel1"], "no rule makes 'tabel1'; did you mean 'table1'?"),
+        (["results/smoke/tables/tabel1.md"], "did you mean 'results/smoke/tables/table1.md'?"),
+        ([f"results/smoke/runs/{MODEL}/grpo/metrics.parquet"], "'results/smoke/runs/{model}/{method}/seed{seed}/"),
+        (["results/laptop/tables/table1.md"], "of another scale than smoke: add --config scale=laptop"),
     ],
 )
 def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, message):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +28,7 @@ PAGE = "report"  # the rule that writes the page of all results
 PAGE_THERE = (
     f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning: we wrote it
 )
+NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
 PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and with the first job that ends so long after
 COUNTED = "train"  # the rule whose jobs are the training runs
 # What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
@@ -44,6 +45,7 @@ class Expectation:
     results: Collection[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     threads: int | None = None
+    no_rule_for: Callable[[str], str] | None = None
     page: Sequence[str] = ()
 
 
@@ -55,6 +57,7 @@ def expect(
     results: Collection[str],
     seconds: Mapping[str, float],
     threads: int | None,
+    no_rule_for: Callable[[str], str] | None = None,
     page: Sequence[str] = (),
 ) -> None:
     """Called by the Snakefile, which runs in the process of the logger.
@@ -64,6 +67,7 @@ def expect(
         results: rules that write a table or figure.
         seconds: expected duration of a job, by rule, where `record` has none.
         threads: threads of a job; None where something other than cores limits how many jobs run at a time.
+        no_rule_for: the message about a target that no rule makes.
         page: the command that rewrites the page of all results, while the rule `PAGE` has not begun.
     """
     global expected
@@ -71,7 +75,7 @@ def expect(
     for job in read_json_lines(record):
         past[job["rule"]].append(job["seconds"])
     seconds = {**seconds, **{rule: fmean(past[rule]) for rule in past}}
-    expected = Expectation(record, results, seconds, threads, page)
+    expected = Expectation(record, results, seconds, threads, no_rule_for, page)
 
 
 @dataclass
@@ -112,7 +116,9 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         if record.levelno < logging.WARNING and "all" in map(str, self.common_settings.quiet or ()):
             return
-        if self.common_settings.dryrun:
+        if expected.no_rule_for and (missing := NO_RULE.search(record.getMessage())):
+            _print(f"error: {expected.no_rule_for(missing[1])}")
+        elif self.common_settings.dryrun:
             if event not in (LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD) and record.levelno >= logging.INFO:
                 _print(self.format(record))
         elif event == LogEvent.RESOURCES_INFO and hasattr(record, "cores") and expected.threads:

@@ -2,6 +2,7 @@
 import shutil
 import sys
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from entropy_dynamics.analysis.experiments import (
 from entropy_dynamics.config import (
     BASE,
     TRAIN,
+    known_names,
     load_config,
     read_yaml,
     select_scale,
     settings_of,
     split_method,
 )
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
@@ -86,12 +88,27 @@ REFERENCE = Path("docs/reference/first")
 COMPARED = SCALE == "laptop" and (REFERENCE / "claims.json").is_file()
 PAGE = f"report --scale {SCALE} {SET_SEEDS}{f' --compare {REFERENCE}' * COMPARED}"
 
+
+def no_rule_for(target):
+    """What a user is told about a target that no rule makes."""
+    results, scale, *_ = *Path(target).parts, "", ""
+    if results == "results" and scale != SCALE and scale in known_names("scale"):
+        return f"{target} is of another scale than {SCALE}: add --config scale={scale}"
+    if "/" not in target:
+        names = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
+        return f"no rule makes {target!r}{nearest(target, names)}"
+    files = [str(file) for rule in workflow.rules for file in rule.output]
+    close = get_close_matches(target, files, n=1) or [LAYOUT.metrics(*RUN).as_posix()]
+    return f"no rule makes {target!r}; did you mean {close[0]!r}?"
+
+
 COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})
 expect(
     record=LAYOUT.jobs,
     results=[*EXPERIMENTS, "claims"],
     seconds=COSTS | {name: COSTS["draw"] for name in EXPERIMENTS if COSTS},
     threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
+    no_rule_for=no_rule_for,
     page=[Path(sys.executable).with_name("entropy-dynamics").as_posix(), *PAGE.split()],
 )
 

@@ -52,6 +52,9 @@ class Finding:
     """Ends of the claimed range."""
     verdict: str = ""
     reason: str = ""
+    seeds_needed: int | None = None
+    """Seeds that find the smallest effect of interest; one more than `MAX_SEEDS` stands for all beyond it. None: the
+    verdict is not open, or nothing says how many."""
 
     def read(self, results: Results, path: Path, reader: Callable[[], T]) -> T | None:
         """`reader()`; None, with the reason, if the file is missing or unusable."""
@@ -88,6 +91,7 @@ class Finding:
         elif smallest and self.seeds:
             seeds = seeds_needed(self.interval, smallest)
             self.notes.append(f"an effect of {smallest:g} takes {seeds or f'more than {MAX_SEEDS}'} seeds")
+            self.seeds_needed = seeds or MAX_SEEDS + 1
         self.reason = "; ".join([self.reason, *self.notes])
         return self
 
@@ -96,8 +100,9 @@ class Finding:
         ends = {"low": self.interval.low, "high": self.interval.high, "detectable": self.interval.detectable()}
         numbers = {name: _rounded(end) for name, end in ends.items()}
         judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
-        rest = {"range": [_rounded(end) for end in self.claimed], "seeds": self.seeds, "reason": self.reason}
-        return {"id": id, "statement": statement, "place": place} | judged | about | rest
+        claimed = {"range": [_rounded(end) for end in self.claimed]}
+        rest = {"seeds": self.seeds, "seeds_needed": self.seeds_needed, "reason": self.reason}
+        return {"id": id, "statement": statement, "place": place} | judged | about | claimed | rest
 
 
 def _rounded(number: float) -> float | None:

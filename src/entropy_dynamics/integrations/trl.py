@@ -143,8 +143,7 @@ class EntropyControlMixin:
                     input_ids=ids[rows], attention_mask=attention[rows], logits_to_keep=length + 1, use_cache=False
                 )
             parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
-        columns = (torch.cat(column) for column in zip(*(part.columns().values() for part in parts), strict=True))
-        return TokenStats(*columns)
+        return TokenStats(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})
 
     def _whole(self: Any, values: Tensor) -> Tensor:
         """[batch of all processes, longest completion], zero on padding."""

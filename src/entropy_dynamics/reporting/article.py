@@ -1,6 +1,5 @@
 """A replication article: article/article.tex with the verdicts, numbers, tables and figures of a run, and its PDF."""
 
-import re
 import shutil
 import subprocess
 from collections import Counter
@@ -15,6 +14,7 @@ import pandas as pd
 from entropy_dynamics.analysis.claims import read_claims
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.statistics import MAX_SEEDS
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import BASE, TRAIN
 from entropy_dynamics.errors import UserError
@@ -43,6 +43,8 @@ def write_article(results: Results) -> Path:
     layout, experiment = results.layout, results.experiment("table1")
     claims = list(verdicts_of(layout.claims("json")).values())
     gains = [entry for entry in read_json(layout.claims("json")) if entry["subject"] == "paper"]
+    if any("range" not in claim for claim in claims):
+        raise UserError(f"{layout.claims('json')} is of an older version; make it with: entropy-dynamics claims")
     table = layout.table("table1", "csv")
     if not table.is_file():
         raise UserError(f"no file {table}; make it with: snakemake --config scale={results.scale} table1")
@@ -69,7 +71,7 @@ def write_article(results: Results) -> Path:
         models=[(model.label, model.ran_with_size) for model in models],
         seeds=experiment.seeds,
         training=_training(results),
-        config=results.config.training,
+        config=results.config,
         temperatures=_listed([f"{t:g}" for t in results.temperatures if t != results.config.evaluation.temperature]),
         datasets=[
             (results.dataset_label(name), scores[f"{name}_problems"], scores[f"{name}_samples"], paper, paper_k)
@@ -123,11 +125,11 @@ def effect(claim: Entry, unit: str | None = None) -> str:
 
 
 def needed(claims: Sequence[Entry]) -> str:
-    """How many seeds the claims that are open would take, by the reasons that their verdicts give."""
-    takes = [re.search(r"takes (more than )?(\d+) seeds", claim["reason"]) for claim in claims]
-    beyond = [match for match in takes if match and match[1]]
-    within = [int(match[2]) for match in takes if match and not match[1]]
-    parts = [f"{len(beyond)} would take {beyond[0][1]}{beyond[0][2]} seeds"] if beyond else []
+    """How many seeds the claims that are open would take."""
+    takes = [claim["seeds_needed"] for claim in claims]
+    beyond = sum(seeds is not None and seeds > MAX_SEEDS for seeds in takes)
+    within = [seeds for seeds in takes if seeds is not None and seeds <= MAX_SEEDS]
+    parts = [f"{beyond} would take more than {MAX_SEEDS} seeds"] if beyond else []
     parts += [f"{len(within)} {'take' if parts else 'would take'} up to {max(within)}"] if within else []
     unknown = takes.count(None)
     parts += [f"{unknown} {'has' if unknown == 1 else 'have'} no effect or too few seeds to say"] if unknown else []

@@ -18,8 +18,10 @@ def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
     claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, label, subject, unit,
-    claimed, why, paper, test, seeds, reason}. `why` is the reason for a threshold other than 0; `paper` is {verdict,
-    effect, low, high, reason} of the claim by the paper's own scores, or null where it does not print them. `subject`
+    claimed, range, why, paper, test, seeds, seeds_needed, reason}. `claimed` is `range` in words, with null where it
+    is open; `why` is the reason for a threshold other than 0; `paper` is {verdict, effect, low, high, reason} of the
+    claim by the paper's own scores, or null where it does not print them. `seeds_needed` of an inconclusive claim would
+    find the smallest effect of interest (MAX_SEEDS + 1: more than MAX_SEEDS), null where nothing says so. `subject`
     is "this run" for the claims, judged from the files of this scale, and "paper" for the gains that the paper prints,
     judged from its numbers alone. The four numbers are null where there is none; `seeds` is the number of usable seeds
     that all compared methods have, null where no seed is involved. Missing and diverged runs make a claim inconclusive.

@@ -64,9 +64,10 @@ def _draw(
         elif np.isfinite(effect):  # no interval to measure its distance with
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
-    # A mark on every row would say nothing.
+    # A mark on every row with an effect would say nothing.
     smaller = [bool(replaced & set(claim.models)) for claim in claims]
-    marked = any(claim.models and not small for claim, small in zip(claims, smaller, strict=True))
+    rows = zip(claims, smaller, findings, strict=True)
+    marked = any(claim.models and not small and np.isfinite(finding.interval.value) for claim, small, finding in rows)
     small = [" †" if small and marked else "" for small in smaller]
     labels = [pretty(name) + mark for name, mark in zip(names, small, strict=True)]
     ax.set_yticks(range(len(claims)), labels, fontsize=5.5)

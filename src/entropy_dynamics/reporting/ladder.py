@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, NullLocator
+from matplotlib.ticker import LogFormatterMathtext, NullLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
@@ -61,7 +61,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     for ax in axes[-1]:
         ax.set_xscale("log")
         ax.set_xlabel("parameters")
-        ax.xaxis.set_major_formatter(LogFormatter())
+        ax.xaxis.set_major_formatter(LogFormatterMathtext())
         ax.xaxis.set_minor_locator(NullLocator())
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]

@@ -44,7 +44,7 @@ RC: Any = {
     "svg.hashsalt": "entropy-dynamics",  # element ids are the same in every run
 }
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
-FOOTER_CHARACTERS = 88
+FOOTER_CHARACTERS = 84
 
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
 IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}

@@ -27,18 +27,23 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
     texts = {
         "csv": frame.to_csv(index=False, float_format="%.4f"),
         "md": fill("table.md", **values),
-        "tex": fill("table.tex", **(_means(values, experiment.spec) if experiment.spec.pooled else values)),
+        "tex": fill("table.tex", **(_means(values, experiment, results, frame) if experiment.spec.pooled else values)),
     }
     for suffix, text in texts.items():
         write_text(results.layout.table(experiment.name, suffix), text)
     return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
-def _means(values: dict[str, Any], spec: ScoresSpec) -> dict[str, Any]:
-    """What fits a column of a paper: the entropy and the means over the data sets, which come first."""
-    count = spec.entropy + len(spec.metrics)
+def _means(
+    values: dict[str, Any], experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame
+) -> dict[str, Any]:
+    """What fits a column of a paper: the entropy and the means over the data sets, which come first.
+
+    The paper prints no means, so its scores are not in the cells.
+    """
+    count = experiment.spec.entropy + len(experiment.spec.metrics)
     blocks = [(ran, [row | {"cells": row["cells"][:count]} for row in rows]) for ran, rows in values["blocks"]]
-    caption = f"{values['caption']} Each data set's scores: {values['name']}.csv."
+    caption = f"{_caption(experiment, results, frame, paper=False)} Each data set's scores: {values['name']}.csv."
     return values | {"columns": values["columns"][:count], "blocks": blocks, "caption": caption}
 
 
@@ -110,13 +115,14 @@ def _brackets(low: float, high: float, form: str) -> str:
     return "" if np.isnan(low) else f"[{low:{form}}, {high:{form}}]"
 
 
-def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
+def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame, paper: bool = True) -> str:
     """The content of the table, the models that ran, and what its intervals cover."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
     covered = f"over {experiment.seeds} and over problems"
     if experiment.seeds == "one seed":
         covered = "over problems for the untrained model, none for one seed of a trained one"
+    papers = f"; the paper's score with its difference to the paper's {baseline}" if paper else ""
     sets = []
     for dataset in experiment.evaluations:
         problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
@@ -127,7 +133,7 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
         f"Problems: {'; '.join(sets)}.",
         f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
         f"(median over seeds) on the same problems, bold where it is not zero after Holm's correction for {tests} "
-        f"comparisons; the paper's score with its difference to the paper's {baseline}.",
+        f"comparisons{papers}.",
     ]
     if experiment.spec.entropy:
         sentences.append(

@@ -48,15 +48,12 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _bounds(claimed: str) -> str:
-    """'above 0' as $>0$; 'from 0.5 to 2' as a range, which may break after its dash."""
-    word, *numbers = re.sub(" to ", " ", claimed).split()
-    numbers = [f"{float(number):.4g}" if len(number) < 7 else f"{float(number):.2g}" for number in numbers]
-    return (
-        rf"{numbers[0]}--\allowbreak{numbers[1]}"
-        if word == "from"
-        else f"${'>' if word == 'above' else '<'}{numbers[0]}$"
-    )
+def _bounds(claimed: tuple[float | None, float | None]) -> str:
+    """(0, None) as $>0$; (0.5, 2) as a range, which may break after its dash."""
+    low, high = (None if end is None else f"{end:g}" if len(f"{end:g}") < 7 else f"{end:.2g}" for end in claimed)
+    if low and high:
+        return rf"{low}--\allowbreak{high}"
+    return f"$>{low}$" if low else f"$<{high}$"
 
 
 def markdown(text: str) -> str:
