@@ -157,7 +157,7 @@ def test_without_latex_the_source_is_written_and_a_line_says_what_is_missing(roo
     assert not Path(path).with_suffix(".pdf").exists()
 
 
-@pytest.mark.parametrize("name", ["claims.json", "tables/table1.csv"])
+@pytest.mark.parametrize("name", ["claims.json", "tables/table1.csv", "data/problems.json"])
 def test_what_is_missing_is_one_line(root, capsys, name):
     (root / name).unlink()
     assert main(["article", "--results", str(root.parent), *SET]) == 2

@@ -264,6 +264,8 @@ def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     assert 'points="30.0,1.0 60.0,20.0"' in text  # half the entropy is half the height, 38
     assert "entropy 0.25 nats" in text
     assert '<section id="table1">' in text
+    with pytest.raises(UserError, match="no file nowhere; make it with: entropy-dynamics claims"):
+        write_report(live, Path("nowhere"))
 
 
 def test_a_token_shows_the_numbers_of_its_file(live, browser):

@@ -46,8 +46,9 @@ def write_article(results: Results) -> Path:
     if any("range" not in claim for claim in claims):
         raise UserError(f"{layout.claims('json')} is of an older version; make it with: entropy-dynamics claims")
     table = layout.table("table1", "csv")
-    if not table.is_file():
-        raise UserError(f"no file {table}; make it with: snakemake --config scale={results.scale} table1")
+    for file in (table, layout.problems_report):
+        if not file.is_file():
+            raise UserError(f"no file {file}; make it with: snakemake --config scale={results.scale} table1")
 
     def judged(*beginnings: str, ours: bool | None = None) -> list[Entry]:
         """The claims whose ids begin so; `ours`: only this project's own, or only the paper's."""

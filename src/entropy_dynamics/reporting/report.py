@@ -33,11 +33,13 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         beside: claims.json of another run, or its folder, to compare the effects with.
 
     Raises:
-        UserError: there is no such folder, or a file of the results is missing or damaged.
+        UserError: there is no such folder, or a file of the results or of the other run is missing or damaged.
     """
     layout = results.layout
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={results.scale}")
+    if beside:
+        verdicts_of(beside)
     judged = layout.claims("json").is_file()
     claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
     sections = []
