@@ -269,7 +269,8 @@ def test_damaged_files_make_a_claim_inconclusive(tmp_path):
     claim = GRPO | {"statistic": "mean", "columns": ["neg_cov"], "below": 0}
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed)  # no neg_cov
-    assert "has no column 'neg_cov'" in finding(claim, tmp_path).reason
+    files = [f"runs/{MODEL}/grpo/seed{seed}/metrics.parquet has no column 'neg_cov'" for seed in range(2)]
+    assert finding(claim, tmp_path).reason == "; ".join([*files, "and 3 more"])
     path = Run(MODEL, "grpo", 0).metrics_file(tmp_path)
     path.write_text("no")
     assert "metrics.parquet is damaged (" in finding(claim, tmp_path).reason

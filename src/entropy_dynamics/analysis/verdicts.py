@@ -32,6 +32,7 @@ from entropy_dynamics.errors import UserError
 VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # fewer make no correlation
 MIN_VALUES = 3  # in a sweep: two make a difference, not a trend
+SHOWN = 2  # obstacles in a reason: all seeds of a method tend to have the same
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class Finding:
         try:
             return reader()
         except UserError as error:
-            self.obstacles.append(str(error))
+            self.obstacles.append(str(error).replace(f"{results.root}/", ""))
             return None
 
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
@@ -79,7 +80,8 @@ class Finding:
             obstacles.insert(0, f"{self.missing[0]} {f'and {more} more files are' if more else 'is'} missing")
         self.verdict, self.reason = "inconclusive", "the interval includes the threshold"
         if obstacles:
-            self.reason = "; ".join(obstacles)
+            more = len(obstacles) - SHOWN
+            self.reason = "; ".join([*obstacles[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
         elif math.isnan(ends.value):
             self.reason = "no effect could be computed"
         elif math.isnan(ends.low):
