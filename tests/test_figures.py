@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.image
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.reporting.style import FOOTER_CHARACTERS, add_footer, point_look
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
@@ -258,6 +260,21 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
     write_metrics(tmp_path / SCALE, Run(MODEL, "clip_v", 1), entropy=np.nan)  # diverged, and drawn all the same
     assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
+
+
+def test_a_footer_breaks_between_words_and_never_within_a_formula():
+    figure = plt.figure()
+    notes = ["word " * 30, "of negative samples " * 4 + r"what $A\,\nabla \log p$ does " * 4, ""]
+    add_footer(figure, notes)
+    lines = figure.get_supxlabel().split("\n")
+    plt.close(figure)
+    assert " ".join(lines).split() == " ".join(notes).split()
+    assert max(map(len, lines)) <= FOOTER_CHARACTERS
+    assert {line.count("$") % 2 for line in lines} == {0}
+
+
+def test_a_dozen_series_of_points_look_different():
+    assert len({tuple(sorted(point_look(place).items())) for place in range(12)}) == 12
 
 
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):

@@ -85,8 +85,9 @@ def marked_styles(methods: list[str], baseline: str) -> dict[str, Look]:
 
 
 def point_look(place: int) -> Look:
-    """The look of the series number `place`, as points without a line."""
-    return {name: CYCLE[place % len(CYCLE)][name] for name in ("color", "marker")} | {"linestyle": ""}
+    """The look of the series number `place`, as points without a line; where colors repeat, with another marker."""
+    marker = CYCLE[(place + place // len(CYCLE)) % len(CYCLE)]["marker"]
+    return {"color": CYCLE[place % len(CYCLE)]["color"], "marker": marker, "linestyle": ""}
 
 
 def what_ran(experiment: Experiment[Spec], results: Results, average: str = "mean") -> list[str]:
@@ -110,10 +111,17 @@ def intervals(experiment: Experiment[Spec]) -> str:
 
 def add_footer(figure: Figure, notes: list[str]) -> None:
     """Small print under the figure, wrapped to its width."""
-    lines = [line for note in notes if note for line in textwrap.wrap(note, FOOTER_CHARACTERS)]
+    lines = [line for note in notes if note for line in _wrapped(note)]
     # The footer extends the figure instead of shrinking the axes; figure sizes allow for two lines.
     figure.set_figheight(figure.get_figheight() + 0.1 * max(0, len(lines) - 2))
     figure.supxlabel("\n".join(lines), fontsize=5.5, color="0.3", x=0.01, ha="left", linespacing=1.25)
+
+
+def _wrapped(note: str) -> list[str]:
+    """Lines of the footer; a formula stays on one, since mathtext ends with the line."""
+    whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), note)
+    lines = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 METADATA = {  # without dates and versions: the same numbers give the same bytes
