@@ -86,17 +86,20 @@ def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
 
 @pytest.mark.parametrize("method", ["clip_b", "clip_v"])
 @pytest.mark.parametrize("metric", ["avg", "pass"])
-def test_the_ten_seeds_of_the_reference_follow_from_the_counts_of_its_two_runs(method, metric):
+@pytest.mark.parametrize(
+    ("runs", "both", "seeds"), [(("first", "second"), "both", 10), (("desk", "desk-second"), "desk-both", 16)]
+)
+def test_the_reference_of_two_runs_follows_from_their_counts(method, metric, runs, both, seeds):
     reference, datasets = ROOT / "docs" / "reference", ("aime24", "aime25", "dapo500")
     pooled = {(model, name): {} for model in (MODEL, OTHER) for name in (method, "grpo")}
-    for run in ("first", "second"):
+    for run in runs:
         counts = read_counts(reference / run / "counts.parquet")
-        for arm, seeds in pooled.items():
-            seeds |= {seed: {name: counts[arm][seed][name] for name in datasets} for seed in counts[arm]}
+        for arm, of_seed in pooled.items():
+            of_seed |= {seed: {name: counts[arm][seed][name] for name in datasets} for seed in counts[arm]}
     gain = score_interval(score_columns(pooled, {method: 1, "grpo": -1}, metric))
-    entries = {entry["id"]: entry for entry in json.loads((reference / "both" / "claims.json").read_text())}
+    entries = {entry["id"]: entry for entry in json.loads((reference / both / "claims.json").read_text())}
     published = entries[f"{metric}_gain_{method}"]
-    assert gain.seeds == published["seeds"] == 10
+    assert gain.seeds == published["seeds"] == seeds
     numbers = [published[name] for name in ("effect", "low", "high")]
     assert numbers == pytest.approx([gain.value, gain.low, gain.high], rel=1e-4)
 
