@@ -44,17 +44,17 @@ def _polyline(x: np.ndarray, y: np.ndarray) -> tuple[str, float]:
     return " ".join(f"{100 * a:.1f},{b:.1f}" for a, b in zip(x, height, strict=True)), float(y[-1])
 
 
-def token_samples(layout: Layout, methods: Iterable[str]) -> list[dict[str, Any]]:
+def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     """The first responses of the sampled steps of all runs, first seeds first, up to `SHOWN_BYTES`.
 
     Args:
-        methods: those that come first.
+        first: models and methods that come before the others.
     """
-    order = {method: place for place, method in enumerate(methods)}
+    order = {pair: place for place, pair in enumerate(first)}
     files: dict[tuple[int, int, str, str], list[Path]] = {}
     for file in layout.root.glob("samples/*/*/seed*/step*.parquet"):
         model, method, seed = file.parts[-4:-1]
-        key = (int(seed.removeprefix("seed")), order.get(method, len(order)), method, model)
+        key = (int(seed.removeprefix("seed")), order.get((model, method), len(order)), method, model)
         files.setdefault(key, []).append(file)
     shown, size = [], 0
     for (seed, _, method, model), steps in sorted(files.items()):

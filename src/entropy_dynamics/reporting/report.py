@@ -72,7 +72,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         claims_figure=_picture(layout.claims("svg")),
         comparison=_comparison(beside, layout.root) if beside and judged else None,
         unfinished=unfinished_runs(layout),
-        samples=_json(token_samples(layout, [method for name in FIRST for method in _methods(results, name)])),
+        samples=_json(token_samples(layout, dict.fromkeys(pair for name in FIRST for pair in _pairs(results, name)))),
         first=[by_name[name] for name in FIRST if name in by_name],
         numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
         further=[section for section in sections if not section["experiment"].is_numbered],
@@ -105,8 +105,8 @@ def _comparison(first: Path, second: Path) -> dict[str, Any]:
     return {"with": first, "lines": write_comparison(first, second).splitlines(), "picture": _data(svg.getvalue())}
 
 
-def _methods(results: Results, name: str) -> list[str]:
-    return list(dict.fromkeys(run.method for run in results.experiment(name).runs))
+def _pairs(results: Results, name: str) -> list[tuple[str, str]]:
+    return [(run.model, run.method) for run in results.experiment(name).runs]
 
 
 def _json(value: list[dict[str, Any]]) -> Markup | None:
