@@ -1,6 +1,7 @@
 """The lock of a run: who gets it, who is refused, and what becomes of a dead process's."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -187,3 +188,13 @@ def test_nobody_can_tell_about_another_machine_without_slurm_or_a_file_without_c
         (folder / "0.json").write_text("")
     with pytest.raises(UserError, match=f"if that has ended, delete {folder}"), held(folder):
         pass
+
+
+def test_a_holder_that_nobody_has_waited_for_is_dead():
+    """A zombie keeps its process id, as a killed command does until init asks how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert not lock._alive({"pid": pid})
+    os.waitpid(pid, 0)

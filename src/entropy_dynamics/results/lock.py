@@ -144,6 +144,9 @@ def _alive(holder: dict[str, Any]) -> bool:
         return False
     except PermissionError:  # another user's
         pass
+    with suppress(OSError):
+        if Path(f"/proc/{holder['pid']}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return False  # it has ended, and its parent has not asked how
     started = _started(holder["pid"])  # another process may have got the id
     return started is None or holder.get("started", started) == started
 
