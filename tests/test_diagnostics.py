@@ -55,6 +55,14 @@ def test_two_files_are_compared_on_the_same_problems(tmp_path, capsys):
     assert float(first[8]) < float(first[7]) < float(first[9])
 
 
+def test_problems_that_only_one_file_has_are_counted(tmp_path, capsys):
+    for name, ids in (("one", "abc"), ("two", "cd")):
+        rows = [json.dumps({"problem_id": id, "correct": 1}) for id in ids for _ in range(2)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    assert main(["pass-at-k", str(tmp_path / "one.jsonl"), str(tmp_path / "two.jsonl")]) == 0
+    assert capsys.readouterr().err == "the difference is of the 1 problems that both have, of 3 and 2\n"
+
+
 def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_path, capsys):
     halves = [{name: GRADES[name] for name in names} for names in ("ab", "cd")]
     for method in ("grpo", "clip_b@mu=2.5"):
@@ -103,6 +111,13 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
             [],
             "{}: 1 of 2 samples have no input",
         ),
+        (
+            "empty.jsonl",
+            '{"input": "1", "score": 1}\n{"input": "", "score": 0}',
+            [],
+            "{}: 1 of 2 samples have no input",
+        ),
+        ("deep.jsonl", "[" * 100_000, [], "{} cannot be read: line 1 is not a JSON object"),
         (
             "mixed.jsonl",
             '{"input": 1, "score": 1}\n{"input": 1, "score": "x"}',
@@ -255,6 +270,7 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
             "each token's advantage should be a number: got [",
         ),
         ([{"logp": 0.5, "entropy": 1.0, "advantage": 1.0}], "a log p is 0.5; it should be 0 or less, in nats"),
+        ([{"logp": -0.5, "entropy": -1.0, "advantage": 1.0}], "an entropy is -1; it should be 0 or more, in nats"),
         (
             [{"logits": [0.0] * n, "token": 0, "advantage": 1.0} for n in (3, 4)],
             "each token's logits should be logits, as many for every token: all input arrays must have the same shape",
@@ -270,6 +286,12 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
 def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
     (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert error(capsys, "lens", path).startswith(f"{path}: {message}")
+
+
+def test_a_temperature_cannot_change_log_p(tmp_path, capsys):
+    (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}')
+    message = f"{path} has log p, not logits: --temperature cannot change it"
+    assert error(capsys, "lens", path, "--temperature", 0.7) == message
 
 
 # ---------------------------------------------------------------- entropy-check

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from command_line import error, run
+from entropy_dynamics.cli import main
 
 STEPS = 40
 FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]
@@ -119,6 +120,68 @@ def test_entropy_watch_takes_the_column_that_it_is_given(tmp_path, capsys):
 def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
     pd.DataFrame({"Step": [0], "a - entropy": [1.0], "b - entropy": [1.0]}).to_csv(path := tmp_path / "e.csv")
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
+
+
+WRONG = [
+    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' in row 2; it should be a finite"),
+    ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "step is 's1' in row 2; it should be a finite"),
+    ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
+    ([{"step": [0], "entropy": 1.0}], "step is [0] in row 1; it should be a finite number"),
+    ([{"step": 0, "entropy": float("inf")}], "entropy is inf in row 1; it should be a finite number"),
+    ([{"step": float("inf"), "entropy": 1.0}], "step is inf in row 1; it should be a finite number"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_is_not_a_number_is_one_line(rows, message, tmp_path, capsys):
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: {message}")
+
+
+def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
+    """As text, step 10 comes before step 2."""
+    rows = [{"step": str(step), "entropy": str(value)} for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in run(
+        capsys, "entropy-watch", path
+    )
+
+
+def test_an_entropy_below_zero_is_one_line(tmp_path, capsys):
+    lines(path := tmp_path / "log.jsonl", [{"step": step, "entropy": -value} for step, value in enumerate(FALLING)])
+    assert error(capsys, "entropy-watch", path).startswith(
+        f"{path}: entropy is -1.397 at step 0; it should be 0 or more, in nats"
+    )
+
+
+@pytest.mark.parametrize("text", ["Step,entropy\n0,9,95\n1,9,74\n", "Step,entropy\n10,9,95\n20,9,74\n"])
+def test_a_csv_with_more_fields_than_names_is_one_line(text, tmp_path, capsys):
+    (path := tmp_path / "log.csv").write_text(text)
+    message = f"{path} cannot be read: its rows have more fields than its header;"
+    assert error(capsys, "entropy-watch", path).startswith(message)
+
+
+def test_a_line_that_is_cut_off_is_named(tmp_path, capsys):
+    (path := tmp_path / "log.jsonl").write_text('{"step": 0, "entropy": 1.0}\n{"step": 1, "ent')
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: line 2 is not a JSON object")
+
+
+def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
+    for name, values in (("grpo", FALLING), ("clip_b", FALLING[::-1])):
+        lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
+    message = f"{tmp_path} contains 2 runs; name one of them: {tmp_path}/clip_b.jsonl, {tmp_path}/grpo.jsonl"
+    assert error(capsys, "entropy-watch", tmp_path).startswith(message)
+
+
+def test_the_last_value_of_a_step_counts(tmp_path, capsys):
+    """A run that was started again, and appended to its log."""
+    rows = [{"step": step, "entropy": 2.0} for step in range(20)]
+    rows += [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert main(["entropy-watch", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert err == f"{path} logs the entropy of 20 steps more than once; the last value counts\n"
 
 
 def test_entropy_watch_of_a_constant_or_from_zero_has_no_nan(tmp_path, capsys):

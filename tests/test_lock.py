@@ -176,8 +176,31 @@ def test_a_requeued_job_has_the_lock_of_its_first_attempt(tmp_path, monkeypatch)
     folder = tmp_path / "lock"
     left(folder, host="node7", slurm_job="41")
     monkeypatch.setenv("SLURM_JOB_ID", "41")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with held(folder) as dead:
         assert dead.startswith("SLURM job 41, ")
+
+
+def test_another_node_of_the_same_allocation_may_still_write(tmp_path, monkeypatch):
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41")
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    with pytest.raises(UserError, match=f"SLURM job 41, .* if that has ended, delete {folder}"), held(folder):
+        pass
+
+
+def test_nobody_can_tell_about_a_process_of_another_container(tmp_path, ended):
+    """Its id means another process here, or none."""
+    folder = tmp_path / "lock"
+    left(folder, pid=ended, namespace="pid:[1]")
+    with pytest.raises(UserError, match=f"if that has ended, delete {folder}"), held(folder):
+        pass
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+def test_a_folder_that_cannot_be_created_is_an_error():
+    with pytest.raises(OSError, match="/proc/results"), held(Path("/proc/results/lock")):
+        pass
 
 
 @pytest.mark.parametrize("content", [{"host": "node7"}, None])

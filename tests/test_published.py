@@ -203,5 +203,44 @@ def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):
-    assert main(["archive", str(tmp_path), "--publish", str(tmp_path / "out")]) == 2
+    assert main(["archive", str(tmp_path / "results"), "--publish", str(tmp_path / "out")]) == 2
     assert "no files" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_files_or_within_the_results_is_left_as_it_is(published, tmp_path, capsys):
+    root, _ = published
+    (tmp_path / "README.md").write_text("mine")
+    for folder, message in ((tmp_path, "has other files"), (root, "is in the results"), (root / "out", "is in the")):
+        before = sorted(folder.rglob("*"))
+        assert main(["archive", str(root), "--publish", str(folder)]) == 2
+        assert message in capsys.readouterr().err
+        assert sorted(folder.rglob("*")) == before
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_what_was_published_is_replaced_as_a_whole_or_not_at_all(published, tmp_path, capsys):
+    root, out = published
+    results, folder = shutil.copytree(root, tmp_path / SCALE), shutil.copytree(out, tmp_path / "out")
+    (folder / "of_an_earlier_version.csv").write_text("")
+    samples = Layout(results).token_samples(MODEL, "grpo", 0) / "step4.parquet"
+    content = samples.read_bytes()
+    samples.write_bytes(content[: len(content) // 2])
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(["archive", str(results), "--publish", str(folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    samples.write_bytes(content)
+    assert main(["archive", str(results), "--publish", str(folder)]) == 0
+    assert not (folder / "of_an_earlier_version.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--doi", "10.5281/zenodo.7"], "--doi needs --publish"),
+        (["--publish", "out", "--policies"], "--out and --policies are for the zip file"),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(options, message, capsys):
+    assert main(["archive", "results/smoke", *options]) == 2
+    assert message in capsys.readouterr().err

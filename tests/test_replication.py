@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from entropy_dynamics.analysis.replication import Replicate
-from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.analysis.statistics import Interval, seed_interval
 from entropy_dynamics.cli import main
 
 
@@ -44,8 +44,8 @@ def test_differences_and_their_intervals_by_hand(compare):
     assert rows["apart"][-2:] == ["5.5 [0.5, 10.5]", "**no**"]
     assert rows["skewed"][-2:] == ["1 [-4, 13]", "yes"]
     assert summary.splitlines() == [
-        "Effects:  2 of 3 (67%) have zero in the interval of their difference; expected: 95 %",
-        "Verdicts: 2 of 3 changed, 1 of them reversed; expected from their intervals: 0, none reversed",
+        "Effects:  2 of 3 (67%) have zero in the interval of their difference; expected: about 97 %",
+        "Verdicts: 2 of 3 changed, 1 of them reversed; expected from their intervals: unknown, as a file has no ranges",
         "Differ:   same (holds → inconclusive), apart (holds → does not hold)",
     ]
 
@@ -71,6 +71,26 @@ def test_the_chance_that_a_verdict_changes_is_what_runs_drawn_again_show(claimed
     assert 0.05 < changed == pytest.approx(claim.chance_of_change, abs=0.005)
 
 
+@pytest.mark.parametrize("seeds", [5, 8])
+def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds(seeds):
+    """Normal seeds whose median lies 0 to 3 standard deviations above the threshold.
+
+    The interval of the difference contains zero in about 97 % of the pairs, and no more verdicts change than expected.
+    """
+    rng, agree, changed, expected = np.random.default_rng(seeds), [], [], []
+    for true in np.repeat([0.0, 0.5, 1.0, 2.0, 3.0], 300):
+        effects = tuple(seed_interval(rng.normal(true, 1, seeds)) for _ in range(2))
+        verdicts = tuple(
+            "holds" if effect.low > 0 else "does not hold" if effect.high < 0 else "inconclusive" for effect in effects
+        )
+        pair = Replicate("id", verdicts, effects, (0.0, np.inf), random=True)
+        agree.append(pair.agrees)
+        changed.append(pair.changed)
+        expected.append(pair.chance_of_change)
+    assert np.mean(agree) == pytest.approx(0.975, abs=0.01)
+    assert np.mean(changed) < np.mean(expected) < 1.6 * np.mean(changed)
+
+
 def test_without_the_table_there_are_three_lines(tmp_path, capsys):
     for name, effect in (("a.json", 1), ("b.json", 9)):
         (tmp_path / name).write_text(json.dumps([claim("far", "holds", effect, effect - 1, effect + 1)]))
@@ -89,11 +109,32 @@ def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counte
     assert "0 of 0 have zero" in summary
 
 
+def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):
+    first = [claim("both", "holds", 1, 0.5, 2), claim("first_only", "holds", 1, 0.5, 2)]
+    second = [claim("both", "holds", 1, 0.4, 2), claim("first_only", "inconclusive", None)]
+    for entry in (*first, *second):
+        entry["range"] = [0, None]
+    code, summary, rows = compare(first, second)
+    assert code == 0
+    assert summary.splitlines()[1:] == [
+        "Verdicts: 0 of 1 changed, 0 of them reversed; expected from their intervals: 0 or fewer; "
+        "1 more have an interval in one run only",
+        "Differ:   none",
+    ]
+    assert rows["first_only"][:2] == ["holds", "inconclusive"]
+
+
 @pytest.mark.parametrize(
     ("first", "message"),
     [
-        ([{"id": 1}], "is not a list of verdicts ('subject')"),
-        ([{"id": 1, "subject": "this run"}], "is not a list of verdicts ('label')"),
+        ({}, "claims.json is not a list of verdicts"),
+        ([1], "claims.json, entry 1"),
+        ([{"id": "a"}], "claims.json, entry 1: no value for subject"),
+        ([claim("a", "hold", 1)], "claims.json, entry 1: verdict is 'hold'; it should be 'holds', 'does not hold' or"),
+        ([claim("a", "holds", "n/a")], "claims.json, entry 1: effect is 'n/a'; it should be a valid number"),
+        ([claim("a", "holds", float("nan"))], "claims.json, entry 1: effect is nan; it should be a finite number"),
+        ([claim("a", "holds", 1, 2, 0)], "claims.json, entry 1: low is 2; it should be at most high, 0"),
+        ([claim("a", "holds", 1)] * 2, "claims.json, entry 2: a is there already"),
         ([], "have no claim in common"),
     ],
 )

@@ -134,7 +134,21 @@ def test_seeds(refused, stage, seed):
         ((*FROM_A_FILE, "--evaluation", f"{EVIL}=x.jsonl"), f"'{EVIL}' cannot name an evaluation set, since its file "),
         ((*FROM_A_FILE, "--evaluation", "=x.jsonl"), "--evaluation '=x.jsonl' is not of the form NAME=VALUE"),
         ((*FROM_A_FILE, "--split", "dapo500=-1"), "--split dapo500=-1: '-1' is not a number of problems"),
-        (("problems", "--split", "dapo500=3"), "--evaluation and --split need --train FILE"),
+        (("problems", "--split", "dapo500=3"), "--evaluation, --split and --task need --train FILE"),
+        (("problems", "--task", "countdown"), "--evaluation, --split and --task need --train FILE"),
+        (
+            (*FROM_A_FILE, "--evaluation", "a=x.jsonl", "--split", "a=3"),
+            "--split a=3: there is another set 'a'; give each its own name",
+        ),
+        (("draw", "table1", "tabel2"), "unknown table or figure 'tabel2'; did you mean 'table2'?"),
+        (("train", *RUN, "--seed", "00"), "argument --seed: '00' is not an integer of 0 or more"),
+        (("pass-at-k", "x.jsonl", "--power", "500"), "argument --power: '500' is more than 100 points"),
+        (("entropy-check", "nan"), "argument VALUE: 'nan' is not a finite number"),
+        (
+            ("entropy-check", "--write", "configs/base.yaml"),
+            "argument --write: 'configs/base.yaml' does not end in",
+        ),
+        (("archive", "results/smoke", "--out", "README.md"), "argument --out: 'README.md' does not end in .zip"),
         (("problems", "--results", "configs/base.yaml"), "Not a directory: 'configs/base.yaml/laptop/data'"),
         (
             ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),

@@ -340,3 +340,19 @@ def test_a_broken_experiment_or_claim_is_one_line(tmp_path, name, old, new, mess
     run = snakemake(file.parents[1], "--config", "scale=smoke", "--quiet", "--dry-run")
     assert run.returncode != 0
     assert the_error(run).startswith(f"experiments/{message}")
+
+
+@pytest.mark.parametrize("text", ["", "method: clip_b"])
+def test_a_method_file_without_a_label_is_one_line(tmp_path, text):
+    project = copy_project(tmp_path)
+    (project / "configs/method/clip_b.yaml").write_text(text)
+    run = snakemake(project, "--config", "scale=smoke", "--quiet", "--dry-run")
+    assert run.returncode != 0
+    assert the_error(run).startswith("configs/method/clip_b.yaml: ")
+
+
+def test_a_seed_has_no_leading_zeros(tmp_path):
+    target = f"results/smoke/runs/{MODEL}/grpo/seed00/metrics.parquet"
+    run = snakemake(copy_project(tmp_path), target, "--config", "scale=smoke", "--dry-run")
+    assert run.returncode != 0
+    assert "no rule makes" in the_error(run)

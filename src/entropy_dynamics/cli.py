@@ -5,7 +5,7 @@ import atexit
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     problems.add_argument(
         "--split", action="append", default=[], metavar="NAME=SIZE", help="a set split off the training set"
     )
-    problems.add_argument("--task", default="math", help="the task that grades problems from files (default: math)")
+    problems.add_argument("--task", help="the task that grades problems from --train and --evaluation (default: math)")
     problems.add_argument("--out", metavar="DIR", help="output folder (default: <results>/<scale>/data)")
     problems.add_argument("--prompts", metavar="MODEL", help="also write the prompts that the real MODEL would get")
     stage("model", "Prepare a base model: download it, or build and warm-start a toy model.", "model", "untrained")
@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
     archive = command("archive", "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
-    archive.add_argument("--out", type=Path, metavar="FILE", help="default: FOLDER.zip")
+    archive.add_argument("--out", type=_ending(".zip"), metavar="FILE", help="default: FOLDER.zip")
     archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
     ready = "instead, write the folder OUT for a data repository: counts, metrics, samples, data card, checksums"
     archive.add_argument("--publish", type=Path, metavar="OUT", help=ready)
@@ -166,15 +166,15 @@ def _parser() -> argparse.ArgumentParser:
     passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample; above 0: correct, none: left out")
     power = "how many problems show a difference of D points, from the rates of one FILE"
-    passes.add_argument("--power", type=_positive, metavar="D", help=power)
+    passes.add_argument("--power", type=_points, metavar="D", help=power)
     lens = diagnostic("lens", "What each method would drop of a batch, and where it pushes entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="that logits are divided by (default: 1)")
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="the metric that is the entropy")
     check = command("entropy-check", "Is the entropy that a trainer logs right? A batch with known entropies tells.")
-    check.add_argument("value", type=float, nargs="?", metavar="VALUE", help="what the trainer got on the batch, nats")
-    check.add_argument("--write", type=Path, metavar="FILE", help="write the batch as .npz")
+    check.add_argument("value", type=_nats, nargs="?", metavar="VALUE", help="what the trainer got on the batch, nats")
+    check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
@@ -197,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or len(text) > 18:
+    if not re.fullmatch("0|[1-9][0-9]{0,17}", text):  # as the wildcard of the workflow
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
 
@@ -214,6 +214,28 @@ def _positive(text: str) -> float:
         if 0 < (value := float(text)) < float("inf"):
             return value
     raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+
+
+def _points(text: str) -> float:
+    if (value := _positive(text)) <= 100:
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is more than 100 points")
+
+
+def _nats(text: str) -> float:
+    with suppress(ValueError):
+        if abs(value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+
+
+def _ending(suffix: str) -> Callable[[str], Path]:
+    def file(text: str) -> Path:
+        if (path := Path(text)).suffix == suffix:
+            return path
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {suffix}")
+
+    return file
 
 
 def _scale_folder(text: str) -> Path:

@@ -97,8 +97,8 @@ def problems(options: argparse.Namespace) -> None:
     if options.train and not options.out:
         raise UserError(f"--train needs --out DIR: {out} is for the scale's own problems")
     prompt_format = load_config(options.scale, options.prompts).model.prompt_format if options.prompts else None
-    if options.train or options.evaluation or options.split:
-        data = sources_from_files(data.seed, options.task, options.train, options.evaluation, options.split)
+    if options.train or options.evaluation or options.split or options.task:
+        data = sources_from_files(data.seed, options.task or "math", options.train, options.evaluation, options.split)
     report = build_problem_sets(data, out)
     for name, entry in report["sets"].items():
         print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
@@ -173,6 +173,8 @@ def draw(options: argparse.Namespace) -> None:
 
     results = _results(options)
     for name in options.names:
+        results.experiment(name)  # an unknown one ends it before anything is written
+    for name in options.names:
         for path in render(name, results):
             print(path)
 
@@ -238,6 +240,10 @@ def archive(options: argparse.Namespace) -> None:
     from entropy_dynamics.results.archive import write_archive
 
     folder = options.folder
+    if options.doi and not options.publish:
+        raise UserError("--doi needs --publish OUT: a zip file has none")
+    if options.publish and (options.out or options.policies):
+        raise UserError("--publish writes a folder of its own: --out and --policies are for the zip file")
     if options.publish:
         from entropy_dynamics.analysis.results import Results
         from entropy_dynamics.reporting.publish import publish
@@ -279,7 +285,9 @@ def lens(options: argparse.Namespace) -> None:
 def entropy_watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
 
-    metrics = read_metrics(options.files)
+    metrics, notes = read_metrics(options.files, options.entropy)
+    for note in notes:
+        print(note, file=sys.stderr)
     print(describe(metrics, options.files, options.entropy))
     if options.figure:
         draw(metrics, options.figure, options.entropy)

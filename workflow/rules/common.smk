@@ -18,6 +18,7 @@ from entropy_dynamics.config import (
     TRAIN,
     known_names,
     load_config,
+    method_label,
     read_yaml,
     select_scale,
     settings_of,
@@ -119,7 +120,7 @@ shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
 wildcard_constraints:
     model="[a-z0-9.-]+",
     method=rf"(?!{BASE}\b)\w+(@[\w.=+,-]+)?",
-    seed=r"\d+",
+    seed=r"0|[1-9]\d{0,17}",
 
 
 @cache
@@ -207,11 +208,11 @@ def inputs_of(name):
     return [f"experiments/{name}.yaml", "experiments/paper_values.yaml", *files]
 
 
+@one_line()
 def labels_in(name):
     """The labels of its methods, from their configs."""
     methods = sorted({split_method(run.method)[0] for run in EXPERIMENTS[name].runs})
-    files = [Path("configs/method", f"{method}.yaml") for method in methods]
-    return [read_yaml(file)["method"]["label"] for file in files]
+    return [method_label(method) for method in methods]
 
 
 def files_of(names):

@@ -17,7 +17,7 @@ from entropy_dynamics.analysis.columns import DERIVED
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, first_of, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.analysis.specs import Spec
-from entropy_dynamics.config import CONFIGS, Config, load_config, read_yaml, split_method
+from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 from entropy_dynamics.results.files import read_json, read_parquet
@@ -57,16 +57,6 @@ class Model(BaseModel):
         millions = self.parameters / 1e6
         size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.{0 if millions >= 10 else 2}f} M"
         return f"{self.ran}, {size} parameters"
-
-
-class _Label(BaseModel):
-    label: str
-
-
-class _MethodFile(BaseModel):
-    """The part of configs/method/<name>.yaml that tables and figures need; validating all of it would import torch."""
-
-    method: _Label
 
 
 @dataclass(frozen=True)
@@ -137,8 +127,7 @@ class Results:
     def method_label(self, method: str) -> str:
         """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; a key of another section is shortened to its last part."""
         name, parameters = split_method(method)
-        path = self.configs / "method" / f"{name}.yaml"
-        label = parse(_MethodFile, read_yaml(path), str(path)).method.label
+        label = method_label(name, self.configs)
         values = (re.sub(r"[\w.]*\.(?=\w+=)", "", parameter).replace("=", " ") for parameter in parameters)
         return f"{label} ({', '.join(values)})" if parameters else label
 

@@ -229,6 +229,22 @@ def _named(configs: Path, kind: str, name: str) -> Path:
     return configs / kind / f"{name}.yaml"
 
 
+class _Label(BaseModel):
+    label: str
+
+
+class _MethodFile(BaseModel):
+    """The part of configs/method/<name>.yaml that tables and figures need; validating all of it would import torch."""
+
+    method: _Label
+
+
+def method_label(method: str, configs: Path = CONFIGS) -> str:
+    """The label in configs/method/<method>.yaml. Raises UserError if the file has none."""
+    path = configs / "method" / f"{method}.yaml"
+    return parse(_MethodFile, read_yaml(path), str(path)).method.label
+
+
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file as plain containers; interpolations are not resolved.
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pandas as pd
 from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.lens import PARTS
+from entropy_dynamics.diagnostics.reading import read_json_lines
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
@@ -60,16 +62,21 @@ CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors that on
 ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this
 
 
-def read_metrics(run: Path) -> pd.DataFrame:
-    """The numbers that a run logged, a row per step, index `step`.
+def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """The numbers that a run logged, a row per step, index `step`; of values for one step the last.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, TensorBoard events, an offline W&B file, metrics as JSONL
             (prime-rl, Tinker, verl's file logger), a CSV file that W&B exports or any parquet file; or a folder that
             contains one of them.
+        column: of the entropy; by default the first of `ENTROPY` that is there.
+
+    Returns:
+        The numbers; and a line for each file that logs the entropy of a step more than once.
 
     Raises:
-        UserError: none of them is there, or it cannot be read.
+        UserError: none of them is there, it cannot be read, it has several runs, or a step or an entropy is not a
+            finite number.
     """
     kinds = {
         "metrics.parquet": _parquet,
@@ -84,19 +91,29 @@ def read_metrics(run: Path) -> pd.DataFrame:
     for pattern, read in kinds.items():
         files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.is_file() and run.match(pattern) else []
         if files:
-            frames = {}
-            for file in files:  # one run's: its checkpoints, or what it wrote before and after it was resumed
+            frames, runs, notes = [], set(), []
+            for file in files:
                 try:
-                    frames[file] = read(file)
+                    frame = read(file)
+                    entropy = _first(frame, (column,) if column else ENTROPY)
+                    if entropy is not None:
+                        frame[entropy.name] = entropy = _finite(entropy)
+                except (ModuleNotFoundError, UserError):
+                    raise
                 except Exception as error:  # readers have kinds of their own, such as protobuf's
                     cause = next(iter(str(error).splitlines()), type(error).__name__)
                     raise UserError(f"{file} cannot be read: {cause}") from error
-            # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
-            with_entropy = [file for file in files if _first(frames[file], ENTROPY) is not None] or files
-            runs = sorted({str(file.parents[file.parent.name.startswith("checkpoint-")]) for file in with_entropy})
+                frames.append(frame)
+                # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
+                if entropy is not None:
+                    runs.add(str(_run_of(file)))
+                    if twice := entropy.dropna().index.duplicated().sum():
+                        notes.append(f"{file} logs the entropy of {twice} steps more than once; the last value counts")
             if len(runs) > 1:
-                raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
-            return pd.concat(frames.values()).select_dtypes("number").groupby(level=0).mean().sort_index()
+                first, second, *_ = sorted(runs)
+                raise UserError(f"{run} contains {len(runs)} runs; name one of them: {first}, {second}, ...")
+            frames.sort(key=lambda frame: frame.index.max())  # a run's checkpoints, and its parts before a restart
+            return pd.concat(frames).select_dtypes("number").groupby(level=0).last(), notes
     raise UserError(f"{run}: no {', '.join(kinds)} there")
 
 
@@ -107,7 +124,7 @@ def describe(metrics: pd.DataFrame, run: Path, column: str | None = None) -> str
         column: of the entropy; by default the first of `ENTROPY` that is there.
 
     Raises:
-        UserError: no such column, or fewer than 5 values.
+        UserError: no such column, fewer than 5 values, or one below 0.
     """
     entropy = _first(metrics, (column,) if column else ENTROPY)
     if entropy is None:
@@ -116,6 +133,11 @@ def describe(metrics: pd.DataFrame, run: Path, column: str | None = None) -> str
         raise UserError(f"{run} logs {wanted}; it logs {', '.join(names)}")
     if len(entropy := entropy.dropna()) < FEWEST:
         raise UserError(f"{run} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
+    if (lowest := entropy.min()) < 0:
+        raise UserError(
+            f"{run}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
+            "is it a loss, which has the other sign?"
+        )
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
     means = f"means of the first and the last {tenth} of {len(entropy)} steps"
@@ -150,7 +172,7 @@ def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from entropy_dynamics.reporting.style import RC, WIDTH
+    from entropy_dynamics.reporting.style import RC, WIDTH, save
 
     series = [
         values for names in ((column,) if column else ENTROPY, REWARD) if (values := _first(metrics, names)) is not None
@@ -161,7 +183,7 @@ def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
             ax.plot(values.dropna(), color="black")
             ax.set_ylabel(f"{values.name} (nats)" if values is series[0] else values.name)
         ax.set_xlabel("step")
-        figure.savefig(path)
+        save(figure, "Entropy over steps", path)
 
 
 def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
@@ -213,7 +235,34 @@ def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
     step = next((name for name in STEPS if name in frame), None)
     if step is None:
         raise ValueError(f"it logs no step ({', '.join(STEPS)})")
-    return frame.dropna(subset=step).set_index(step).rename_axis("step")
+    frame = frame.dropna(subset=step)
+    steps = _finite(frame.pop(step))
+    return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
+
+
+def _finite(values: pd.Series) -> pd.Series:
+    """As numbers; missing ones stay missing. Raises ValueError for text, a list or an infinite number."""
+    numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
+    wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        value = repr(values.tolist()[row])  # of Python's types, not numpy's
+        raise ValueError(f"{values.name} is {value:.60} in row {row + 1}; it should be a finite number")
+    return numbers
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def _run_of(file: Path) -> Path:
+    """The folder of a run whose checkpoints or restarts have files of their own, or the file that has all of it."""
+    if file.name == "trainer_state.json":
+        return file.parents[file.parent.name.startswith("checkpoint-")]
+    return file.parent if "tfevents" in file.name else file
 
 
 def _parquet(file: Path) -> pd.DataFrame:
@@ -222,13 +271,20 @@ def _parquet(file: Path) -> pd.DataFrame:
 
 def _json_lines(file: Path) -> pd.DataFrame:
     """A row per line; verl's file logger has its metrics below `data`."""
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return _by_step(pd.DataFrame([row | row.pop("data") if isinstance(row.get("data"), dict) else row for row in rows]))
+    frame = read_json_lines(file)
+    if "data" in frame:
+        data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
+        frame = frame.drop(columns=data.columns, errors="ignore").join(data)
+    return _by_step(frame)
 
 
 def _csv(file: Path) -> pd.DataFrame:
     """W&B's export of a panel: "RUN - METRIC", and its lowest and highest value where steps were merged."""
-    frame = pd.read_csv(file)
+    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+        try:
+            frame = pd.read_csv(file, index_col=False)
+        except pd.errors.ParserWarning:
+            raise ValueError("its rows have more fields than its header; decimals need a point") from None
     frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
     names = frame.columns.str.rpartition(" - ")
     if len({run for run, dash, _ in names if dash}) > 1:

@@ -65,9 +65,13 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
             raise UserError(f"{file}: a sampled token is {wrong[0].item():g}; it should be {ids}, as the logits")
         stats = token_stats(logits, tokens.long(), temperature=temperature)
     else:
+        if temperature != 1:
+            raise UserError(f"{file} has log p, not logits: --temperature cannot change it")
         logp, entropy = tensor(LOGP, "log p"), tensor(ENTROPY, "the entropy")
         if (logp > ROUNDING).any():
             raise UserError(f"{file}: a log p is {logp.max().item():.4g}; it should be 0 or less, in nats")
+        if (entropy < -ROUNDING).any():
+            raise UserError(f"{file}: an entropy is {entropy.min().item():.4g}; it should be 0 or more, in nats")
         known = any(name in frame for name in EXPECTED)
         expected = tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp)
         stats = TokenStats(logp, entropy, logp.exp() * (entropy + logp), expected)
@@ -90,7 +94,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure
 
     from entropy_dynamics.reporting.lens import draw_shares
-    from entropy_dynamics.reporting.style import RC, WIDTH, pretty
+    from entropy_dynamics.reporting.style import RC, WIDTH, pretty, save
 
     with rc_context(RC):
         figure = Figure(figsize=(WIDTH, 0.7 + 0.16 * len(table)), layout="constrained")
@@ -98,7 +102,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         quadrants = [part.removeprefix("lens_") for part in PARTS]
         draw_shares(ax, table.reindex(columns=quadrants).to_numpy(float))
         ax.set_yticks(range(len(table)), [pretty(entry) for entry in table["method"]], fontsize=6)
-        figure.savefig(path)
+        save(figure, "The S* lens of one batch", path)
 
 
 def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) -> dict[str, object]:

@@ -31,13 +31,14 @@ def pass_at_k_table(
     Returns:
         One row per k; per file, under the part of its path that tells it from the others, its value and the ends of
         its 95 % interval over problems, and with two files the same for the second minus the first on the problems that
-        both have. And a line for each file that lacks grades.
+        both have. And a line for each file that lacks grades, and one if a file has problems that the other lacks.
 
     Raises:
         UserError: a file that cannot be read, a folder without files, a missing column, samples without a problem, no
             grade at all, or two files without a common problem.
     """
-    counts, notes = zip(*(_counts(file, problem, correct) for file in files), strict=True)
+    counts, missing = zip(*(_counts(file, problem, correct) for file in files), strict=True)
+    notes = [note for note in missing if note]
     fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
     tables = [_columns(name, _intervals(of_file, ks)) for name, of_file in zip(_names(files), counts, strict=True)]
@@ -45,10 +46,13 @@ def pass_at_k_table(
         shared = counts[0].index.intersection(counts[1].index)
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
+        if len(shared) < max(map(len, counts)):
+            of = " and ".join(str(len(of_file)) for of_file in counts)
+            notes.append(f"the difference is of the {len(shared)} problems that both have, of {of}")
         first, second = (of_file.loc[shared] for of_file in counts)
         differences = [score_interval([_scores(second, k) - _scores(first, k)]) for k in ks]
         tables.append(_columns("difference", differences))
-    return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), [note for note in notes if note]
+    return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
 def power_table(file: Path, difference: float, problem: str | None = None, correct: str | None = None) -> pd.DataFrame:
@@ -90,8 +94,8 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
     """Graded and correct samples of each problem, and how many have no grade."""
     frame = _rows(file)
     ids = column(frame, file, problem, PROBLEM, "the problem")
-    if ids.isna().any():
-        raise UserError(f"{file}: {ids.isna().sum()} of {len(ids)} samples have no {ids.name}")
+    if (unknown := (ids.isna() | (ids.astype(str) == "")).sum()) > 0:
+        raise UserError(f"{file}: {unknown} of {len(ids)} samples have no {ids.name}")
     values = column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)")
     grades = values.dropna().infer_objects()
     if grades.empty:

@@ -19,19 +19,20 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: should be a .parquet or a .jsonl file")
     if not path.is_file():
         raise UserError(f"no file {path}")
-    frame = read_parquet(path, remedy="write it again") if path.suffix == ".parquet" else _json_lines(path)
+    frame = read_parquet(path, remedy="write it again") if path.suffix == ".parquet" else read_json_lines(path)
     if frame.empty:
         raise UserError(f"{path} has no rows")
     return frame
 
 
-def _json_lines(path: Path) -> pd.DataFrame:
+def read_json_lines(path: Path) -> pd.DataFrame:
+    """A row per line; UserError names the line that is not a JSON object."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 rows += [dict(json.loads(line))] if line.strip() else []
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: line {number} is not a JSON object ({error})") from error
     return pd.DataFrame(rows)
 

@@ -12,17 +12,21 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     """Three lines, and with `table` all claims below them. Raises UserError as `replicates`."""
     claims = replicates(first, second)
     compared = [claim for claim in claims if claim.agrees is not None]
+    judged = [claim for claim in claims if all(claim.judged)]
     apart = [claim for claim in compared if not claim.agrees]
-    changed = [claim for claim in claims if claim.changed]
+    changed = [claim for claim in judged if claim.changed]
+    once = sum(any(claim.judged) and not all(claim.judged) for claim in claims)
     share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
     effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
-    verdicts = f"{len(changed)} of {len(claims)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
-    expected = f"{sum(claim.chance_of_change for claim in claims):.0f}"
+    verdicts = f"{len(changed)} of {len(judged)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
+    chance = sum(claim.chance_of_change for claim in judged)
+    expected = "unknown, as a file has no ranges" if math.isnan(chance) else f"{chance:.0f} or fewer"
     named = [f"{claim.id} ({' → '.join(claim.verdicts)})" for claim in changed]
     named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
     lines = [
-        f"Effects:  {effects}; expected: 95 %",
-        f"Verdicts: {verdicts}; expected from their intervals: {expected}, none reversed",
+        f"Effects:  {effects}; expected: about 97 %",
+        f"Verdicts: {verdicts}; expected from their intervals: {expected}"
+        f"{f'; {once} more have an interval in one run only' if once else ''}",
         f"Differ:   {', '.join(named) or 'none'}",
     ]
     return fill("comparison.md", lines=lines, rows=[_row(claim) for claim in claims] if table else [])

@@ -9,11 +9,13 @@ from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.replication import Replicate, replicates, verdicts_of
 from entropy_dynamics.reporting.claims_figure import TINY
-from entropy_dynamics.reporting.style import CYCLE, RC, WIDTH, Look, pretty
+from entropy_dynamics.reporting.style import CYCLE, RC, WIDTH, Look, pretty, save
 
 
-def draw_comparison(first: Path, second: Path, target: Path | IO[bytes], form: str | None = None) -> None:
+def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None:
     """A forest plot: each claim's effect in both runs with its interval, those that disagree first.
+
+    A stream gets it as SVG.
 
     Rows have units of their own: the first run's effect is at 0, and 1 is half the width of the interval of the
     difference, so that two runs disagree where the second one's mark leaves the gray band.
@@ -42,7 +44,10 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes], form: s
         names = zip((first, second), CYCLE, strict=False)
         handles = [Line2D([], [], label=str(name), **_mark(look)) for name, look in names]
         figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=1)
-        figure.savefig(target, format=form, metadata={"Date": None} if form == "svg" else None)
+        if isinstance(target, Path):
+            save(figure, "Two runs side by side", target)
+        else:
+            figure.savefig(target, format="svg", metadata={"Date": None})
 
 
 def _agreement(claim: Replicate) -> float:

@@ -12,7 +12,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
-from entropy_dynamics.results.files import sha256, write_parquet, write_text
+from entropy_dynamics.results.files import sha256, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import FACTS
 
 COPIED = ("claims.json", "claims.md", "tables/*.csv", "tables/*.md", "figures/*.csv")
@@ -29,9 +29,21 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
         doi: what the repository has reserved; None: the card and the citation say how to get one.
 
     Raises:
-        UserError: no evaluations or no runs, a damaged file, or an installed package without its license.
+        UserError: no evaluations or no runs, a damaged file, an installed package without its license, or a folder
+            with files of the user's.
     """
     license_text = _license()  # may raise, before anything is written
+    if folder.resolve().is_relative_to(results.root.resolve()):
+        raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / SUMS).is_file())):
+        raise UserError(f"{folder} has other files; name a new or an empty folder, or one that --publish wrote")
+    with written_whole(folder.resolve()) as temporary:
+        temporary.mkdir()
+        paths = _write(results, temporary, license_text, doi)
+        return [folder / path.relative_to(temporary) for path in paths]
+
+
+def _write(results: Results, folder: Path, license_text: str, doi: str | None) -> list[Path]:
     frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
     for name, frame in frames.items():
         write_parquet(folder / f"{name}.parquet", frame, compression="zstd")

@@ -101,7 +101,7 @@ def _data(svg: bytes) -> str:
 def _comparison(first: Path, second: Path) -> dict[str, Any]:
     """The lines of `compare` and its figure."""
     svg = io.BytesIO()
-    draw_comparison(first, second, svg, "svg")
+    draw_comparison(first, second, svg)
     return {"with": first, "lines": write_comparison(first, second).splitlines(), "picture": _data(svg.getvalue())}
 
 

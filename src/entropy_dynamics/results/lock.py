@@ -18,6 +18,8 @@ from typing import Any
 from entropy_dynamics.errors import UserError
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over with a boot
+_NAMESPACE = Path("/proc/self/ns/pid")  # and are a container's own
+_ATTEMPTS = 1000  # far more than processes that release the lock at the same moment
 _MAY_RUN = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING"}  # SLURM's states
 
 
@@ -40,8 +42,8 @@ def held(folder: Path) -> Iterator[str | None]:
 
 def _acquire(folder: Path) -> tuple[int, str | None]:
     """As `_create`."""
-    while True:
-        with suppress(FileNotFoundError):  # its holder has removed the folder meanwhile
+    for attempt in range(_ATTEMPTS):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
             number, dead = _create(folder)
             try:
@@ -51,6 +53,10 @@ def _acquire(folder: Path) -> tuple[int, str | None]:
                 (folder / f"{number}.json").unlink()
                 raise
             return number, dead
+        except FileNotFoundError:  # its holder has removed the folder meanwhile
+            if attempt == _ATTEMPTS - 1:  # or it cannot be created, as below /proc
+                raise
+    raise AssertionError
 
 
 def _create(folder: Path) -> tuple[int, str | None]:
@@ -94,8 +100,10 @@ def _myself() -> dict[str, Any]:
         "host": socket.gethostname(),
         "boot": _BOOT.read_text().strip() if _BOOT.exists() else "",
         "pid": os.getpid(),
+        "namespace": os.readlink(_NAMESPACE) if _NAMESPACE.exists() else "",
         "started": _started(os.getpid()),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "slurm_restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -123,11 +131,14 @@ def _running(holder: dict[str, Any]) -> bool | None:
     """None where nobody can tell."""
     me = _myself()
     if holder and holder["host"] == me["host"]:
-        return holder["boot"] == me["boot"] and _alive(holder)
+        if holder["boot"] != me["boot"]:
+            return False
+        if holder["namespace"] == me["namespace"]:
+            return _alive(holder)
     if (job := holder.get("slurm_job")) is None:
         return None
-    if job == me["slurm_job"]:
-        return False  # SLURM requeued this job, on another node
+    if job == me["slurm_job"]:  # requeued on another node, or another node of the same allocation
+        return False if holder["slurm_restarts"] < me["slurm_restarts"] else None
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T"], capture_output=True, text=True, timeout=60)
         if asked.returncode == 0:

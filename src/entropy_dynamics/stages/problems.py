@@ -68,13 +68,15 @@ def sources_from_files(
 ) -> DataConfig:
     """The problem sets that a user names on the command line: FILE, NAME=FILE ..., NAME=SIZE ..."""
     if not train:
-        raise UserError("--evaluation and --split need --train FILE")
+        raise UserError("--evaluation, --split and --task need --train FILE")
     sets: dict[str, Any] = {}
     for option, entries in (("--evaluation", evaluation), ("--split", splits)):
         for entry in entries:
             name, _, value = entry.partition("=")
             if not name or not value:
                 raise UserError(f"{option} {entry!r} is not of the form NAME=VALUE")
+            if name in sets:
+                raise UserError(f"{option} {entry}: there is another set {name!r}; give each its own name")
             if option == "--evaluation":
                 sets[name] = {"source": "file", "path": value, "task": task}
             elif value.isdecimal():

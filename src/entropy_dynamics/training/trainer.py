@@ -381,8 +381,8 @@ def _due(step: int, every: int) -> bool:
 class _Clock:
     """`with clock("sample"): ...` adds up `seconds_sample`, and with all of TRAINING `seconds_training`.
 
-    That is what a step costs: on a CPU the processor time of this process, which other work on the machine hardly
-    changes; on a GPU the wall time, like that of each phase.
+    That is what a step costs: on a CPU the processor time of this process, which other work on the machine
+    changes less than wall time; on a GPU the wall time, like that of each phase.
     """
 
     def __init__(self, device: torch.device) -> None:
