@@ -352,6 +352,12 @@ def test_a_file_without_a_key_that_it_should_have(configs):
         assert message_of(configs, *names) == f"{path}: no value for {kind}"
 
 
+def test_a_model_file_without_a_name(configs):
+    """base.yaml sets other keys of the section."""
+    (path := configs / "model" / f"{MODEL}.yaml").write_text("{}\n")
+    assert message_of(configs, "laptop", MODEL) == f"{path}: no value for model.name"
+
+
 def test_uneven_updates_are_checked_one_by_one():
     uneven = ["hardware.ranks=3", "training.prompts_per_step=9", "training.updates_per_batch=2"]
     assert "cannot be divided among 3 ranks" in message_of(CONFIGS, "laptop", MODEL, "grpo", uneven)

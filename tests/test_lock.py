@@ -189,6 +189,16 @@ def test_another_node_of_the_same_allocation_may_still_write(tmp_path, monkeypat
         pass
 
 
+def test_the_file_of_an_earlier_version_tells_less(tmp_path, ended):
+    """It named neither the namespace nor the restarts."""
+    folder = tmp_path / "lock"
+    folder.mkdir()
+    earlier = {key: HERE[key] for key in HERE if key not in ("namespace", "slurm_restarts")} | {"pid": ended}
+    (folder / "0.json").write_text(json.dumps(earlier))
+    with pytest.raises(UserError, match=f"if that has ended, delete {folder}"), held(folder):
+        pass
+
+
 def test_nobody_can_tell_about_a_process_of_another_container(tmp_path, ended):
     """Its id means another process here, or none."""
     folder = tmp_path / "lock"

@@ -16,11 +16,11 @@ from copy import deepcopy
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Annotated, Any, cast, overload
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.errors import UserError, nearest
@@ -90,6 +90,8 @@ def load_config(
 
     def source(key: Key) -> str:
         """The file to blame: the one that set `key` or, if none did, the one that has to; several keys have none."""
+        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml sets other keys of the section
+            return str(of_names[str(key[0])][-1])
         return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
 
     config: Config = parse(kind, merged, source)
@@ -177,7 +179,7 @@ class Selection(Section):
     """Seeds of the tables; null: the scale's own number."""
     extra_seeds: PositiveInt | None = None
     """Seeds of ablations, sweeps and extras; null: the scale's own number."""
-    first_seed: NonNegativeInt | None = None
+    first_seed: Annotated[NonNegativeInt, Field(le=2**31 - 1)] | None = None
     """null: the scale's own."""
 
     @property

@@ -133,12 +133,12 @@ def _running(holder: dict[str, Any]) -> bool | None:
     if holder and holder["host"] == me["host"]:
         if holder["boot"] != me["boot"]:
             return False
-        if holder["namespace"] == me["namespace"]:
+        if holder.get("namespace") == me["namespace"]:
             return _alive(holder)
     if (job := holder.get("slurm_job")) is None:
         return None
     if job == me["slurm_job"]:  # requeued on another node, or another node of the same allocation
-        return False if holder["slurm_restarts"] < me["slurm_restarts"] else None
+        return False if holder.get("slurm_restarts", 0) < me["slurm_restarts"] else None
     with suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T"], capture_output=True, text=True, timeout=60)
         if asked.returncode == 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 
 from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, PassRateConfig
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
@@ -24,7 +24,7 @@ FIRST_PILOT_SEED = 100
 class SeedsConfig(Section):
     """Seeds per method, counted from `first`."""
 
-    first: NonNegativeInt
+    first: Annotated[int, Field(ge=0, le=2**31 - 1)]
     """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
     tables: Count
     """Number of seeds in experiments with `seeds: tables`."""
