@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ladder")
     write_all(folder / SCALE, SEEDS, names=["ladder"])
     for (model, size), seed in ((rung, seed) for rung in RUNGS.items() for seed in range(SEEDS["extras"])):
-        for method in ("grpo", "clip_b", "clip_v"):
+        for method in ("grpo", "clip_b", "clip_v", "entropy_bonus"):
             run = Run(model, method, seed)
             entropy = 0.4 - 0.05 * np.arange(5) + 0.002 * seed
             law = 0.9 + 0.02 * np.log(size) - (0.3 + 0.01 * np.log(size)) * np.exp(entropy)
@@ -78,7 +78,7 @@ def test_gains_their_slope_over_size_and_the_law(frame):
     assert slope["avg_gain"] == pytest.approx(5, abs=0.25)
     assert np.isnan(slope["parameters"])
     assert frame.loc["toy-32", "grpo"].filter(like="gain").isna().all()
-    assert frame.loc[PER_DECADE].index.tolist() == ["clip_b", "clip_v"]
+    assert frame.loc[PER_DECADE].index.tolist() == ["clip_b", "clip_v", "entropy_bonus"]
 
 
 def test_a_policy_beyond_the_baselines_frontier_has_no_matched_gain(frame):
