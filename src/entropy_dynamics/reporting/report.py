@@ -138,7 +138,7 @@ def what_ran(layout: Layout) -> list[str]:
         for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
             busy += max(0.0, end - max(start, until))
             until = max(until, end)
-        lines.append(f"{busy / 60:.0f} minutes with jobs running")
+        lines.append(f"{busy / 60:.0f} min with jobs running")
     return lines
 
 
