@@ -1,5 +1,6 @@
 """The folder for a data repository: what a reader recomputes from it alone, its card and its checksums."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -210,7 +211,7 @@ def test_nothing_to_publish_is_one_line(tmp_path, capsys):
 def test_a_folder_with_other_files_or_within_the_results_is_left_as_it_is(published, tmp_path, capsys):
     root, _ = published
     (tmp_path / "README.md").write_text("mine")
-    for folder, message in ((tmp_path, "has other files"), (root, "is in the results"), (root / "out", "is in the")):
+    for folder, message in ((tmp_path, "README.md would be lost"), (root, "is in the"), (root / "out", "is in the")):
         before = sorted(folder.rglob("*"))
         assert main(["archive", str(root), "--publish", str(folder)]) == 2
         assert message in capsys.readouterr().err
@@ -218,10 +219,29 @@ def test_a_folder_with_other_files_or_within_the_results_is_left_as_it_is(publis
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", [".git/config", "claims.json", "notes.txt", "README.md"])
+def test_a_published_folder_that_somebody_worked_in_is_left_as_it_is(published, tmp_path, capsys, name):
+    folder = shutil.copytree(published[1], tmp_path / "out")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("mine")
+    assert main(["archive", str(published[0]), "--publish", str(folder)]) == 2
+    assert f"{folder / name} would be lost" in capsys.readouterr().err
+    assert (folder / name).read_text() == "mine"
+
+
+def test_sums_of_something_else_do_not_make_a_folder_ours(published, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("")
+    (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'').hexdigest()}  thesis.tex\n")
+    assert main(["archive", str(published[0]), "--publish", str(tmp_path)]) == 2
+    assert (tmp_path / "thesis.tex").exists()
+
+
 def test_what_was_published_is_replaced_as_a_whole_or_not_at_all(published, tmp_path, capsys):
     root, out = published
     results, folder = shutil.copytree(root, tmp_path / SCALE), shutil.copytree(out, tmp_path / "out")
     (folder / "of_an_earlier_version.csv").write_text("")
+    with (folder / "SHA256SUMS").open("a") as sums:
+        sums.write(f"{hashlib.sha256(b'').hexdigest()}  of_an_earlier_version.csv\n")
     samples = Layout(results).token_samples(MODEL, "grpo", 0) / "step4.parquet"
     content = samples.read_bytes()
     samples.write_bytes(content[: len(content) // 2])

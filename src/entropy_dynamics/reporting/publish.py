@@ -30,17 +30,27 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
 
     Raises:
         UserError: no evaluations or no runs, a damaged file, an installed package without its license, or a folder
-            with files of the user's.
+            with a file of the user's, or one that was edited since: the folder is replaced as a whole.
     """
     license_text = _license()  # may raise, before anything is written
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
-    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / SUMS).is_file())):
-        raise UserError(f"{folder} has other files; name a new or an empty folder, or one that --publish wrote")
+    if folder.exists() and (theirs := _of_the_user(folder)):
+        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one as --publish wrote it")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         paths = _write(results, temporary, license_text, doi)
         return [folder / path.relative_to(temporary) for path in paths]
+
+
+def _of_the_user(folder: Path) -> Path | None:
+    """A file that is not as `publish` wrote it, by the folder's own SHA256SUMS; None if there is none."""
+    files = {path for path in (folder, *folder.rglob("*")) if path.is_symlink() or not path.is_dir()}
+    sums = folder / SUMS
+    if files and "  counts.parquet\n" in (text := sums.read_text("utf-8", "replace") if sums in files else ""):
+        written = {folder / name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+        files = {path for path in files - {sums} if path.is_symlink() or written.get(path) != sha256(path)}
+    return min(files, default=None)
 
 
 def _write(results: Results, folder: Path, license_text: str, doi: str | None) -> list[Path]:
