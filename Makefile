@@ -15,7 +15,7 @@ PYTEST ?= $(BIN)/python -m pytest
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
 	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # of what is there
 	@echo && $(BIN)/entropy-dynamics summary results/laptop
-	@echo && echo "Beside the reference run:" && $(BIN)/entropy-dynamics compare docs/reference/first results/laptop
+	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke

@@ -138,6 +138,10 @@ def test_greedy(project, greedy, verdict):
     write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.0: (greedy, 1.0)}})
     found = found_in(project, "greedy_clip_b_qwen2.5")
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (greedy - 0.32), abs=0.6))
+    if greedy > 0.3:  # then the best temperature of both is 0
+        best = found_in(project, "best_clip_b_qwen2.5")
+        assert best.interval == found.interval
+        assert "clip_b at 0; grpo at 0; greedy decoding, about which there is a claim of its own" in best.reason
 
 
 def test_each_method_at_its_own_best_temperature(project):
@@ -146,6 +150,7 @@ def test_each_method_at_its_own_best_temperature(project):
     found = found_in(project, "best_clip_b_qwen2.5")
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(100 * (0.61 * 0.7 - 0.33), abs=1))
     assert "clip_b at 0.7; grpo at 0" in found.reason
+    assert "claim of its own" not in found.reason
 
 
 def test_each_method_at_its_own_best_temperature_for_pass(project):

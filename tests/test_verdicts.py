@@ -273,4 +273,6 @@ def test_damaged_files_make_a_claim_inconclusive(tmp_path):
     assert finding(claim, tmp_path).reason == "; ".join([*files, "and 3 more"])
     path = Run(MODEL, "grpo", 0).metrics_file(tmp_path)
     path.write_text("no")
-    assert "metrics.parquet is damaged (" in finding(claim, tmp_path).reason
+    reason = finding(claim, tmp_path).reason
+    assert reason.startswith(f"runs/{MODEL}/grpo/seed0/metrics.parquet is damaged (")
+    assert f"-- {path};" in reason  # a target of Snakemake, from the project's folder

@@ -25,6 +25,8 @@ class Replicate:
     """Ends of the claimed range; NaN where claims.json has none."""
     random: bool
     """Whether seeds decide the effect: what is computed without any agrees with itself."""
+    alike: bool = True
+    """Whether both runs were judged by the same range."""
 
     @property
     def judged(self) -> tuple[bool, bool]:
@@ -33,8 +35,13 @@ class Replicate:
         return first, second
 
     @property
+    def compared(self) -> bool:
+        """Whether both runs have a verdict that seeds decide, on the same claim."""
+        return self.random and self.alike and all(self.judged)
+
+    @property
     def changed(self) -> bool:
-        return all(self.judged) and self.verdicts[0] != self.verdicts[1]
+        return self.compared and self.verdicts[0] != self.verdicts[1]
 
     @property
     def reversed(self) -> bool:
@@ -53,7 +60,7 @@ class Replicate:
     def agrees(self) -> bool | None:
         """Zero is in the interval of the difference; None without seeds, or if one of the runs has no interval."""
         difference = self.difference
-        return difference.low <= 0 <= difference.high if self.random and all(self.judged) else None
+        return difference.low <= 0 <= difference.high if self.compared else None
 
     @property
     def chance_of_change(self) -> float:
@@ -61,11 +68,11 @@ class Replicate:
 
         Normal effects, with the standard errors and the distances to the ends that the intervals of both runs have.
         The mean stands in for the true effect, and an interval of order statistics is wider than its standard error
-        says; so over many claims the sum is too high: by a quarter for five normal seeds, a third for eight. 0 if no
-        seed decides, NaN if the range is unknown.
+        says; so the sum over many claims is 0.9 to 1 times what happens where true effects lie close to where intervals
+        end, and twice as much at a threshold or far from it. 0 if no seed decides, NaN if the range is unknown.
         """
         errors = [(effect.high - effect.low) / 2 / NORMAL for effect in self.effects]
-        if self.agrees is None or not all(errors):
+        if not (self.compared and all(errors)):
             return 0.0
         if math.isnan(sum(self.claimed)):
             return math.nan
@@ -83,13 +90,20 @@ class Replicate:
 
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
-    """The claims that both runs judged, in the order of the first. Raises UserError if there are none."""
+    """The claims of both runs, in the order of the first. Raises UserError if there are none."""
     entries, others = verdicts_of(first), verdicts_of(second)
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
     if not pairs:
         raise UserError(f"{first} and {second} have no claim in common")
     return [
-        Replicate(id, (a["verdict"], b["verdict"]), (_interval(a), _interval(b)), _range(a), bool(a["seeds"]))
+        Replicate(
+            id=id,
+            verdicts=(a["verdict"], b["verdict"]),
+            effects=(_interval(a), _interval(b)),
+            claimed=_range(a),
+            random=bool(a["seeds"]),
+            alike="range" not in a or "range" not in b or _range(a) == _range(b),
+        )
         for id, (a, b) in pairs.items()
     ]
 

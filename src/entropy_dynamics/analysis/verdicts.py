@@ -65,7 +65,7 @@ class Finding:
         try:
             return reader()
         except UserError as error:
-            self.obstacles.append(str(error).replace(f"{results.root}/", ""))
+            self.obstacles.append(str(error).removeprefix(f"{results.root}/"))  # the remedy names whole paths
             return None
 
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
@@ -274,6 +274,8 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
         counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
         best[arm] = best_temperature(spec.metric, counts)
     finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
+    if not any(best.values()):
+        finding.notes.append("greedy decoding, about which there is a claim of its own")
     return best
 
 

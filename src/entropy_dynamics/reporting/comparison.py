@@ -7,27 +7,34 @@ from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.reporting.templates import fill
 
+SHOWN = 6  # of the claims that differ
+
 
 def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     """Three lines, and with `table` all claims below them. Raises UserError as `replicates`."""
     claims = replicates(first, second)
-    compared = [claim for claim in claims if claim.agrees is not None]
-    judged = [claim for claim in claims if all(claim.judged)]
+    compared = [claim for claim in claims if claim.compared]
     apart = [claim for claim in compared if not claim.agrees]
-    changed = [claim for claim in judged if claim.changed]
+    changed = [claim for claim in compared if claim.changed]
     once = sum(any(claim.judged) and not all(claim.judged) for claim in claims)
+    others = sum(not claim.alike for claim in claims)
+    if compared and all(claim.effects[0] == claim.effects[1] for claim in compared):
+        identical = f"All {len(compared)} effects are identical: these are the same seeds, rounded alike"
+        return fill("comparison.md", lines=[identical], rows=[_row(claim) for claim in claims] if table else [])
     share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
     effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
-    verdicts = f"{len(changed)} of {len(judged)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
-    chance = sum(claim.chance_of_change for claim in judged)
-    expected = "unknown, as a file has no ranges" if math.isnan(chance) else f"{chance:.0f} or fewer"
+    verdicts = f"{len(changed)} of {len(compared)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
+    chance = sum(claim.chance_of_change for claim in compared)
+    expected = "unknown, as a file has no ranges" if math.isnan(chance) else f"about {chance:.0f}"
     named = [f"{claim.id} ({' → '.join(claim.verdicts)})" for claim in changed]
     named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
     lines = [
         f"Effects:  {effects}; expected: about 97 %",
         f"Verdicts: {verdicts}; expected from their intervals: {expected}"
-        f"{f'; {once} more have an interval in one run only' if once else ''}",
-        f"Differ:   {', '.join(named) or 'none'}",
+        f"{f'; {once} more have an interval in one run only' if once else ''}"
+        f"{f'; {others} more were judged by another range' if others else ''}",
+        f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
+        f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
     ]
     return fill("comparison.md", lines=lines, rows=[_row(claim) for claim in claims] if table else [])
 
