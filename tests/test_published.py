@@ -61,28 +61,47 @@ def published(tmp_path_factory):
     return root, out
 
 
-def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
+def interval_of_eight_seeds(counts: pd.DataFrame, method: str) -> tuple[float, float, float]:
     """Nothing of the project: the median of eight paired differences, its order statistics, and the problems."""
-    counts = pd.read_parquet(published[1] / "counts.parquet").query("temperature < 1")
     counts["score"] = counts["correct"] / counts["samples"]
     wide = counts.pivot(index=["dataset", "problem", "model", "seed"], columns="method", values="score")
-    gains = 100 * (wide["clip_b"] - wide["grpo"]).dropna().groupby(["dataset", "problem", "seed"]).mean().unstack()
+    gains = 100 * (wide[method] - wide["grpo"]).dropna().groupby(["dataset", "problem", "seed"]).mean().unstack()
     seeds, variance = np.zeros(8), 0.0
     for _, of_set in gains.groupby("dataset"):
-        d = of_set.to_numpy() / 2  # [problem, seed]; two data sets
+        d = of_set.to_numpy() / counts["dataset"].nunique()  # [problem, seed]
         seeds += d.mean(0)
         noise = d - d.mean(0) - d.mean(1, keepdims=True) + d.mean()
-        problems, t = len(d), {40: 2.0227, 60: 2.0010}[len(d)]
+        problems, t = len(d), {40: 2.0227, 60: 2.0010, 250: 1.9695, 500: 1.9647}[len(d)]
         variance += (t / 1.96) ** 2 * (d.mean(1).var(ddof=1) - (noise**2).sum() / 7 / (problems - 1) / 8) / problems
     ordered, middle = np.sort(seeds), np.median(seeds)
     # The lowest and highest of eight enclose the median with 1 - 2/256, the next with 1 - 18/256; between them by 95 %.
     share = (excess := (1 - 2 / 256 - 0.95) / (16 / 256)) * 7 / (1 + 6 * excess)
     low, high = (1 - share) * ordered[[0, -1]] + share * ordered[[1, -2]]
-    ends = middle - np.hypot(middle - low, 1.96 * variance**0.5), middle + np.hypot(high - middle, 1.96 * variance**0.5)
+    problems = 1.96 * variance**0.5
+    return middle, middle - np.hypot(middle - low, problems), middle + np.hypot(high - middle, problems)
+
+
+def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
+    frame = pd.read_parquet(published[1] / "counts.parquet").query("temperature < 1")
+    by_hand = interval_of_eight_seeds(frame.copy(), "clip_b")
     counts = read_counts(published[1] / "counts.parquet")
     interval = score_interval(score_columns(counts, {"clip_b": 1, "grpo": -1}, "avg"))
-    assert (interval.value, interval.seeds) == (pytest.approx(middle), 8)
-    assert (interval.low, interval.high) == pytest.approx(ends, rel=1e-4)
+    assert interval.seeds == 8
+    assert (interval.value, interval.low, interval.high) == pytest.approx(by_hand, rel=1e-4)
+
+
+@pytest.mark.parametrize("run", ["desk", "desk-second"])
+@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+def test_a_published_verdict_from_the_published_counts_in_ten_lines(run, method):
+    counts = pd.read_parquet(ROOT / "docs" / "reference" / run / "counts.parquet")
+    chosen = f"0.6 < temperature < 0.8 and dataset != 'validation' and method in ('grpo', {method!r})"
+    (entry,) = (
+        entry
+        for entry in json.loads((ROOT / "docs" / "reference" / run / "claims.json").read_text())
+        if (entry["id"], entry["subject"]) == (f"avg_gain_{method}", "this run")
+    )
+    by_hand = interval_of_eight_seeds(counts.query(chosen).copy(), method)
+    assert [entry[name] for name in ("effect", "low", "high")] == pytest.approx(by_hand, abs=0.005)
 
 
 @pytest.mark.parametrize("method", ["clip_b", "clip_v"])
