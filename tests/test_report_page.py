@@ -258,6 +258,8 @@ def live(page, tmp_path) -> Results:
 def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     text = write_report(live).read_text()
     assert "No verdicts yet" in text
+    assert "Toy models show the mechanism" in text
+    assert "toy Qwen2 for Qwen2.5-7B-Instruct, " in text.partition('<p id="sentence">')[0]
     assert not re.search("claims hold|<h2>Tables and figures|Further|All claims", text)  # nothing that is still empty
     assert f"clip_v, seed 7, {MODEL}: step 6 of 10</h3>" in text
     assert f"clip_v, seed 8, {MODEL}: step 6 of 10, stopped</h3>" in text
@@ -299,10 +301,11 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
 def test_two_runs_side_by_side(live, tmp_path):
     write_claims(live)
     claims = json.loads(live.layout.claims("json").read_text())  # of one seed, without intervals
-    claims = [claim | {"effect": 1, "low": 0, "high": 2} for claim in claims if claim["subject"] == "this run"]
+    numbers = {"effect": 1, "low": 0, "high": 2, "seeds": 5}
+    claims = [claim | numbers for claim in claims if claim["subject"] == "this run"]
     live.layout.claims("json").write_text(json.dumps(claims))
     other = {"holds": "does not hold", "does not hold": "inconclusive", "inconclusive": "holds"}
-    changed = [claim | {"verdict": other[claim["verdict"]]} for claim in claims]
+    changed = [claim | {"verdict": other[claim["verdict"]], "effect": 1.5} for claim in claims]
     (tmp_path / "claims.json").write_text(json.dumps(changed))
     assert 'id="comparison"' not in write_report(live).read_text()
     text = write_report(live, tmp_path).read_text()

@@ -124,6 +124,12 @@ class Results:
         path = self._existing(next(iter(sorted(first.parent.glob(f"seed*/{FACTS}"))), first / FACTS))
         return parse(Model, read_json(path), str(path))
 
+    @property
+    def models(self) -> dict[str, Model]:
+        """The models that are there, by name."""
+        names = {path.parents[1].name for path in self.root.glob(f"models/*/*/{FACTS}")}
+        return {name: self.model(name) for name in sorted(names)}
+
     def method_label(self, method: str) -> str:
         """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; a key of another section is shortened to its last part."""
         name, parameters = split_method(method)

@@ -13,7 +13,6 @@ from entropy_dynamics.reporting.claims import summary_line
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import sha256, write_parquet, write_text, written_whole
-from entropy_dynamics.results.layout import FACTS
 
 COPIED = ("claims.json", "claims.md", "tables/*.csv", "tables/*.md", "figures/*.csv")
 SUMS = "SHA256SUMS"
@@ -84,8 +83,7 @@ def _write(results: Results, folder: Path, license_text: str, doi: str | None) -
 def _facts(results: Results) -> dict[str, Any]:
     """What the data card says of the runs, as far as it is there."""
     layout = results.layout
-    names = sorted({path.parents[1].name for path in results.root.glob(f"models/*/*/{FACTS}")})
-    models = {name: results.model(name) for name in names}
+    models = results.models
     judged = layout.claims("json").is_file()
     return {
         "models": {name: model.ran_with_size for name, model in models.items()},

@@ -23,7 +23,7 @@ from entropy_dynamics.reporting.summary import in_a_sentence
 from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_json, read_json_lines, write_text
-from entropy_dynamics.results.layout import FACTS, PROVENANCE, Layout
+from entropy_dynamics.results.layout import PROVENANCE, Layout
 
 
 def write_report(results: Results, beside: Path | None = None) -> Path:
@@ -62,7 +62,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in by_name), None)
         claim["shown"] = _effect(claim)
-    models = [path.parent.name for path in sorted(layout.root.glob(f"models/*/{FACTS}"))]
+    models = results.models.values()
     page = fill(
         "report.html",
         scale=results.scale,
@@ -77,7 +77,8 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
         further=[section for section in sections if not section["experiment"].is_numbered],
         ran=what_ran(layout),
-        models=[results.model(model).ran_with_size for model in models],
+        models=[model.ran_with_size for model in models],
+        toy=any(model.toy for model in models),
     )
     write_text(layout.report, page)
     return layout.report
