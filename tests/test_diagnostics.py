@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from math import comb
 
 import numpy as np
 import pandas as pd
@@ -104,6 +105,12 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
             ["--correct", "scor"],
             "{} has no column 'scor'; did you mean 'score'?",
         ),
+        (
+            "infinite.jsonl",
+            '{"input": 1, "score": 1}\n{"input": 1, "score": Infinity}',
+            [],
+            "{}: score is infinite; it should be true, false or a finite number",
+        ),
         ("ungraded.jsonl", '{"input": "1", "score": null}', [], "{}: no sample has a value of score"),
         (
             "unnamed.jsonl",
@@ -155,26 +162,58 @@ def test_ids_that_are_text_stay_apart(tmp_path, capsys):
     assert line.split()[:2] == ["1", "33.3"]  # one problem would have three samples
 
 
-def test_the_power_is_that_of_a_simulation(tmp_path, capsys):
-    """Two evaluations of as many problems as it says, one better by the difference on each."""
-    rates = np.array([0.2, 0.4, 0.5, 0.7])
-    grades = {
-        name: [1] * round(20 * rate) + [0] * (20 - round(20 * rate)) for name, rate in zip("abcd", rates, strict=True)
-    }
-    path = samples(tmp_path / "samples.parquet", "problem_id", "correct", grades)
-    text = run(capsys, "pass-at-k", path, "--power", 5)
-    header, *rows = [line.split() for line in text.splitlines()[1:]]
-    assert header == ["samples", "k=1", "k=2", "k=4", "k=8", "k=16"]
-    assert [row[0] for row in rows] == ["10", "20", "40", "80"]
-    assert rows[0][-1] == "-"  # no Pass@16 from 10 samples
-    problems, rng = int(rows[1][1]), np.random.default_rng(0)
-    p = np.resize(rates, problems)
-    found = 0
-    for _ in range(2000):
-        difference = (rng.binomial(20, p + 0.05) - rng.binomial(20, p)) / 20
+def as_expected(rates, n):
+    """Grades of n samples per problem, c correct ones as often as the binomials of the rates (in quarters) have them."""
+    often = [sum(comb(n, c) * rate**c * (4 - rate) ** (n - c) for rate in rates) for c in range(n + 1)]
+    counts = np.repeat(range(n + 1), np.array(often) // math.gcd(*often))
+    return {str(problem): [1] * c + [0] * (n - c) for problem, c in enumerate(counts)}
+
+
+def true_variance(p, n, k):
+    """Of Pass@k from n samples, over what they may be."""
+    chances = [comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    estimates = [1 - comb(n - c, k) / comb(n, k) for c in range(n + 1)]
+    return np.dot(chances, np.square(estimates)) - np.dot(chances, estimates) ** 2
+
+
+@pytest.mark.parametrize(("rates", "n", "ks"), [((1, 3), 4, (1, 2)), ((2,), 8, (1, 2, 4)), ((2,), 2, (1,))])
+def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_path, capsys):
+    """To put the file's rates for the true ones gives 1 - 1/n of it, for k = 1."""
+    path = samples(tmp_path / "samples.parquet", "problem_id", "correct", as_expected(rates, n))
+    _, header, *rows = map(str.split, run(capsys, "pass-at-k", path, "--power", 5).splitlines())
+    assert header == ["samples", *(f"k={k}" for k in ks)]
+    of_both = 2 * ((1.959964 + 1.281552) / 0.05) ** 2
+    expected = [
+        [m, *(math.ceil(of_both * np.mean([true_variance(rate / 4, m, k) for rate in rates])) for k in ks)]
+        for m in (n // 2, n, 2 * n, 4 * n)
+    ]
+    assert [list(map(int, row)) for row in rows] == expected
+    problems, rng, found = int(rows[1][1]), np.random.default_rng(0), 0
+    p = np.resize(np.array(rates) / 4, problems)
+    for _ in range(1000):
+        difference = (rng.binomial(n, p + 0.05) - rng.binomial(n, p)) / n
         found += difference.mean() / (difference.std(ddof=1) / problems**0.5) > 1.96
-    assert found / 2000 == pytest.approx(0.9, abs=0.03)
-    assert error(capsys, "pass-at-k", path, path, "--power", 5) == "--power takes the rates of one file"
+    assert found / 1000 == pytest.approx(0.9, abs=0.03)
+
+
+def test_no_power_where_the_samples_cannot_tell(tmp_path, capsys):
+    one = samples(tmp_path / "one.jsonl", "problem_id", "correct", {"a": [1], "b": [0, 1]})
+    assert error(capsys, "pass-at-k", one, "--power", 5) == (
+        f"{one} has a problem with 1 graded sample; --power takes 2 or more of each"
+    )
+    sure = samples(tmp_path / "sure.jsonl", "problem_id", "correct", {"a": [1, 1], "b": [0, 0]})
+    message = "has no problem that some samples solve and some do not; --power takes such problems"
+    assert error(capsys, "pass-at-k", sure, "--power", 5) == f"{sure} {message}"
+    assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power takes the rates of one file"
+
+
+def test_the_power_has_no_number_without_a_variance_and_counts_missing_grades(tmp_path, capsys):
+    """All sets of 2 of "a" have a correct sample, so Pass@2 shows no variance; Pass@1 does."""
+    path = samples(tmp_path / "some.jsonl", "problem_id", "correct", {"a": [1, 1, 1, 0, None]})
+    assert main(["pass-at-k", str(path), "--power", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert [row.split()[2] for row in out.splitlines()[2:]] == ["-"] * 4
+    assert err == f"{path}: 1 of 5 samples have no correct and are left out; 1 of 1 problems are left\n"
 
 
 # ---------------------------------------------------------------- lens
