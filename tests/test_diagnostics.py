@@ -163,7 +163,7 @@ def test_ids_that_are_text_stay_apart(tmp_path, capsys):
 
 
 def as_expected(rates, n):
-    """Grades of n samples per problem, c correct ones as often as the binomials of the rates (in quarters) have them."""
+    """Grades of n samples per problem, c correct ones as often as the rates, in quarters, would have them."""
     often = [sum(comb(n, c) * rate**c * (4 - rate) ** (n - c) for rate in rates) for c in range(n + 1)]
     counts = np.repeat(range(n + 1), np.array(often) // math.gcd(*often))
     return {str(problem): [1] * c + [0] * (n - c) for problem, c in enumerate(counts)}
