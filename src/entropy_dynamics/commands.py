@@ -286,10 +286,10 @@ def lens(options: argparse.Namespace) -> None:
 def entropy_watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
 
-    metrics, notes = read_metrics(options.files, options.entropy)
+    metrics, source, notes = read_metrics(options.files, options.entropy)
     for note in notes:
         print(note, file=sys.stderr)
-    print(describe(metrics, options.files, options.entropy))
+    print(describe(metrics, source, options.entropy))
     if options.figure:
         draw(metrics, options.figure, options.entropy)
 
