@@ -75,9 +75,17 @@ def export(folder, rows):
     pd.DataFrame(columns).to_csv(folder / "export.csv", index=False)
 
 
+def parquet(folder, rows):
+    pd.DataFrame(rows).to_parquet(folder / "metrics.parquet")
+
+
 TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
 # The keys of a step: entropy, reward, and what entropy may rise with. SkyRL and Tinker log no share of truncated ones.
 TRAINERS = {
+    "this project": (
+        *(parquet, "entropy", "reward_mean"),
+        {"truncated": TRUNCATED, "engine_logp_difference": MISMATCH},
+    ),
     # huggingface/trl trl/trainer/grpo_trainer.py@f2cd5771
     "TRL": (
         *(trainer_state, "entropy", "reward"),
@@ -140,7 +148,7 @@ def of_trainer(name):
 
 
 @pytest.mark.parametrize(
-    "write", [ours, tensorboard, *map(of_trainer, TRAINERS)], ids=["ours", "tensorboard", *TRAINERS]
+    "write", [ours, tensorboard, *map(of_trainer, TRAINERS)], ids=["with the lens", "TensorBoard", *TRAINERS]
 )
 def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     write(tmp_path)
@@ -446,6 +454,15 @@ def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):
     lines(path := tmp_path / "log.jsonl", [*rows, *({"step": step, "loss": 1.0} for step in range(STEPS, 60))])
     assert main(["entropy-watch", str(path)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
+    """verl logs this one as NaN where its input is not valid."""
+    key = "training/rollout_probs_diff_mean"
+    rows = [{"step": step, "entropy": 1 + step, key: step / 100} for step in range(STEPS)]
+    rows[20][key] = math.nan
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert f"({key}) grew from 0.015 to 0.375" in run(capsys, "entropy-watch", path)
 
 
 def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):

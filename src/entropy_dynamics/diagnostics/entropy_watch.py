@@ -285,7 +285,7 @@ def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _finite(values: pd.Series) -> pd.Series:
-    """As numbers; missing ones stay missing. Raises ValueError for text, a list or an infinite number."""
+    """As numbers; missing ones stay missing. Raises ValueError for a truth value, text, a list or an infinite one."""
     numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
     wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
     if wrong.any():
