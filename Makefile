@@ -8,8 +8,9 @@ MINUTES ?= 8
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 PYTEST ?= $(BIN)/python -m pytest
+TRL_MAIN := https://github.com/huggingface/trl.git
 
-.PHONY: reproduce smoke rehearsal workflow-report docs test test-slurm test-vllm test-integrations test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke rehearsal workflow-report docs test test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -45,6 +46,15 @@ test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and
 	.venv-verl/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
 	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_verl_losses.py tests/test_integration_trinity.py
+
+# Installed anew each time: the branch moves on under one version.
+test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped where GitHub is not reachable
+	@if ! GIT_TERMINAL_PROMPT=0 git ls-remote --exit-code $(TRL_MAIN) main >/dev/null 2>&1; then \
+	    echo "skipped: $(TRL_MAIN) is not reachable"; exit; fi; set -ex; \
+	$(PYTHON) -m venv .venv-trl-main; \
+	.venv-trl-main/bin/python -m pip install --quiet . "pytest>=9" "trl @ git+$(TRL_MAIN)@main"; \
+	.venv-trl-main/bin/python -m pip install --quiet --no-deps --force-reinstall . "trl @ git+$(TRL_MAIN)@main"; \
+	.venv-trl-main/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py
 
 # With any Python that has torch: a GPU machine without a network cannot set up .venv.
 gpu-check:  ## the first half hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages

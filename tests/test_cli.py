@@ -355,6 +355,19 @@ def test_without_a_command_the_commands_are_listed(capfd):
     assert re.fullmatch(r"entropy-dynamics \d+\.\d+\.\d+\n", capfd.readouterr().out)
 
 
+def test_no_help_names_a_folder_that_a_wheel_lacks(capfd):
+    main([])
+    commands = re.findall(r"^    ([a-z_-]+) ", capfd.readouterr().out, re.MULTILINE)
+    assert {"model", "train", "field", "draw", "claims", "config"} < set(commands)
+    for command in commands:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        text = capfd.readouterr().out
+        assert text.startswith(f"usage: entropy-dynamics {command} ")
+        assert "configs/" not in text
+        assert "experiments/" not in text
+
+
 def test_from_a_shell(tmp_path):
     """The installed command itself, and from a place without configs."""
     command = [sys.executable, "-m", "entropy_dynamics.cli", "train", "--model", MODEL, "--method", "clip_bb"]

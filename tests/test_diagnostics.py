@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from math import comb
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from command_line import error, run
 from entropy_dynamics.cli import main
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.diagnostics.entropy_check import TOLERANCE, known_values
 
 # ---------------------------------------------------------------- pass-at-k
 
@@ -89,7 +91,7 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
     ("name", "text", "options", "message"),
     [
         ("missing.jsonl", None, [], "no file {}"),
-        ("samples.csv", "a,b", [], "{}: should be a .parquet or a .jsonl file"),
+        ("samples.csv", "a,b", [], "{} should be a .parquet or a .jsonl file"),
         ("broken.jsonl", "{", [], "{} cannot be read: "),
         ("no.jsonl", '{"input": "1+1", "output": "2"}', [], "{} has no column for the grade of an answer"),
         (
@@ -103,6 +105,12 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
             '{"input": "1", "score": 1}',
             ["--correct", "scor"],
             "{} has no column 'scor'; did you mean 'score'?",
+        ),
+        (
+            "infinite.jsonl",
+            '{"input": 1, "score": 1}\n{"input": 1, "score": Infinity}',
+            [],
+            "{}: score is infinite; it should be true, false or a finite number",
         ),
         ("ungraded.jsonl", '{"input": "1", "score": null}', [], "{}: no sample has a value of score"),
         (
@@ -155,26 +163,58 @@ def test_ids_that_are_text_stay_apart(tmp_path, capsys):
     assert line.split()[:2] == ["1", "33.3"]  # one problem would have three samples
 
 
-def test_the_power_is_that_of_a_simulation(tmp_path, capsys):
-    """Two evaluations of as many problems as it says, one better by the difference on each."""
-    rates = np.array([0.2, 0.4, 0.5, 0.7])
-    grades = {
-        name: [1] * round(20 * rate) + [0] * (20 - round(20 * rate)) for name, rate in zip("abcd", rates, strict=True)
-    }
-    path = samples(tmp_path / "samples.parquet", "problem_id", "correct", grades)
-    text = run(capsys, "pass-at-k", path, "--power", 5)
-    header, *rows = [line.split() for line in text.splitlines()[1:]]
-    assert header == ["samples", "k=1", "k=2", "k=4", "k=8", "k=16"]
-    assert [row[0] for row in rows] == ["10", "20", "40", "80"]
-    assert rows[0][-1] == "-"  # no Pass@16 from 10 samples
-    problems, rng = int(rows[1][1]), np.random.default_rng(0)
-    p = np.resize(rates, problems)
-    found = 0
-    for _ in range(2000):
-        difference = (rng.binomial(20, p + 0.05) - rng.binomial(20, p)) / 20
+def as_expected(rates, n):
+    """Grades of n samples per problem, c correct ones as often as the rates, in quarters, would have them."""
+    often = [sum(comb(n, c) * rate**c * (4 - rate) ** (n - c) for rate in rates) for c in range(n + 1)]
+    counts = np.repeat(range(n + 1), np.array(often) // math.gcd(*often))
+    return {str(problem): [1] * c + [0] * (n - c) for problem, c in enumerate(counts)}
+
+
+def true_variance(p, n, k):
+    """Of Pass@k from n samples, over what they may be."""
+    chances = [comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    estimates = [1 - comb(n - c, k) / comb(n, k) for c in range(n + 1)]
+    return np.dot(chances, np.square(estimates)) - np.dot(chances, estimates) ** 2
+
+
+@pytest.mark.parametrize(("rates", "n", "ks"), [((1, 3), 4, (1, 2)), ((2,), 8, (1, 2, 4)), ((2,), 2, (1,))])
+def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_path, capsys):
+    """To put the file's rates for the true ones gives 1 - 1/n of it, for k = 1."""
+    path = samples(tmp_path / "samples.parquet", "problem_id", "correct", as_expected(rates, n))
+    _, header, *rows = map(str.split, run(capsys, "pass-at-k", path, "--power", 5).splitlines())
+    assert header == ["samples", *(f"k={k}" for k in ks)]
+    of_both = 2 * ((1.959964 + 1.281552) / 0.05) ** 2
+    expected = [
+        [m, *(math.ceil(of_both * np.mean([true_variance(rate / 4, m, k) for rate in rates])) for k in ks)]
+        for m in (n // 2, n, 2 * n, 4 * n)
+    ]
+    assert [list(map(int, row)) for row in rows] == expected
+    problems, rng, found = int(rows[1][1]), np.random.default_rng(0), 0
+    p = np.resize(np.array(rates) / 4, problems)
+    for _ in range(1000):
+        difference = (rng.binomial(n, p + 0.05) - rng.binomial(n, p)) / n
         found += difference.mean() / (difference.std(ddof=1) / problems**0.5) > 1.96
-    assert found / 2000 == pytest.approx(0.9, abs=0.03)
-    assert error(capsys, "pass-at-k", path, path, "--power", 5) == "--power takes the rates of one file"
+    assert found / 1000 == pytest.approx(0.9, abs=0.03)
+
+
+def test_no_power_where_the_samples_cannot_tell(tmp_path, capsys):
+    one = samples(tmp_path / "one.jsonl", "problem_id", "correct", {"a": [1], "b": [0, 1]})
+    assert error(capsys, "pass-at-k", one, "--power", 5) == (
+        f"{one} has a problem with 1 graded sample; --power takes 2 or more of each"
+    )
+    sure = samples(tmp_path / "sure.jsonl", "problem_id", "correct", {"a": [1, 1], "b": [0, 0]})
+    message = "has no problem that some samples solve and some do not; --power takes such problems"
+    assert error(capsys, "pass-at-k", sure, "--power", 5) == f"{sure} {message}"
+    assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power takes the rates of one file"
+
+
+def test_the_power_has_no_number_without_a_variance_and_counts_missing_grades(tmp_path, capsys):
+    """All sets of 2 of "a" have a correct sample, so Pass@2 shows no variance; Pass@1 does."""
+    path = samples(tmp_path / "some.jsonl", "problem_id", "correct", {"a": [1, 1, 1, 0, None]})
+    assert main(["pass-at-k", str(path), "--power", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert [row.split()[2] for row in out.splitlines()[2:]] == ["-"] * 4
+    assert err == f"{path}: 1 of 5 samples have no correct and are left out; 1 of 1 problems are left\n"
 
 
 # ---------------------------------------------------------------- lens
@@ -303,10 +343,14 @@ def golden(tmp_path, capsys) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(values) for name, values in np.load(tmp_path / "golden.npz").items()}
 
 
-def entropy_of(golden, temperature=0.7, shift=1):
-    """By torch, of the token at each position."""
-    entropies = torch.distributions.Categorical(logits=golden["logits"] / temperature).entropy()
-    return entropies.roll(shift, 1)
+def entropy_of(golden, temperature=0.7):
+    """By torch, of the token after each position but the last, as trainers slice."""
+    return torch.distributions.Categorical(logits=golden["logits"] / temperature).entropy()[:, :-1]
+
+
+def closed(p):
+    """Entropy of one token of probability p and 63 that share the rest."""
+    return -p * math.log(p) - (1 - p) * math.log((1 - p) / 63)
 
 
 def check(capsys, value) -> str:
@@ -314,11 +358,8 @@ def check(capsys, value) -> str:
 
 
 def test_the_golden_batch_has_the_entropy_of_its_closed_form(golden, capsys):
-    def closed(p):
-        return -p * math.log(p) - (1 - p) * math.log((1 - p) / 63)
-
     expected = sum(count * closed(p) for count, p in ((3, 0.98), (6, 0.8), (13, 0.3))) / 22
-    mask = golden["response_mask"]
+    mask = golden["response_mask"][:, 1:]
     assert mask.sum() == 22
     assert entropy_of(golden)[mask].mean().item() == pytest.approx(expected, rel=1e-5)
     assert check(capsys, expected) == f"{expected:g} nats is right: the mean over response tokens.\n"
@@ -326,28 +367,54 @@ def test_the_golden_batch_has_the_entropy_of_its_closed_form(golden, capsys):
     assert "is right" in check(capsys, entropy_of(rounded)[mask].mean())
 
 
+def test_shifts_of_the_golden_batch_have_their_closed_forms(capsys):
+    """0.999 after the last token of a response, uniform at the prompts."""
+    shifted = sum(count * closed(p) for count, p in ((2, 0.98), (5, 0.8), (12, 0.3), (3, 0.999))) / 22
+    assert " is shifted by one: each token has the distribution of the token after it;" in check(capsys, shifted)
+    other = sum(count * closed(p) for count, p in ((2, 0.98), (5, 0.8), (12, 0.3), (3, 1 / 64))) / 22
+    assert " is shifted the other way: each token has the distribution of the token before" in check(capsys, other)
+
+
 def test_planted_mistakes_are_found(golden, capsys):
-    mask, entropies = golden["response_mask"], entropy_of(golden)
-    means = torch.stack([values[row].mean() for values, row in zip(entropies, mask, strict=True)])
+    of_token, entropies, cold = golden["response_mask"], entropy_of(golden), entropy_of(golden, 1.0)
+    mask, attention, after_prompt = of_token[:, 1:], golden["attention_mask"][:, 1:], of_token.cumsum(1)[:, 1:] > 0
     sampled = -(golden["logits"] / 0.7).log_softmax(-1)[:, :-1].gather(-1, golden["input_ids"][:, 1:, None])[..., 0]
-    after_prompt = mask.cumsum(1) > 0
+
+    def mean_of_means(values):
+        return torch.stack([of_row[row].mean() for of_row, row in zip(values, mask, strict=True)]).mean()
+
     planted = {
-        "the mean over sequences of their means": means.mean(),
+        "the mean over sequences of their means: ": mean_of_means(entropies),
+        "the mean over sequences of their means, without the temperature": mean_of_means(cold),
         "the mean over sequences of their sums": (entropies * mask).sum(1).mean(),
         "the sum over all tokens": entropies[mask].sum(),
-        "without the temperature": entropy_of(golden, 1.0)[mask].mean(),
+        "without the temperature": cold[mask].mean(),
         "with the temperature applied twice": entropy_of(golden, 0.49)[mask].mean(),
-        "shifted by one": entropy_of(golden, shift=0)[mask].mean(),
+        "with the logits multiplied by the temperature": entropy_of(golden, 1 / 0.7)[mask].mean(),
+        "shifted by one": entropies[of_token[:, :-1]].mean(),
+        "shifted the other way": entropies[:, :-1][of_token[:, 2:]].mean(),
         "the mean over responses and their padding": entropies[after_prompt].mean(),
         "the padding counted in the divisor": entropies[mask].sum() / after_prompt.sum(),
-        "the mean over prompts and responses": entropies[:, 1:][golden["attention_mask"][:, 1:]].mean(),
+        "the mean over prompts and responses": entropies[attention].mean(),
+        "the mean over all positions but the last": entropies.mean(),
+        "prompts and padding but the last position counted": (entropies * mask).mean(),
+        "prompts and padding counted": entropies[mask].sum() / mask.numel() * 17 / 18,
         "in bits, not nats": entropies[mask].mean() / math.log(2),
-        "-log p of the sampled tokens": sampled[mask[:, 1:]].mean(),
+        "-log p of the sampled tokens": sampled[mask].mean(),
         "with the sign of a loss": -entropies[mask].mean(),
     }
+    every = torch.distributions.Categorical(logits=golden["logits"] / 0.7).entropy()
+    planted["the mean over all positions, prompts and padding included"] = every.mean()
     for mistake, value in planted.items():
         assert f" is {mistake}" in check(capsys, value), mistake
-    assert " is none of 12 known mistakes; the mean over response tokens is 2.462 nats" in check(capsys, 5.0)
+    unknown = f" is none of {len(planted)} known mistakes, or several at once; the mean over response tokens is 2.462"
+    assert unknown in check(capsys, 5.0)
+
+
+def test_no_mistake_can_be_taken_for_another():
+    values = sorted(known_values().values())
+    assert len(values) == 20
+    assert min(abs(b - a) / min(abs(a), abs(b)) for a, b in itertools.pairwise(values)) > 2 * TOLERANCE
 
 
 def test_entropy_check_takes_one_of_two_things(capsys):

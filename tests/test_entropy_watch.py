@@ -24,11 +24,6 @@ def ours(folder):
     frame.assign(**parts).to_parquet(folder / "metrics.parquet")
 
 
-def trl(folder):
-    history = [{"step": step, "entropy": value, "reward": step} for step, value in enumerate(FALLING)]
-    (folder / "trainer_state.json").write_text(json.dumps({"log_history": [*history, {"step": 40, "train_loss": 0.1}]}))
-
-
 def tensorboard(folder):
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
@@ -43,39 +38,118 @@ def lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def verl(folder):
+def trainer_state(folder, rows):
+    """TRL; the last entry is that of the whole training."""
+    rows = [*rows, {"step": STEPS, "train_loss": 0.1}]
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+
+
+def file_logger(folder, rows):
     """verl/utils/tracking.py, FileLogger."""
-    rows = [{"actor/entropy": value, "critic/score/mean": 0.5} for value in FALLING]
-    lines(folder / "gsm8k.jsonl", ({"step": step, "data": row} for step, row in enumerate(rows)))
+    lines(folder / "gsm8k.jsonl", ({"step": row.pop("step"), "data": row} for row in rows))
 
 
-def prime_rl(folder):
-    """prime_rl/utils/monitor/file.py: a file of the trainer, and one of the orchestrator, which logs no entropy."""
-    rows = [{"step": step, "time": 1e9 + step, "entropy/all/mean": value} for step, value in enumerate(FALLING)]
-    lines(folder / "trainer/metrics.jsonl", rows)
-    lines(folder / "orchestrator/metrics.jsonl", ({"step": step, "reward/mean": 0.5} for step in range(STEPS)))
+def monitors(folder, rows):
+    """prime_rl/monitors/file.py: the trainer has a file, and the orchestrator, which logs no entropy."""
+    for part, orchestrator in (("trainer", False), ("orchestrator", True)):
+        of_part = [
+            {key: value for key, value in row.items() if key == "step" or key.startswith("train/agg") is orchestrator}
+            for row in rows
+        ]
+        lines(folder / part / "metrics.jsonl", of_part)
 
 
-def tinker(folder):
-    """tinker_cookbook/rl/metrics.py."""
-    lines(folder / "metrics.jsonl", ({"step": step, "optim/entropy": value} for step, value in enumerate(FALLING)))
+def json_lines(folder, rows):
+    lines(folder / "metrics.jsonl", rows)
 
 
-def of_wandb(name):
-    """What W&B exports of SkyRL (skyrl/train), slime and OpenRLHF (status of the actor), NeMo RL (ClippedPGLossFn)."""
-
-    def write(folder):
-        columns = {"Step": range(STEPS), f"run 1 - {name}": FALLING}
-        columns |= {f"run 1 - {name}__MIN": np.zeros(STEPS), f"run 1 - {name}__MAX": np.ones(STEPS)}
-        pd.DataFrame(columns).to_csv(folder / "export.csv", index=False)
-
-    return write
-
-
-EXPORTS = ("policy/policy_entropy", "train/entropy_loss", "train/approx_entropy", "train/entropy")
+def export(folder, rows):
+    """What W&B exports of a run."""
+    columns = {"Step": [row["step"] for row in rows]}
+    for key in rows[0].keys() - {"step"}:
+        columns |= {
+            f"run 1 - {key}": [row[key] for row in rows],
+            f"run 1 - {key}__MIN": 0.0,
+            f"run 1 - {key}__MAX": 1.0,
+        }
+    pd.DataFrame(columns).to_csv(folder / "export.csv", index=False)
 
 
-@pytest.mark.parametrize("write", [ours, trl, tensorboard, verl, prime_rl, tinker, *map(of_wandb, EXPORTS)])
+def parquet(folder, rows):
+    pd.DataFrame(rows).to_parquet(folder / "metrics.parquet")
+
+
+TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
+# The keys of a step: entropy, reward, and what entropy may rise with. SkyRL and Tinker log no share of truncated ones.
+TRAINERS = {
+    "this project": (
+        *(parquet, "entropy", "reward_mean"),
+        {"truncated": TRUNCATED, "engine_logp_difference": MISMATCH},
+    ),
+    # huggingface/trl trl/trainer/grpo_trainer.py@f2cd5771
+    "TRL": (
+        *(trainer_state, "entropy", "reward"),
+        {"completions/clipped_ratio": TRUNCATED, "sampling/sampling_logp_difference/mean": MISMATCH},
+    ),
+    # verl-project/verl verl/trainer/ppo/{metric_utils,rollout_corr_helper}.py, verl/utils/debug/metrics.py@1dda039b
+    "verl": (
+        *(file_logger, "actor/entropy", "critic/score/mean"),
+        {
+            "response_length/clip_ratio": TRUNCATED,
+            "rollout_corr/kl": MISMATCH,
+            "training/rollout_probs_diff_mean": MISMATCH,
+        },
+    ),
+    # PrimeIntellect-ai/prime-rl src/prime_rl/trainer/rl/train.py, src/prime_rl/orchestrator/metrics.py@559b4477
+    "prime-rl": (
+        *(monitors, "entropy/all/mean", "train/agg/effective/agent/reward/mean"),
+        {
+            "train/agg/effective/agent/is_truncated/mean": TRUNCATED,
+            "mismatch_kl/all/mean": MISMATCH,
+            "kl_ent_ratio/mean": MISMATCH,
+        },
+    ),
+    # NovaSky-AI/SkyRL skyrl/train/trainer.py, skyrl/backends/skyrl_train/workers/worker_utils.py@a9564572
+    "SkyRL": (
+        *(export, "policy/policy_entropy", "reward/avg_raw_reward"),
+        {
+            "policy/rollout_train_logprobs_abs_diff_mean": MISMATCH,
+            "policy/minibatch_rollout_logprobs_abs_diff_mean": MISMATCH,
+        },
+    ),
+    # OpenRLHF/OpenRLHF openrlhf/trainer/ppo_trainer.py, openrlhf/trainer/ray/ppo_actor.py@3c3be623
+    "OpenRLHF": (
+        *(export, "train/entropy_loss", "train/reward"),
+        {"train/rollout/truncated_rate": TRUNCATED, "train/vllm_kl": MISMATCH},
+    ),
+    # THUDM/slime slime/observability/rollout_metrics.py, slime/backends/megatron_utils/loss.py@624b824a
+    "slime": (
+        *(export, "train/entropy_loss", "rollout/raw_reward"),
+        {"rollout/truncated_ratio": TRUNCATED, "train/train_rollout_logprob_abs_diff": MISMATCH},
+    ),
+    # NVIDIA-NeMo/RL nemo_rl/algorithms/loss/loss_functions.py, nemo_rl/experience/rollouts.py@7ea279ab
+    "NeMo RL": (
+        *(export, "train/approx_entropy", "train/reward"),
+        {"train/truncation_rate": TRUNCATED, "train/gen_kl_error": MISMATCH},
+    ),
+    # thinking-machines-lab/tinker-cookbook tinker_cookbook/rl/{metrics,metric_util}.py@9dfcc3a2
+    "Tinker": (
+        *(json_lines, "optim/entropy", "env/all/reward/total"),
+        {"optim/kl_sample_train_v1": MISMATCH},
+    ),
+}
+
+
+def of_trainer(name):
+    write, entropy, reward, _ = TRAINERS[name]
+    return lambda folder: write(
+        folder, [{"step": step, entropy: value, reward: step / STEPS} for step, value in enumerate(FALLING)]
+    )
+
+
+@pytest.mark.parametrize(
+    "write", [ours, tensorboard, *map(of_trainer, TRAINERS)], ids=["with the lens", "TensorBoard", *TRAINERS]
+)
 def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     write(tmp_path)
     text = run(capsys, "entropy-watch", tmp_path)
@@ -84,6 +158,21 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     if write is ours:
         assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
         assert "goes with the predicted change (Corollary 4) (+" in text
+
+
+CASES = [(name, key) for name, (*_, keys) in TRAINERS.items() for key in keys]
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
+def test_what_entropy_may_rise_with_is_known_in_every_trainer(name, key, tmp_path, capsys):
+    write, entropy, reward, keys = TRAINERS[name]
+    rows = [
+        {"step": step, entropy: 0.2 + step / 20, reward: step / STEPS, key: 0.01 + step / 100} for step in range(STEPS)
+    ]
+    write(tmp_path, rows)
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert f"Over these steps {reward} went from " in text
+    assert f"Over the run {keys[key]} ({key}) grew from 0.025 to 0.385: such tokens may be where entropy rises." in text
 
 
 def watch(capsys, tmp_path, **columns) -> str:
@@ -98,16 +187,26 @@ def test_entropy_watch_says_when_entropy_rose(tmp_path, capsys):
     assert "Half of it was over by step 29;" in text
 
 
-def test_entropy_watch_names_what_entropy_may_have_risen_with(tmp_path, capsys):
-    rising = np.linspace(0.2, 2, STEPS)
-    columns = {"completions/clipped_ratio": np.linspace(0.01, 0.4, STEPS), "kl_ent_ratio/mean": np.full(STEPS, 0.1)}
-    text = watch(capsys, tmp_path, entropy=rising, **columns)
-    assert "Over the run the share of truncated responses (completions/clipped_ratio) grew from 0.025 to 0.385:" in text
-    assert "mismatch" not in text  # it stayed
-    columns["mismatch_kl/all/mean"] = np.linspace(1e-4, 1e-2, STEPS)
-    assert "the mismatch of engine and trainer (mismatch_kl/all/mean) grew from " in watch(
-        capsys, tmp_path, entropy=rising, **columns
-    )
+RISING = np.linspace(0.2, 2, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "end", "entropy", "named"),
+    [
+        ("completions/clipped_ratio", 0.0, 0.02, RISING, True),
+        ("completions/clipped_ratio", 0.0, 0.02, RISING[::-1], False),  # entropy fell
+        ("completions/clipped_ratio", 0.0, 0.005, RISING, False),  # by less than one response in a hundred
+        ("completions/clipped_ratio", 0.4, 0.5, RISING, False),  # by less than a half
+        ("mismatch_kl/all/mean", 1e-4, 1e-2, RISING, True),
+        ("mismatch_kl/all/mean", 1e-6, 1e-4, RISING, False),  # below what a sound run has
+        ("vllm_kl", -1e-3, -1e-2, RISING, True),  # an estimate of either sign
+    ],
+)
+def test_entropy_watch_names_only_what_grew_and_only_if_entropy_rose(key, start, end, entropy, named, tmp_path, capsys):
+    text = watch(capsys, tmp_path, entropy=entropy, **{key: np.linspace(start, end, STEPS)})
+    assert text.startswith("Entropy rose" if entropy is RISING else "Entropy fell")
+    assert ("such tokens may be where entropy rises" in text) is named
+    assert (f"({key}) grew from " in text) is named
 
 
 def test_entropy_watch_takes_the_column_that_it_is_given(tmp_path, capsys):
@@ -186,7 +285,8 @@ def test_the_last_value_of_a_step_counts(tmp_path, capsys):
 
 def test_entropy_watch_of_a_constant_or_from_zero_has_no_nan(tmp_path, capsys):
     constant = watch(capsys, tmp_path, entropy=[0.0] * STEPS)
-    assert constant == "Entropy did not change: 0 nats (means of the first and the last 4 of 40 steps).\n"
+    said = "Entropy did not change: 0 nats (means of the first and the last 4 of 40 steps)."
+    assert constant == f"{said} Read from {tmp_path / 'metrics.parquet'}.\n"
     risen = watch(capsys, tmp_path, entropy=[0.0] * 20 + [1.0] * 20)
     assert risen.startswith("Entropy rose from 0 to 1 nats (means of the first and the last 4 of 40 steps).")
 
@@ -198,7 +298,7 @@ def test_entropy_watch_does_not_relate_unrelated_trends(tmp_path, capsys):
     norm = 1 - np.exp(-t / 30) + 0.02 * rng.standard_normal(100)
     assert abs(pd.Series(np.diff(entropy)).corr(pd.Series(norm[:-1]), method="spearman")) > 0.5
     text = watch(capsys, tmp_path, entropy=entropy, grad_norm=norm, lr=np.linspace(1e-6, 0, 100))
-    assert text.endswith("None of the logged quantities goes with its change per step.\n")
+    assert "None of the logged quantities goes with its change per step." in text
 
 
 @pytest.mark.parametrize(("text", "message"), [("[1, 2]", "it has no log_history"), ("{}", "it has no log_history")])
@@ -240,6 +340,9 @@ def test_an_offline_wandb_file(tmp_path, capsys, monkeypatch):
     rows = [{"actor/entropy": value, "_step": step, "text": "x" * 3000} for step, value in enumerate(FALLING)]
     write_wandb(path := tmp_path / "run.wandb", rows)
     assert "last 4 of 40 steps). Half of it was over by step 13;" in run(capsys, "entropy-watch", path)
+    write_wandb(path, [row if row["_step"] < 20 else row | {"actor/entropy": math.nan} for row in rows])
+    assert main(["entropy-watch", str(path)]) == 0
+    assert capsys.readouterr().err == f"{path}: actor/entropy is NaN at 20 of 40 steps, first at step 20\n"
     write_wandb(path, [{"actor/entropy": value} for value in FALLING])
     assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (step, ")
 
@@ -249,7 +352,9 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
         (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
         history = [{"step": step, "entropy": value} for step, value in enumerate(FALLING[:last])]
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    assert "last 4 of 40 steps" in run(capsys, "entropy-watch", tmp_path / "run")
+    text = run(capsys, "entropy-watch", tmp_path / "run")
+    assert "last 4 of 40 steps" in text
+    assert text.endswith(f"Read from {tmp_path}/run/checkpoint-40/trainer_state.json and 1 more.\n")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} contains 2 runs; name one of them: ")
@@ -264,4 +369,109 @@ def test_entropy_watch_draws(tmp_path, capsys):
 def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
     assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
-    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} logs no entropy (entropy, actor/entropy")
+    message = f"{tmp_path}/metrics.parquet logs no entropy (entropy, actor/entropy"
+    assert error(capsys, "entropy-watch", tmp_path).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.jsonl", None, "no file {}"),
+        (
+            "notes.txt",
+            "x",
+            "{} should be one of metrics.parquet, trainer_state.json, *tfevents*, *.wandb, metrics.jsonl",
+        ),
+        ("empty.jsonl", "", "{} has no rows"),
+        ("empty.csv", "Step,entropy\n", "{} has no rows"),
+        ("trainer_state.json", '{"log_history": []}', "{} has no rows"),
+        (
+            "german.csv",
+            "Step;entropy\n1;0,5\n",
+            "{} cannot be read: its header is one column, 'Step;entropy'; columns need a comma between them",
+        ),
+        (
+            "true.jsonl",
+            '{"step": 0, "entropy": true}\n',
+            "{} cannot be read: entropy is True in row 1; it should be a finite number",
+        ),
+    ],
+)
+def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    assert error(capsys, "entropy-watch", path).startswith(message.format(path))
+
+
+def nan_in_json_lines(folder, values):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
+    lines(
+        folder / "log.jsonl", [row for place, row in enumerate(rows) for row in (row, {"step": place, "reward": 1.0})]
+    )
+
+
+def nan_in_trainer_state(folder, values):
+    trainer_state(folder, [{"step": step, "entropy": value, "loss": math.nan} for step, value in enumerate(values)])
+
+
+def nan_in_csv(folder, values):
+    text = "\n".join(f"{step},{value},\n{step},,1" for step, value in enumerate(values))
+    (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text.replace('nan', 'NaN')}\n")
+
+
+def nan_in_parquet(folder, values):
+    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "log.parquet")
+
+
+def nan_in_tensorboard(folder, values):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, value in enumerate(values):
+            writer.add_scalar("actor/entropy", value, step)
+            writer.add_scalar("loss", 1.0, step + 1)  # of a step without an entropy, in the end
+
+
+@pytest.mark.parametrize(
+    "write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet, nan_in_tensorboard]
+)
+def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
+    """Not the steps that log no entropy: those of other rows, or after the last."""
+    write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
+    assert main(["entropy-watch", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Entropy fell from 1.4 to ")
+    assert err.endswith("entropy is NaN at 20 of 40 steps, first at step 20\n")
+    assert err.startswith(f"{tmp_path}/")
+    assert len(err.splitlines()) == 1
+    assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
+
+
+def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", [*rows, *({"step": step, "loss": 1.0} for step in range(STEPS, 60))])
+    assert main(["entropy-watch", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
+    """verl logs this one as NaN where its input is not valid."""
+    key = "training/rollout_probs_diff_mean"
+    rows = [{"step": step, "entropy": 1 + step, key: step / 100} for step in range(STEPS)]
+    rows[20][key] = math.nan
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert f"({key}) grew from 0.015 to 0.375" in run(capsys, "entropy-watch", path)
+
+
+def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):
+    pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
+    json_lines(tmp_path, [{"step": step, "entropy": value} for step, value in enumerate(FALLING)])
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy fell from 1.39 to 0.2 nats")
+    assert text.endswith(f"Read from {tmp_path}/metrics.jsonl.\n")
+    pd.DataFrame({"step": range(STEPS), "entropy": FALLING[::-1]}).to_parquet(tmp_path / "metrics.parquet")
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy rose from 0.2 to 1.39 nats")
+    assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")

@@ -103,13 +103,13 @@ def _parser() -> argparse.ArgumentParser:
 
     def stage(name: str, about: str, *needs: str) -> argparse.ArgumentParser:
         sub = command(name, about)
-        sub.add_argument("--scale", default="laptop", help="a file of configs/scale (default: laptop)")
+        sub.add_argument("--scale", default="laptop", help="a scale, by name (default: laptop)")
         sub.add_argument("--results", default="results", help="the results folder (default: results)")
         sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config value")
         if "model" in needs:
-            sub.add_argument("--model", required=True, help="a file of configs/model")
+            sub.add_argument("--model", required=True, help="a model, by name, such as qwen2.5-7b-instruct")
         if "method" in needs:
-            sub.add_argument("--method", required=True, help="a file of configs/method, or name@parameter=value,...")
+            sub.add_argument("--method", required=True, help="a method, by name or name@parameter=value,...")
             sub.add_argument("--seed", type=_seed, required=True, help="0 or more")
         if "untrained" in needs:
             sub.add_argument("--seed", type=_seed, default=0, help="which untrained toy model (default: 0)")
@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
-    stage("field", "Judge the claims of other papers (experiments/field) by the results so far.")
+    stage("field", "Judge the claims of other papers by the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
     stage("article", "Write article/article.tex, filled with the results, and its PDF where LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, rewritten while runs go on.")
@@ -190,8 +190,8 @@ def _parser() -> argparse.ArgumentParser:
         "--target", choices=("extras", "methods", "field"), help="the runs of this target, not the default ones"
     )
     config = stage("config", "Print the resolved config of a run.")
-    config.add_argument("--model", help="a file of configs/model")
-    config.add_argument("--method", help="a file of configs/method, or name@parameter=value,...")
+    config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
+    config.add_argument("--method", help="a method, by name or name@parameter=value,...")
     config.add_argument("--schema", action="store_true", help="print the JSON schema of a run's config instead")
     return parser
 

@@ -259,17 +259,18 @@ def archive(options: argparse.Namespace) -> None:
 def pass_at_k(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table, power_table
 
+    columns = options.problem, options.correct
     if options.power:
         if len(options.files) > 1:
             raise UserError("--power takes the rates of one file")
-        table = power_table(options.files[0], options.power, options.problem, options.correct)
+        table, notes = power_table(options.files[0], options.power, *columns)
         print(f"problems that show a difference of {options.power:g} points of Pass@k with 90 % power, at least:")
-        print(table.to_string(index=False, float_format=lambda value: f"{value:.0f}", na_rep="-"))
-        return
-    table, notes = pass_at_k_table(options.files, options.problem, options.correct)
+    else:
+        table, notes = pass_at_k_table(options.files, *columns)
     for note in notes:
         print(note, file=sys.stderr)
-    print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+    decimals = 0 if options.power else 1
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.{decimals}f}", na_rep="-"))
 
 
 def lens(options: argparse.Namespace) -> None:
@@ -285,10 +286,10 @@ def lens(options: argparse.Namespace) -> None:
 def entropy_watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
 
-    metrics, notes = read_metrics(options.files, options.entropy)
+    metrics, source, notes = read_metrics(options.files, options.entropy)
     for note in notes:
         print(note, file=sys.stderr)
-    print(describe(metrics, options.files, options.entropy))
+    print(describe(metrics, source, options.entropy))
     if options.figure:
         draw(metrics, options.figure, options.entropy)
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from entropy_dynamics.results.files import written_whole
 
 VOCABULARY, TEMPERATURE = 64, 0.7
-PROMPTS, RESPONSES = (2, 4, 3), (3, 6, 13)
+PROMPTS, RESPONSES = (2, 4, 4), (3, 6, 13)
 """Tokens of the sequences, which are right-padded."""
 LIKELY = (0.98, 0.8, 0.3)  # p of the likely token, in each response
 TOLERANCE = 0.005  # relative: what bf16 logits may cost
@@ -25,7 +25,7 @@ Positions = Float[np.ndarray, "sequence position"]
 def golden_batch() -> dict[str, np.ndarray]:
     """logits [3, length, 64] as a model gives them, before the temperature; input_ids, attention_mask and response_mask
     [3, length]; temperature []. The logits at a position are of the token after it."""
-    length = max(map(sum, zip(PROMPTS, RESPONSES, strict=True)))
+    length = max(map(sum, zip(PROMPTS, RESPONSES, strict=True))) + 1  # if none is full, a slice shifts as a roll does
     place, prompts, ends = np.arange(length), np.array(PROMPTS)[:, None], np.add(PROMPTS, RESPONSES)[:, None]
     likely = np.full((len(PROMPTS), length), 1 / VOCABULARY)
     likely = np.where((place >= prompts - 1) & (place < ends - 1), np.array(LIKELY)[:, None], likely)
@@ -58,20 +58,28 @@ def known_values() -> dict[str, float]:
     """What the right way and each mistake give on the batch, nats."""
     batch = golden_batch()
     response, attention = batch["response_mask"], batch["attention_mask"]
-    tokens, shifted = _of_next(batch["logits"], TEMPERATURE), _entropies(batch["logits"], TEMPERATURE)
-    longest = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses with their padding
+    tokens, cold = _entropies(batch, TEMPERATURE), _entropies(batch, 1.0)
+    after, before = (_entropies(batch, TEMPERATURE, shift) for shift in (0, 2))
+    padded = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses with their padding
     sums = np.where(response, tokens, 0).sum(axis=1)
     return {
         CORRECT: tokens[response].mean(),
-        "the mean over sequences of their means: long responses count too little": (sums / response.sum(axis=1)).mean(),
+        "the mean over sequences of their means: long responses count too little": _mean_of_means(tokens, response),
+        "the mean over sequences of their means, without the temperature": _mean_of_means(cold, response),
         "the mean over sequences of their sums: it grows with the length": sums.mean(),
         "the sum over all tokens": sums.sum(),
         "the mean over prompts and responses": tokens[:, 1:][attention[:, 1:]].mean(),
-        "the mean over responses and their padding": tokens[longest].mean(),
-        "the padding counted in the divisor": sums.sum() / longest.sum(),
-        "shifted by one: each token has the distribution of the token after it": shifted[response].mean(),
-        "without the temperature": _of_next(batch["logits"], 1.0)[response].mean(),
-        "with the temperature applied twice": _of_next(batch["logits"], TEMPERATURE**2)[response].mean(),
+        "the mean over responses and their padding": tokens[padded].mean(),
+        "the mean over all positions, prompts and padding included": tokens.mean(),
+        "the mean over all positions but the last, prompts and padding included": tokens[:, 1:].mean(),
+        "the padding counted in the divisor": sums.sum() / padded.sum(),
+        "prompts and padding counted in the divisor": sums.sum() / response.size,
+        "prompts and padding but the last position counted in the divisor": sums.sum() / response[:, 1:].size,
+        "shifted by one: each token has the distribution of the token after it": after[response].mean(),
+        "shifted the other way: each token has the distribution of the token before it": before[response].mean(),
+        "without the temperature": cold[response].mean(),
+        "with the temperature applied twice": _entropies(batch, TEMPERATURE**2)[response].mean(),
+        "with the logits multiplied by the temperature": _entropies(batch, 1 / TEMPERATURE)[response].mean(),
         "in bits, not nats": tokens[response].mean() / np.log(2),
         "-log p of the sampled tokens: an estimate": _surprisal(batch)[response].mean(),
         "with the sign of a loss": -tokens[response].mean(),
@@ -85,23 +93,26 @@ def diagnose(value: float) -> str:
     if abs(value - right) <= TOLERANCE * right:
         return f"{value:g} nats is right: {CORRECT}."
     wrong = [mistake for mistake, known in values.items() if abs(value - known) <= TOLERANCE * abs(known)]
-    said = f"{value:g} is {wrong[0]}" if wrong else f"{value:g} is none of {len(values)} known mistakes"
+    none = f"none of {len(values)} known mistakes, or several at once"
+    said = f"{value:g} is {wrong[0] if wrong else none}"
     return f"{said}; {CORRECT} is {right:.4g} nats."
 
 
-def _entropies(logits: np.ndarray, temperature: float) -> Positions:
-    """Entropy of the distribution at each position."""
-    scaled = logits.astype(np.float64) / temperature
-    logp = scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
-    return -(np.exp(logp) * logp).sum(axis=-1)
+def _mean_of_means(values: Positions, mask: np.ndarray) -> float:
+    return (np.where(mask, values, 0).sum(axis=1) / mask.sum(axis=1)).mean()
 
 
-def _of_next(logits: np.ndarray, temperature: float) -> Positions:
-    """Entropy of the distribution that each token was sampled from, which is at the position before it."""
-    return np.roll(_entropies(logits, temperature), 1, axis=1)
+def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int = 1) -> Positions:
+    """Entropy of the distribution that is `before` positions before each token; it was sampled from that at 1."""
+    logp = _log_softmax(batch["logits"], temperature)
+    return np.roll(-(np.exp(logp) * logp).sum(axis=-1), before, axis=1)
 
 
 def _surprisal(batch: dict[str, np.ndarray]) -> Positions:
-    scaled = batch["logits"].astype(np.float64) / TEMPERATURE
-    logp = np.roll(scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True), 1, axis=1)
+    logp = np.roll(_log_softmax(batch["logits"], TEMPERATURE), 1, axis=1)
     return -np.take_along_axis(logp, batch["input_ids"][..., None], axis=-1)[..., 0]
+
+
+def _log_softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
+    scaled = logits.astype(np.float64) / temperature
+    return scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)

@@ -3,7 +3,7 @@
 import json
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ ENTROPY = (  # also below `train/`, which loggers put before it
 )
 REWARD = (
     *("reward_mean", "reward", "critic/score/mean", "train/agg/effective/reward/mean", "reward/avg_raw_reward"),
-    *("env/all/reward/total", "rollout/raw_reward", "accuracy"),
+    *("train/agg/effective/agent/reward/mean", "env/all/reward/total", "rollout/raw_reward", "accuracy"),
 )
 STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
 TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
@@ -44,83 +44,79 @@ SIGNALS = {  # the ends of their names
     "response_length/clip_ratio": TRUNCATED,  # verl
     "is_truncated/mean": TRUNCATED,  # prime-rl
     "truncated_ratio": TRUNCATED,  # slime
+    "truncated_rate": TRUNCATED,  # OpenRLHF
+    "truncation_rate": TRUNCATED,  # NeMo RL
     "engine_logp_difference": MISMATCH,
     "sampling_logp_difference/mean": MISMATCH,  # TRL
     "rollout_corr/kl": MISMATCH,  # verl
+    "rollout_probs_diff_mean": MISMATCH,
     "mismatch_kl/all/mean": MISMATCH,  # prime-rl
     "kl_ent_ratio/mean": MISMATCH,
     "rollout_train_logprobs_abs_diff_mean": MISMATCH,  # SkyRL
+    "minibatch_rollout_logprobs_abs_diff_mean": MISMATCH,
+    "vllm_kl": MISMATCH,  # OpenRLHF
     "train_rollout_logprob_abs_diff": MISMATCH,  # slime
     "gen_kl_error": MISMATCH,  # NeMo RL
     "kl_sample_train_v1": MISMATCH,  # Tinker
 }
-SUSPECTS = (TRUNCATED, MISMATCH)  # entropy may rise with them
-GREW = 1.5  # a suspect's factor over the run that is worth saying
+SUSPECTS = {  # entropy may rise with them; the least growth that is worth saying
+    TRUNCATED: 0.01,  # one response in a hundred: fewer hold too few tokens to move the mean entropy
+    MISMATCH: 0.001,  # nats: NeMo RL's guide takes a KL below 1e-3 for acceptable
+}
+GREW = 1.5  # and the least factor
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 FEWEST = 5  # steps
 CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors that one in twenty unrelated runs exceeds
 ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this
 
 
-def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, list[str]]:
+def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
     """The numbers that a run logged, a row per step, index `step`; of values for one step the last.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, TensorBoard events, an offline W&B file, metrics as JSONL
             (prime-rl, Tinker, verl's file logger), a CSV file that W&B exports or any parquet file; or a folder that
-            contains one of them.
+            contains one of them. Of several kinds in a folder the first counts that logs an entropy.
         column: of the entropy; by default the first of `ENTROPY` that is there.
 
     Returns:
-        The numbers; and a line for each file that logs the entropy of a step more than once.
+        The numbers; the file that they are from, and how many more; and a line for each file that logs the entropy of a
+        step more than once, and for an entropy of NaN. A step that logs no entropy is not NaN, except in parquet, which
+        has a value in every row.
 
     Raises:
-        UserError: none of them is there, it cannot be read, it has several runs, or a step or an entropy is not a
-            finite number.
+        UserError: none of them is there, it cannot be read, it has no rows or several runs, or a step or an entropy is
+            infinite or no number.
     """
-    kinds = {
-        "metrics.parquet": _parquet,
-        "trainer_state.json": _trainer_state,
-        "*tfevents*": _tensorboard,
-        "*.wandb": _wandb,
-        "metrics.jsonl": _json_lines,
-        "*.jsonl": _json_lines,
-        "*.csv": _csv,
-        "*.parquet": _parquet,
-    }
-    for pattern, read in kinds.items():
-        files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.is_file() and run.match(pattern) else []
-        if files:
-            frames, runs, notes = [], set(), []
-            for file in files:
-                try:
-                    frame = read(file)
-                    entropy = _first(frame, (column,) if column else ENTROPY)
-                    if entropy is not None:
-                        frame[entropy.name] = entropy = _finite(entropy)
-                except (ModuleNotFoundError, UserError):
-                    raise
-                except Exception as error:  # readers have kinds of their own, such as protobuf's
-                    cause = next(iter(str(error).splitlines()), type(error).__name__)
-                    raise UserError(f"{file} cannot be read: {cause}") from error
-                frames.append(frame)
-                # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
-                if entropy is not None:
-                    runs.add(str(_run_of(file)))
-                    if twice := entropy.dropna().index.duplicated().sum():
-                        notes.append(f"{file} logs the entropy of {twice} steps more than once; the last value counts")
-            if len(runs) > 1:
-                first, second, *_ = sorted(runs)
-                raise UserError(f"{run} contains {len(runs)} runs; name one of them: {first}, {second}, ...")
-            frames.sort(key=lambda frame: frame.index.max())  # a run's checkpoints, and its parts before a restart
-            return pd.concat(frames).select_dtypes("number").groupby(level=0).last(), notes
-    raise UserError(f"{run}: no {', '.join(kinds)} there")
+    names = (column,) if column else ENTROPY
+    frames = _frames(run, names)
+    # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
+    logs = {file: entropy for file, frame in frames.items() if (entropy := _first(frame, names)) is not None}
+    if len(runs := sorted({str(_run_of(file)) for file in logs})) > 1:
+        raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
+    notes = [
+        f"{file} logs the entropy of {twice} steps more than once; the last value counts"
+        for file, entropy in logs.items()
+        if (twice := entropy.dropna().index.duplicated().sum())
+    ]
+    first, *more = logs or frames
+    source = f"{first} and {len(more)} more" if more else str(first)
+    rows = [frame for frame in frames.values() if len(frame)]
+    ordered = sorted(rows, key=lambda frame: frame.index.max())  # a run's checkpoints, and its parts before a restart
+    metrics = _numbers(pd.concat(ordered)).groupby(level=0).last()
+    if (entropy := _first(metrics, names)) is not None and np.isinf(entropy).any():
+        nan = entropy.index[np.isinf(entropy)]
+        notes.append(
+            f"{source}: {entropy.name} is NaN at {len(nan)} of {entropy.count()} steps, first at step {nan[0]}"
+        )
+    return metrics.replace(np.inf, np.nan), source, notes
 
 
-def describe(metrics: pd.DataFrame, run: Path, column: str | None = None) -> str:
+def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> str:
     """One paragraph: how far entropy fell or rose, when, and what it went with.
 
     Args:
+        source: the file that the metrics are from.
         column: of the entropy; by default the first of `ENTROPY` that is there.
 
     Raises:
@@ -130,19 +126,19 @@ def describe(metrics: pd.DataFrame, run: Path, column: str | None = None) -> str
     if entropy is None:
         names = [str(name) for name in metrics.columns]
         wanted = f"no {column}{nearest(column, names)}" if column else f"no entropy ({', '.join(ENTROPY)})"
-        raise UserError(f"{run} logs {wanted}; it logs {', '.join(names)}")
+        raise UserError(f"{source} logs {wanted}; it logs {', '.join(names)}")
     if len(entropy := entropy.dropna()) < FEWEST:
-        raise UserError(f"{run} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
+        raise UserError(f"{source} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
     if (lowest := entropy.min()) < 0:
         raise UserError(
-            f"{run}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
+            f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
             "is it a loss, which has the other sign?"
         )
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
     means = f"means of the first and the last {tenth} of {len(entropy)} steps"
     if start == end:
-        return f"Entropy did not change: {start:.3g} nats ({means})."
+        return f"Entropy did not change: {start:.3g} nats ({means}). Read from {source}."
     sign = np.sign(end - start)
     halfway = (sign * (entropy - start) >= abs(end - start) / 2).idxmax()
     window = entropy.diff(tenth) / tenth
@@ -162,8 +158,9 @@ def describe(metrics: pd.DataFrame, run: Path, column: str | None = None) -> str
         falls = metrics[list(SOURCES)].sum().abs()
         shares = [f"{falls[part] / falls.sum():.0%} from {tokens}" for part, tokens in SOURCES.items()]
         text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
-    text += _suspects(metrics, tenth)
-    text.append(_correlations(metrics, entropy))
+    if sign > 0:
+        text += _suspects(metrics, tenth)
+    text += [_correlations(metrics, entropy), f"Read from {source}."]
     return " ".join(text)
 
 
@@ -216,8 +213,8 @@ def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
     for name in metrics:
         values = metrics[name].dropna()
         if (signal := _signal(str(name))) in SUSPECTS and len(values) >= FEWEST:
-            start, end = values.iloc[:tenth].mean(), values.iloc[-tenth:].mean()
-            if abs(end) > GREW * abs(start):
+            start, end = abs(values.iloc[:tenth].mean()), abs(values.iloc[-tenth:].mean())
+            if end > GREW * start and end - start >= SUSPECTS[signal]:
                 said.setdefault(signal, f"{signal} ({name}) grew from {start:.3g} to {end:.3g}")
     return [f"Over the run {' and '.join(said.values())}: such tokens may be where entropy rises."] if said else []
 
@@ -231,7 +228,54 @@ def _first(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
     return next((metrics[name] for name in known if name in metrics), None)
 
 
+def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
+    """The files of the first kind that logs one of these entropies, or else of the first kind with rows."""
+    kinds = {
+        "metrics.parquet": _parquet,
+        "trainer_state.json": _trainer_state,
+        "*tfevents*": _tensorboard,
+        "*.wandb": _wandb,
+        "metrics.jsonl": _json_lines,
+        "*.jsonl": _json_lines,
+        "*.csv": _csv,
+        "*.parquet": _parquet,
+    }
+    if not run.exists():
+        raise UserError(f"no file {run}")
+    tried = []
+    for pattern, read in kinds.items():
+        files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.match(pattern) else []
+        if files:
+            tried.append({file: _read(file, read, names) for file in files})
+            if any(_first(frame, names) is not None for frame in tried[-1].values()):
+                return tried[-1]
+    if not tried and run.is_dir():
+        raise UserError(f"{run}: no {', '.join(kinds)} there")
+    if not tried:
+        raise UserError(f"{run} should be one of {', '.join(kinds)}")
+    if (rows := next((frames for frames in tried if any(map(len, frames.values()))), None)) is None:
+        raise UserError(f"{next(iter(tried[0]))} has no rows")
+    return rows
+
+
+def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
+    """A row per logged step; of the entropy inf for a logged NaN, which pandas does not tell from a missing value."""
+    try:
+        frame = read(file)
+        if (entropy := _first(frame, names)) is not None:
+            nan = entropy.isna() if read is _parquet else entropy.map(_is_nan).astype(bool)
+            frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
+    except (ModuleNotFoundError, UserError):
+        raise
+    except Exception as error:  # readers have kinds of their own, such as protobuf's
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{file} cannot be read: {cause}") from error
+    return frame
+
+
 def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
+    if frame.empty:
+        return pd.DataFrame()
     step = next((name for name in STEPS if name in frame), None)
     if step is None:
         raise ValueError(f"it logs no step ({', '.join(STEPS)})")
@@ -241,7 +285,7 @@ def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _finite(values: pd.Series) -> pd.Series:
-    """As numbers; missing ones stay missing. Raises ValueError for text, a list or an infinite number."""
+    """As numbers; missing ones stay missing. Raises ValueError for a truth value, text, a list or an infinite one."""
     numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
     wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
     if wrong.any():
@@ -251,11 +295,26 @@ def _finite(values: pd.Series) -> pd.Series:
     return numbers
 
 
+def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Its columns of numbers, those that are text among them."""
+    texts = frame.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")
+    return pd.concat([frame.select_dtypes("number"), texts], axis=1)
+
+
 def _number(value: object) -> float:
     try:
-        return float(value)  # type: ignore[arg-type]
+        return np.nan if isinstance(value, bool | np.bool_) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return np.nan
+
+
+def _constant(name: str) -> object:
+    """Of JSON; NaN stays text, as in a CSV file, so that it is not a missing value."""
+    return name if name == "NaN" else float(name)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == "nan"
 
 
 def _run_of(file: Path) -> Path:
@@ -271,7 +330,7 @@ def _parquet(file: Path) -> pd.DataFrame:
 
 def _json_lines(file: Path) -> pd.DataFrame:
     """A row per line; verl's file logger has its metrics below `data`."""
-    frame = read_json_lines(file)
+    frame = pd.DataFrame(read_json_lines(file, _constant))
     if "data" in frame:
         data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
         frame = frame.drop(columns=data.columns, errors="ignore").join(data)
@@ -280,9 +339,13 @@ def _json_lines(file: Path) -> pd.DataFrame:
 
 def _csv(file: Path) -> pd.DataFrame:
     """W&B's export of a panel: "RUN - METRIC", and its lowest and highest value where steps were merged."""
+    with file.open() as lines:
+        header = lines.readline().strip()
+    if ";" in header and "," not in header:
+        raise ValueError(f"its header is one column, {header!r:.60}; columns need a comma between them")
     with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
         try:
-            frame = pd.read_csv(file, index_col=False)
+            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=[""])
         except pd.errors.ParserWarning:
             raise ValueError("its rows have more fields than its header; decimals need a point") from None
     frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
@@ -293,7 +356,7 @@ def _csv(file: Path) -> pd.DataFrame:
 
 
 def _trainer_state(file: Path) -> pd.DataFrame:
-    state = json.loads(file.read_text())
+    state = json.loads(file.read_text(), parse_constant=_constant)
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
     return _by_step(pd.DataFrame(state["log_history"]))
@@ -309,7 +372,8 @@ def _tensorboard(file: Path) -> pd.DataFrame:
         values = {event.step: event.tensor_proto.float_val for event in events.Tensors(name)}
         if all(len(value) == 1 for value in values.values()):
             series[name] = {step: value[0] for step, value in values.items()}
-    return pd.DataFrame({name: pd.Series(values) for name, values in series.items()}).rename_axis("step")
+    marked = {name: pd.Series(values).map(lambda x: "NaN" if np.isnan(x) else x) for name, values in series.items()}
+    return pd.DataFrame(marked).rename_axis("step")
 
 
 def _wandb(file: Path) -> pd.DataFrame:
@@ -320,8 +384,8 @@ def _wandb(file: Path) -> pd.DataFrame:
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
-            row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            rows.append({name: value for name, value in row.items() if isinstance(value, int | float)})
+            row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            rows.append({name: json.loads(value, parse_constant=_constant) for name, value in row.items()})
     return _by_step(pd.DataFrame(rows))
 
 

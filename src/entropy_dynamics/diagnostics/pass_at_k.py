@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binom, norm
+from scipy.stats import hypergeom, norm
 
 from entropy_dynamics.analysis.statistics import Interval, score_interval, share_interval
 from entropy_dynamics.diagnostics.reading import column, read_table
@@ -55,39 +55,53 @@ def pass_at_k_table(
     return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
-def power_table(file: Path, difference: float, problem: str | None = None, correct: str | None = None) -> pd.DataFrame:
+def power_table(
+    file: Path, difference: float, problem: str | None = None, correct: str | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """How many problems of this kind show a difference of Pass@k with 90 % power, by the samples of each.
 
-    Two runs are taken to sample each problem with the rate that this file estimates, independently of each other, and
-    one of them to be better by `difference` on all: the standard deviation of a problem's difference is then sqrt(2)
-    times that of its estimate, and the test is the two-sided one of the paired mean at 95 %. Problems on which the two
-    runs differ by different amounts take more.
+    Two runs are taken to sample each problem with the rate of this file's, independently of each other, and one of them
+    to be better by `difference` on all: the variance of a problem's difference is then twice that of its estimate, and
+    the test is the two-sided one of the paired mean at 95 %. Problems on which the two runs differ by different amounts
+    take more.
 
     Args:
         difference: of Pass@k, in points.
         problem, correct: as in `pass_at_k_table`.
 
     Returns:
-        One row per number n of samples, the file's, half and twice as many and so on, and a column per k <= n.
+        One row per number of samples, the file's, half and twice as many and so on, and a column per k up to half of
+        the file's, beyond which the variance has no unbiased estimate; NaN where the file shows no variance. And a line
+        if grades are missing.
+
+    Raises:
+        UserError: as `pass_at_k_table`; a problem has one sample; or each problem is always or never solved.
     """
-    counts, _ = _counts(file, problem, correct)
-    fewest = int(counts["samples"].min())
-    rates = (counts["correct"] / counts["samples"]).to_numpy()
-    ks = [2**i for i in range(fewest.bit_length())]
+    counts, note = _counts(file, problem, correct)
+    if (fewest := int(counts["samples"].min())) < 2:
+        raise UserError(f"{file} has a problem with 1 graded sample; --power takes 2 or more of each")
+    if not ((counts["correct"] > 0) & (counts["correct"] < counts["samples"])).any():
+        raise UserError(f"{file} has no problem that some samples solve and some do not; --power takes such problems")
+    ks = [2**i for i in range((fewest // 2).bit_length())]
     rows = []
-    for n in (max(1, fewest // 2), fewest, 2 * fewest, 4 * fewest):
-        variance = {k: _estimate_variance(rates, n, k).mean() for k in ks if k <= n}
-        needed = {f"k={k}": 2 * of_k * (DETECTED / (difference / 100)) ** 2 for k, of_k in variance.items()}
-        rows.append({"samples": n} | {name: np.ceil(value) for name, value in needed.items()})
-    return pd.DataFrame(rows)
+    for n in (fewest // 2, fewest, 2 * fewest, 4 * fewest):
+        needed = {f"k={k}": 2 * _estimate_variance(counts, n, k) * (DETECTED / (difference / 100)) ** 2 for k in ks}
+        rows.append({"samples": n} | {name: np.ceil(value) or np.nan for name, value in needed.items()})
+    return pd.DataFrame(rows), [note] if note else []
 
 
-def _estimate_variance(rates: np.ndarray, n: int, k: int) -> np.ndarray:
-    """Variance of the unbiased estimate of Pass@k from n samples, of each problem with its rate."""
-    correct = np.arange(n + 1)
-    estimates = problem_pass_at_k(correct, np.full(n + 1, n), k)
-    chance = binom.pmf(correct, n, rates[:, None])
-    return (chance * estimates**2).sum(axis=1) - ((chance * estimates).sum(axis=1)) ** 2
+def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
+    """Unbiased estimate of the variance that the Pass@k of a problem has from n samples, mean over problems.
+
+    With q the rate of incorrect samples, Pass@k is estimated by 1 - U, U the share of the sets of k samples that are
+    all incorrect. Two sets that share j samples have 2k - j in all, so both are incorrect with probability q^(2k-j),
+    and Var U = sum_j h_j (q^(2k-j) - q^(2k)), where h_j = C(k, j) C(n-k, k-j) / C(n, k) is the share of such pairs.
+    Each q^m has an unbiased estimate, 1 - Pass@m of the file's samples, if m is not above their number: k is at most
+    half of it. To put the file's rate for q is biased: for k = 1 it gives (N-1)/N of the variance, from N samples.
+    """
+    shared = hypergeom.pmf(np.arange(k + 1), n, k, k)
+    incorrect = np.array([1 - _scores(counts, 2 * k - j).mean() for j in range(k + 1)])
+    return float(shared @ (incorrect - incorrect[0]))
 
 
 def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.DataFrame, str]:
@@ -103,6 +117,8 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
     if not pd.api.types.is_numeric_dtype(grades):
         wrong = next((grade for grade in grades if not isinstance(grade, int | float)), grades.iloc[0])
         raise UserError(f"{file}: {values.name} is {wrong!r}; it should be true, false or a number")
+    if np.isinf(grades.astype(float)).any():
+        raise UserError(f"{file}: {values.name} is infinite; it should be true, false or a finite number")
     counts = (grades > 0).groupby(ids.astype(str)).agg(["size", "sum"])  # TRL's prompts may be lists of messages
     missing, left = len(values) - len(grades), f"{len(counts)} of {ids.astype(str).nunique()} problems are left"
     note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"

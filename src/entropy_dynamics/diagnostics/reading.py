@@ -1,7 +1,7 @@
 """Tables that other programs wrote: parquet or JSONL, whatever their columns are called."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -15,26 +15,30 @@ def read_table(path: Path) -> pd.DataFrame:
 
     Raises UserError for a missing or damaged file, another format, or no rows.
     """
-    if path.suffix not in (".parquet", ".jsonl"):
-        raise UserError(f"{path}: should be a .parquet or a .jsonl file")
     if not path.is_file():
         raise UserError(f"no file {path}")
-    frame = read_parquet(path, remedy="write it again") if path.suffix == ".parquet" else read_json_lines(path)
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise UserError(f"{path} should be a .parquet or a .jsonl file")
+    parquet = path.suffix == ".parquet"
+    frame = read_parquet(path, remedy="write it again") if parquet else pd.DataFrame(read_json_lines(path))
     if frame.empty:
         raise UserError(f"{path} has no rows")
     return frame
 
 
-def read_json_lines(path: Path) -> pd.DataFrame:
-    """A row per line; UserError names the line that is not a JSON object."""
+def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, object]]:
+    """The object of each line; UserError names the line that is not a JSON object.
+
+    `constant` makes a value of NaN, Infinity and -Infinity.
+    """
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                rows += [dict(json.loads(line))] if line.strip() else []
+                rows += [dict(json.loads(line, parse_constant=constant))] if line.strip() else []
             except (TypeError, ValueError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: line {number} is not a JSON object ({error})") from error
-    return pd.DataFrame(rows)
+    return rows
 
 
 def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:

@@ -1,6 +1,10 @@
 """Shared by the integrations: which methods fit another trainer, and what the step reports."""
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.shapes import Mask, PerToken
@@ -36,3 +40,26 @@ def reported_metrics(
     metrics = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
     known = stats.s_expected[mask.bool()].isfinite().all()
     return {f"entropy_control/{name}": metrics[name] for name in REPORTED if known or name not in NEEDS_E_S}
+
+
+def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """A function of the advantages, log p, entropies and mask of a micro-batch: advantages times the token weights.
+
+    All of its arguments are [batch, token]; log p and entropies are in nats and of one temperature, and E[S] is not
+    known. For a trainer that computes no more than these, where a line in its source calls it.
+
+    Raises:
+        UserError: as `token_weight_method`, or a method that needs E[S].
+    """
+    method = token_weight_method(name, params, trainer)
+    if method.uses_s_expected():
+        raise UserError(f"{name} needs E[S] of each token, which {trainer} does not compute")
+    generator = torch.Generator().manual_seed(0)
+
+    def weighted(advantages: Tensor, logp: Tensor, entropy: Tensor, mask: Tensor) -> Tensor:
+        logp, entropy = logp.detach().float(), entropy.detach().float()
+        s_star = logp.exp() * (entropy + logp)
+        stats = TokenStats(logp, entropy, s_star, torch.full_like(s_star, torch.nan))
+        return advantages * method.token_weights(stats, advantages, mask.bool(), generator=generator)
+
+    return weighted
