@@ -12,6 +12,7 @@ import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
+from entropy_dynamics.diagnostics.entropy_watch import read_metrics
 
 STEPS = 40
 FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]
@@ -222,11 +223,11 @@ def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
 
 
 WRONG = [
-    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' in row 2; it should be a finite"),
+    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
     ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "step is 's1' in row 2; it should be a finite"),
     ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
     ([{"step": [0], "entropy": 1.0}], "step is [0] in row 1; it should be a finite number"),
-    ([{"step": 0, "entropy": float("inf")}], "entropy is inf in row 1; it should be a finite number"),
+    ([{"step": 0, "entropy": float("inf")}], "entropy is inf at step 0; it should be a finite number"),
     ([{"step": float("inf"), "entropy": 1.0}], "step is inf in row 1; it should be a finite number"),
 ]
 
@@ -273,8 +274,8 @@ def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
 
 
 def test_the_last_value_of_a_step_counts(tmp_path, capsys):
-    """A run that was started again, and appended to its log."""
-    rows = [{"step": step, "entropy": 2.0} for step in range(20)]
+    """A run that was started again twice, and appended to its log."""
+    rows = [{"step": step, "entropy": 2.0} for step in range(20)] * 2
     rows += [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
     lines(path := tmp_path / "log.jsonl", rows)
     assert main(["entropy-watch", str(path)]) == 0
@@ -393,7 +394,7 @@ def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
         (
             "true.jsonl",
             '{"step": 0, "entropy": true}\n',
-            "{} cannot be read: entropy is True in row 1; it should be a finite number",
+            "{} cannot be read: entropy is True at step 0; it should be a finite number",
         ),
     ],
 )
@@ -447,6 +448,50 @@ def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     assert err.startswith(f"{tmp_path}/")
     assert len(err.splitlines()) == 1
     assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
+
+
+def test_events_after_a_restart_replace_those_before_it(tmp_path, capsys):
+    """It crashed at step 30, was resumed at 20 and has not come as far yet."""
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for time, steps, value in ((1, range(31), 1.4), (2, range(20, 28), 0.2)):
+        with SummaryWriter(str(tmp_path)) as writer:
+            for step in steps:
+                writer.add_scalar("entropy", value, step)
+        (file,) = tmp_path.glob("events*")
+        file.rename(tmp_path / f"{time}.tfevents")  # as if a second had passed
+    metrics = read_metrics(tmp_path)[0]["entropy"]
+    assert metrics[:20].tolist() == pytest.approx([1.4] * 20)
+    assert metrics[20:].tolist() == pytest.approx([0.2] * 8 + [1.4] * 3)
+
+
+def test_checkpoints_are_read_in_the_order_of_their_steps(tmp_path):
+    """Checkpoint 9 comes after checkpoint 10 by name, and has an entropy of its own run before a restart."""
+    for step, value in ((9, 2.0), (10, 1.0)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        history = [{"step": at, "entropy": value} for at in range(step)]
+        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert set(read_metrics(tmp_path)[0]["entropy"]) == {1.0}
+
+
+def test_rounding_below_zero_is_a_collapsed_policy(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate([1.0, 0.5, 0.1, 0.0, -1e-7, -2e-3])]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert main(["entropy-watch", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("Entropy fell from 1 to ")
+
+
+def test_rows_with_and_without_verls_data_are_both_read(tmp_path):
+    rows = [{"step": step, "entropy": 2.0} for step in range(3)]
+    rows += [{"step": step, "data": {"entropy": 1.0}} for step in range(3, 6)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert read_metrics(path)[0]["entropy"].tolist() == [2.0] * 3 + [1.0] * 3
+
+
+def test_a_step_that_no_integer_holds_is_refused(tmp_path, capsys):
+    lines(path := tmp_path / "log.jsonl", [{"step": 1e300, "entropy": 1.0}])
+    assert "step is 1e+300; it should be at most 2**53" in error(capsys, "entropy-watch", path)
 
 
 def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):

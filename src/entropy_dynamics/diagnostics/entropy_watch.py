@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.lens import PARTS
-from entropy_dynamics.diagnostics.reading import read_json_lines
+from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, read_json_lines
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
@@ -65,8 +65,10 @@ SUSPECTS = {  # entropy may rise with them; the least growth that is worth sayin
 }
 GREW = 1.5  # and the least factor
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
+CHECKPOINT = "trainer_state.json"
 FEWEST = 5  # steps
 CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors that one in twenty unrelated runs exceeds
+LARGEST = 2**53  # steps: larger whole numbers are not exact
 ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this
 
 
@@ -97,13 +99,16 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     notes = [
         f"{file} logs the entropy of {twice} steps more than once; the last value counts"
         for file, entropy in logs.items()
-        if (twice := entropy.dropna().index.duplicated().sum())
+        if (twice := (steps := entropy.dropna().index)[steps.duplicated()].nunique())
     ]
     first, *more = logs or frames
     source = f"{first} and {len(more)} more" if more else str(first)
-    rows = [frame for frame in frames.values() if len(frame)]
-    ordered = sorted(rows, key=lambda frame: frame.index.max())  # a run's checkpoints, and its parts before a restart
-    metrics = _numbers(pd.concat(ordered)).groupby(level=0).last()
+    rows = [
+        frame for frame in frames.values() if len(frame)
+    ]  # parts before and after a restart: their names have the time
+    if first.name == CHECKPOINT:  # checkpoint-9 comes after checkpoint-10, but its state is the earlier one
+        rows.sort(key=lambda frame: frame.index.max())
+    metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
     if (entropy := _first(metrics, names)) is not None and np.isinf(entropy).any():
         nan = entropy.index[np.isinf(entropy)]
         notes.append(
@@ -129,7 +134,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         raise UserError(f"{source} logs {wanted}; it logs {', '.join(names)}")
     if len(entropy := entropy.dropna()) < FEWEST:
         raise UserError(f"{source} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
-    if (lowest := entropy.min()) < 0:
+    if (lowest := entropy.min()) < -NATS_ROUNDING:
         raise UserError(
             f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
             "is it a loss, which has the other sign?"
@@ -232,7 +237,7 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
     """The files of the first kind that logs one of these entropies, or else of the first kind with rows."""
     kinds = {
         "metrics.parquet": _parquet,
-        "trainer_state.json": _trainer_state,
+        CHECKPOINT: _trainer_state,
         "*tfevents*": _tensorboard,
         "*.wandb": _wandb,
         "metrics.jsonl": _json_lines,
@@ -281,6 +286,8 @@ def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"it logs no step ({', '.join(STEPS)})")
     frame = frame.dropna(subset=step)
     steps = _finite(frame.pop(step))
+    if (steps.abs() > LARGEST).any():
+        raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
     return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
 
 
@@ -289,9 +296,10 @@ def _finite(values: pd.Series) -> pd.Series:
     numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
     wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
     if wrong.any():
-        row = int(wrong.to_numpy().argmax())
-        value = repr(values.tolist()[row])  # of Python's types, not numpy's
-        raise ValueError(f"{values.name} is {value:.60} in row {row + 1}; it should be a finite number")
+        place = int(wrong.to_numpy().argmax())
+        value, label = repr(values.tolist()[place]), values.index[place]  # of Python's types, not numpy's
+        where = f"at step {label}" if values.index.name == "step" else f"in row {label + 1}"
+        raise ValueError(f"{values.name} is {value:.60} {where}; it should be a finite number")
     return numbers
 
 
@@ -319,7 +327,7 @@ def _is_nan(value: object) -> bool:
 
 def _run_of(file: Path) -> Path:
     """The folder of a run whose checkpoints or restarts have files of their own, or the file that has all of it."""
-    if file.name == "trainer_state.json":
+    if file.name == CHECKPOINT:
         return file.parents[file.parent.name.startswith("checkpoint-")]
     return file.parent if "tfevents" in file.name else file
 
@@ -333,7 +341,7 @@ def _json_lines(file: Path) -> pd.DataFrame:
     frame = pd.DataFrame(read_json_lines(file, _constant))
     if "data" in frame:
         data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
-        frame = frame.drop(columns=data.columns, errors="ignore").join(data)
+        frame = data.combine_first(frame)  # other rows may have theirs beside it
     return _by_step(frame)
 
 

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.config import split_method
-from entropy_dynamics.diagnostics.reading import column, read_table
+from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage",)
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
-ROUNDING = 1e-2  # nats: a log p near 0 in bf16 may be above it
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 
@@ -68,9 +67,9 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
         if temperature != 1:
             raise UserError(f"{file} has log p, not logits: --temperature cannot change it")
         logp, entropy = tensor(LOGP, "log p"), tensor(ENTROPY, "the entropy")
-        if (logp > ROUNDING).any():
+        if (logp > NATS_ROUNDING).any():
             raise UserError(f"{file}: a log p is {logp.max().item():.4g}; it should be 0 or less, in nats")
-        if (entropy < -ROUNDING).any():
+        if (entropy < -NATS_ROUNDING).any():
             raise UserError(f"{file}: an entropy is {entropy.min().item():.4g}; it should be 0 or more, in nats")
         known = any(name in frame for name in EXPECTED)
         expected = tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp)

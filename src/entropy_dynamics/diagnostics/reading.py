@@ -9,6 +9,8 @@ import pandas as pd
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
+NATS_ROUNDING = 1e-2  # in bf16 a log p near 0 may be above it, and an entropy near 0 below
+
 
 def read_table(path: Path) -> pd.DataFrame:
     """The rows of a parquet or JSONL file; text stays text, so that the ids "007" and "7" are two.
