@@ -239,9 +239,12 @@ _figure = _ending(".png", ".svg", ".pdf")
 
 
 def _scale_folder(text: str) -> Path:
-    """<results>/<scale>, whose last part is the scale: `.` and `..` have no name."""
+    """<results>/<scale>, whose last part is the scale: `.` and `..` have no name, and the root has none at all."""
     path = Path(text)
-    return path if path.name.strip(".") else path.resolve()
+    path = path if path.name.strip(".") else path.resolve()
+    if path.name:
+        return path
+    raise argparse.ArgumentTypeError(f"{text!r} is not the folder of a scale, such as results/laptop")
 
 
 def _doi(text: str) -> str:
