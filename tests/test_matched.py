@@ -68,7 +68,7 @@ def matched(tmp_path):
 
 
 def score(correct: float) -> float:
-    """Avg@4 in per cent, with one problem of 40 that is always solved, on average over the seeds."""
+    """Avg@4 in percent, with one problem of 40 that is always solved, on average over the seeds."""
     return 100 * (39 * correct / 4 + 1) / 40
 
 

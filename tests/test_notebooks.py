@@ -1,5 +1,6 @@
 """The notebooks run from the first cell to the last, and are saved without what they print."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -61,6 +62,26 @@ def test_saved_without_outputs(path):
         if cell.cell_type == "code":
             assert cell.outputs == []
             assert cell.execution_count is None
+
+
+def test_the_badge_opens_the_notebook_of_the_repository_that_it_installs():
+    texts = [(ROOT / name).read_text() for name in ("notebooks/theory.ipynb", "docs/theory.md", "README.md")]
+    opened = [
+        re.findall(r"colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/([\w./]+)", text) for text in texts
+    ]
+    assert all(opened[:2])
+    installed = re.findall(r"git\+https://github\.com/([\w.-]+/[\w.-]+)", texts[0])
+    assert {(name, "notebooks/theory.ipynb") for name in installed} == set().union(*opened)
+
+
+def test_colors_are_those_of_the_page():
+    """Orange raises the entropy, blue lowers it; a prediction is gray."""
+    page = (ROOT / "src/entropy_dynamics/reporting/templates/report.html").read_text()
+    of_page = {
+        "#" + "".join(f"{int(part):02X}" for part in rgb)
+        for rgb in re.findall(r"\.(?:raises|lowers) \{ background: rgba\((\d+), (\d+), (\d+),", page)
+    }
+    assert set(re.findall(r"#[0-9A-F]{6}", (ROOT / "notebooks/theory.ipynb").read_text())) == of_page
 
 
 def test_theory(monkeypatch):

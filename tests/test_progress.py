@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import threading
+import time
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -27,7 +29,7 @@ class Log:
         monkeypatch.setattr(progress, "processor_seconds", lambda: 0.0)  # else that of the server of these tests
 
     def emit(self, event, level=logging.INFO, message="", **more):
-        self.handler.emit(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
+        self.handler.handle(logging.makeLogRecord({"event": event, "levelno": level, "msg": message, **more}))
 
     def start(self, id, rule, output=(), log=None, **wildcards):
         of_job = {"output": output, "log": [log or str(self.folder / f"{rule}.log")], "local": False}
@@ -143,27 +145,79 @@ def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration
     ]
 
 
-def test_the_page_is_rewritten_after_a_table_and_now_and_then_until_its_rule_begins(log, tmp_path):
-    page = tmp_path / "page"
-    page.touch()
-    command = ["sh", "-c", f"echo written >> {page}"]
-    progress.expect(tmp_path / "jobs.jsonl", ["table1"], {}, threads=1, page=command)
-    log.emit(LogEvent.RUN_INFO, stats={"train": 3, "table1": 2, "report": 1, "total": 6})
+class Page:
+    """A command that takes down when it has written the page, and the file in which it does."""
 
-    def written_after(rule, at):
-        log.start(at, rule)
-        log.now = 1000.0 + at
-        log.emit(LogEvent.JOB_FINISHED, job_id=at)
-        if log.handler.page is not None:
-            log.handler.page.wait()
-        return len(page.read_text().splitlines())
+    def __init__(self, log, folder, *steps):
+        self.log, self.file = log, folder / "page"
+        self.file.touch()
+        command = ["sh", "-c", "; ".join([*steps, f"echo written >> {self.file}"])]
+        progress.expect(folder / "jobs.jsonl", ["table1"], {}, threads=1, page=command)
 
-    assert written_after("train", 10) == 0
-    assert written_after("table1", 20) == 1
-    assert written_after("train", 30) == 1
-    assert written_after("train", 300) == 2  # minutes later
+    @property
+    def times(self):
+        return len(self.file.read_text().splitlines())
+
+    def times_after(self, rule, id):
+        """How often it was written when a job of the rule has ended, and the command with it."""
+        self.log.start(id, rule)
+        self.log.finish(id, at=id)
+        if self.log.handler.page is not None:
+            self.log.handler.page.wait()
+        return self.times
+
+
+def test_the_page_is_rewritten_after_a_table_until_its_rule_begins(log, tmp_path):
+    page = Page(log, tmp_path)
+    log.emit(LogEvent.RUN_INFO, stats={"train": 2, "table1": 2, "report": 1, "total": 5})
+    assert page.times_after("train", 10) == 0
+    assert page.times_after("table1", 20) == 1
+    assert page.times_after("train", 30) == 1
     log.start(7, "report")
-    assert written_after("table1", 310) == 2
+    assert page.times_after("table1", 310) == 1
+    log.handler.close()
+    assert page.times == 1
+
+
+def test_the_page_is_rewritten_while_a_long_job_runs(log, tmp_path, monkeypatch):
+    """For a table alone, too, of which the page has no rule here."""
+    monkeypatch.setattr(progress, "PAGE_SECONDS", 0.001)
+    page = Page(log, tmp_path)
+    log.emit(LogEvent.RUN_INFO, stats={"train": 1, "table1": 1, "total": 2})
+    log.start(1, "train")
+    for _ in range(6000):  # a minute at most
+        if page.times >= 3:
+            break
+        time.sleep(0.01)
+    assert page.times >= 3
+    log.handler.close()
+    for thread in threading.enumerate():
+        if "keep_page" in thread.name:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_a_table_that_ends_while_the_page_is_written_is_on_the_last_one(log, tmp_path):
+    """The first command waits for the second table."""
+    page = Page(log, tmp_path, f"until [ -e {tmp_path / 'gate'} ]; do sleep 0.01; done")
+    log.emit(LogEvent.RUN_INFO, stats={"table1": 2, "total": 2})
+    for id in (1, 2):
+        log.start(id, "table1")
+        log.finish(id, at=id)
+    (tmp_path / "gate").touch()
+    assert log.handler.page.wait() == 0
+    assert page.times == 1
+    log.handler.close()
+    assert page.times == 2
+
+
+def test_runs_without_a_table_leave_the_page_alone(log, tmp_path):
+    page = Page(log, tmp_path)
+    log.emit(LogEvent.RUN_INFO, stats={"train": 1, "total": 1})
+    assert log.handler.page_over.is_set()
+    assert page.times_after("train", 1) == 0
+    log.handler.close()
+    assert page.times == 0
 
 
 def test_a_first_job_does_not_decide_the_time_left(log, capsys, tmp_path):

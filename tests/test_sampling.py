@@ -137,7 +137,7 @@ def test_a_temperature_near_zero_is_greedy(shared_model, sampler_of, prompts, to
         assert rollout.token_ids == expected
 
 
-def test_batches_and_neighbours_change_nothing(shared_model, sampler_of, prompts):
+def test_batches_and_neighbors_change_nothing(shared_model, sampler_of, prompts):
     prompts = prompts[:6]
     expected = {(one.problem_id, one.sample): one for one in sample(sampler_of(shared_model), prompts, samples=5)}
     assert len({tuple(one.token_ids) for one in expected.values()}) > 15

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -82,6 +84,26 @@ def imported(room: str) -> set[str]:
 
 def test_the_command_is_installed_under_its_name():
     assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.client:program"}
+
+
+# ---------------------------------------------------------------- make
+
+
+@pytest.mark.parametrize(("version", "fits"), [("3.10", False), ("3.11", True), ("3.13", True), ("3.14", False)])
+def test_make_names_the_pythons_that_it_can_use(tmp_path, version, fits):
+    """A Python that says it has that version, and refuses to make an environment."""
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    pretend = f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0); exec(sys.argv[1])"
+    (python := tmp_path / "python").write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] || {{ echo "called for $*"; exit 1; }}\nexec {sys.executable} -c "{pretend}" "$2"\n'
+    )
+    python.chmod(0o755)
+    run = subprocess.run(["make", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode
+    assert ("called for -m venv .venv" in run.stdout) == fits
+    message = f"error: {python} is Python {version}; 3.11, 3.12 or 3.13 is needed, such as: make PYTHON=python3.12"
+    assert (message in run.stderr.splitlines()) == (not fits)
 
 
 # ---------------------------------------------------------------- the lock file

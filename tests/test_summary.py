@@ -32,21 +32,35 @@ def test_counts_gains_and_what_does_not_hold(root, capsys):
     assert main(["summary", str(root)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 15
-    assert max(map(len, lines[:-1])) <= 100
-    assert lines[0] == "laptop scale, 63 claims: 1 holds, 61 does not hold, 1 inconclusive"
+    assert max(map(len, lines[1:])) <= 100
+    assert lines[0] == f"{root}: of 63 claims 1 holds, 61 do not, 1 is inconclusive"
     by_quantity = {line[:24].strip(): line[24:] for line in lines[3:8]}
     assert by_quantity["Avg@K (points)"].split("  ")[0] == "-2.1 [-3.25, -1]"
     assert by_quantity["Pass@K (points)"].split() == ["+11.5", "[7,", "15.5]", "+2.5"]
     assert by_quantity["Avg@K greedy"].split() == ["unknown", "unknown"]
     assert lines[9].startswith("Does not hold: the claim avg_gain_clip_b; the claim false0; ")
-    assert lines[11].endswith(" ...")
-    assert lines[-1] == f"Everything on one page: {root / 'report.html'}"
+    assert lines[-1].endswith(" ...")
+
+
+def test_the_page_is_named_where_there_is_one(root, capsys):
+    (root / "report.html").touch()
+    assert main(["summary", str(root)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Everything on one page: {root / 'report.html'}"
+
+
+def test_verdicts_without_data_are_counted(root, capsys):
+    entries = [entry("a", "holds", 1.0), entry("b", "holds", 2.0), entry("c", "does not hold", 1.0)]
+    entries += [entry("d", "inconclusive"), entry("e", "inconclusive", 0.1, -1.0, 1.0)]
+    (root / "claims.json").write_text(json.dumps(entries))
+    assert main(["summary", str(root)]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"{root}: of 5 claims 2 hold, 1 does not, 2 are inconclusive (1 of them without data)"
 
 
 def test_in_the_folder_itself(root, capsys, monkeypatch):
     monkeypatch.chdir(root)
     assert main(["summary", "."]) == 0
-    assert capsys.readouterr().out.startswith("laptop scale, 63 claims: ")
+    assert capsys.readouterr().out.startswith(f"{root}: of 63 claims ")
 
 
 def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):

@@ -23,7 +23,7 @@ STEPS = 12
 def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, monkeypatch, capfd, ranks):
     """By SIGKILL, which loses the steps since the last checkpoint, then by SIGURG, at which it writes one.
 
-    Of two ranks only the parent is signalled, as by a user who looks for the command that was typed.
+    Of two ranks only the parent is signaled, as by a user who looks for the command that was typed.
     """
     monkeypatch.chdir(ROOT)
     run = [*small_results.train("clip_b"), "--set", f"training.steps={STEPS}", "--set", f"hardware.ranks={ranks}"]

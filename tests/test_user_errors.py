@@ -149,6 +149,10 @@ def test_seeds(refused, stage, seed):
             "argument --write: 'configs/base.yaml' does not end in",
         ),
         (("archive", "results/smoke", "--out", "README.md"), "argument --out: 'README.md' does not end in .zip"),
+        *(
+            ((name, "/"), "argument FOLDER: '/' is not the folder of a scale, such as results/laptop")
+            for name in ("archive", "summary", "verify")
+        ),
         (("problems", "--results", "configs/base.yaml"), "Not a directory: 'configs/base.yaml/laptop/data'"),
         (
             ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),

@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import math
 import os
 import re
 import sys
@@ -202,18 +203,21 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _temperature(text: str) -> float:
-    with suppress(ValueError):
-        if 0 <= (value := float(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a temperature: 0, which is greedy, or more")
+def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], float]:
+    """The type of a finite number that is `allowed`; `what` says in an error what it should be."""
+
+    def number(text: str) -> float:
+        with suppress(ValueError):
+            if math.isfinite(value := float(text)) and allowed(value):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+
+    return number
 
 
-def _positive(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < (value := float(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+_nats = _number(lambda value: True, "a finite number")
+_positive = _number(lambda value: value > 0, "a positive number")
+_temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
 
 
 def _points(text: str) -> float:
@@ -222,38 +226,31 @@ def _points(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is more than 100 points")
 
 
-def _nats(text: str) -> float:
-    with suppress(ValueError):
-        if abs(value := float(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
-
-
-def _ending(suffix: str) -> Callable[[str], Path]:
+def _ending(*suffixes: str) -> Callable[[str], Path]:
     def file(text: str) -> Path:
-        if (path := Path(text)).suffix == suffix:
+        if (path := Path(text)).suffix in suffixes:
             return path
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {suffix}")
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {' or '.join(suffixes)}")
 
     return file
 
 
+_figure = _ending(".png", ".svg", ".pdf")
+
+
 def _scale_folder(text: str) -> Path:
-    """<results>/<scale>, whose last part is the scale: `.` and `..` have no name."""
+    """<results>/<scale>, whose last part is the scale: `.` and `..` have no name, and the root has none at all."""
     path = Path(text)
-    return path if path.name.strip(".") else path.resolve()
+    path = path if path.name.strip(".") else path.resolve()
+    if path.name:
+        return path
+    raise argparse.ArgumentTypeError(f"{text!r} is not the folder of a scale, such as results/laptop")
 
 
 def _doi(text: str) -> str:
     if re.fullmatch(r"10\.\d{4,9}/\S+", text):
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is not a DOI, such as 10.5281/zenodo.1234567")
-
-
-def _figure(text: str) -> Path:
-    if (path := Path(text)).suffix not in (".png", ".svg", ".pdf"):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in .png, .svg or .pdf")
-    return path
 
 
 if __name__ == "__main__":

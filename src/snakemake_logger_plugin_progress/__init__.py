@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from threading import Event, Thread
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -29,7 +30,7 @@ PAGE_THERE = (
     f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning: we wrote it
 )
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
-PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and with the first job that ends so long after
+PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and as often as this while jobs run
 COUNTED = "train"  # the rule whose jobs are the training runs
 # What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
 AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
@@ -68,7 +69,8 @@ def expect(
         seconds: expected duration of a job, by rule, where `record` has none.
         threads: threads of a job; None where something other than cores limits how many jobs run at a time.
         no_rule_for: the message about a target that no rule makes.
-        page: the command that rewrites the page of all results, while the rule `PAGE` has not begun.
+        page: the command that rewrites the page of all results, while there are `results` to come and the rule `PAGE`
+            has not begun.
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
@@ -110,7 +112,8 @@ class LogHandler(LogHandlerBase):
         self.planned = 0.0  # seconds, all jobs as expected
         self.cpu = (0.0, 0.0)
         self.page: subprocess.Popen | None = None
-        self.page_at, self.page_due = time.time(), False
+        self.page_over, self.page_is_old = Event(), False  # not to be rewritten anymore; lacks a table or figure
+        self.page_over.set()
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
@@ -128,7 +131,9 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
             self.jobs, self.results = self.left.total(), self._results_left()
-            self.page_due = self.left[PAGE] > 0
+            if self.results and expected.page:
+                self.page_over.clear()
+                Thread(target=self._keep_page_new, daemon=True).start()
             self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
             estimate = f"  {self._time_left()}" if expected.seconds else ""
             _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
@@ -173,21 +178,41 @@ class LogHandler(LogHandlerBase):
             self.concurrent = max(self.concurrent, 1 + len(self._begun()))
             parts.append(f"{len(self._begun())} running, {len(self.running) - len(self._begun())} pending")
         _print("  ".join([*parts, self._time_left()]))
-        if self.page_due and (job.rule in expected.results or time.time() - self.page_at > PAGE_SECONDS):
+        if job.rule in expected.results and not self.page_over.is_set():
+            self.page_is_old = True
             self._rewrite_page()
+
+    def _keep_page_new(self) -> None:
+        """In a thread: a job may run for hours, in which there is no event."""
+        while not self.page_over.wait(PAGE_SECONDS):
+            with self.lock:  # logging holds it while `emit` runs
+                if not self.page_over.is_set():
+                    self._rewrite_page()
 
     def _rewrite_page(self) -> None:
         """In the background, unless it is being written."""
-        if expected.page and (self.page is None or self.page.poll() is not None):
+        if self.page is None or self.page.poll() is not None:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            self.page, self.page_at = subprocess.Popen(expected.page, **quiet), time.time()
+            self.page, self.page_is_old = subprocess.Popen(expected.page, **quiet), False
 
     def _end_page(self) -> None:
         """The rule writes the page now, from all results; a half-written one is never in its place."""
         if self.page is not None and self.page.poll() is None:
             self.page.terminate()
             self.page.wait()
-        self.page_due = False
+        self.page_is_old = False
+        self.page_over.set()
+
+    def close(self) -> None:
+        """Snakemake ends: no page is being written after it, and none lacks the last table or figure."""
+        with self.lock:
+            self.page_over.set()
+            if self.page is not None:
+                self.page.wait()
+                if self.page_is_old:
+                    self._rewrite_page()
+                    self.page.wait()
+        super().close()
 
     def _begun(self) -> list[float]:
         """When each of the jobs began that are not pending."""

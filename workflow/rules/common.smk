@@ -161,7 +161,7 @@ def untrained(wildcards):
 
 
 def checked(wildcards):
-    """No input files: a misspelt model or method, or a wrong setting, ends the workflow before anything runs."""
+    """No input files: a misspelled model or method, or a wrong setting, ends the workflow before anything runs."""
     config_of(*named(wildcards))
     return []
 

@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.statistics import share_interval
 
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
-    """Per method, the share of problems (per cent) with 0, 1, ... K correct samples, with intervals."""
+    """Per method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,) = experiment.models, experiment.evaluations
     frames = []
     for method, seeds in results.paired_samples(experiment, model, dataset).items():

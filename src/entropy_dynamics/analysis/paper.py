@@ -19,7 +19,7 @@ class Level(Section):
 
 class PaperValues(Section):
     scores: dict[str, dict[str, dict[str, Scores]]]
-    """Per cent: place in the paper -> model -> method -> data set -> metric."""
+    """Percent: place in the paper -> model -> method -> data set -> metric."""
     levels: dict[str, Level]
     """Column of metrics.parquet -> level."""
 

@@ -106,7 +106,7 @@ def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> d
     Var(Pass@K) = E[f (1 - f)] / problems, Cov(Avg@K, Pass@K) = E[p f] / problems (without a correct answer both are 0).
 
     Args:
-        avg, passed: Avg@K and Pass@K, per cent.
+        avg, passed: Avg@K and Pass@K, percent.
         samples: K.
     """
     mean, missed = avg / 100, 1 - passed / 100

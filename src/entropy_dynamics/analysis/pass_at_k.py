@@ -10,7 +10,7 @@ from entropy_dynamics.analysis.statistics import share_interval
 
 
 def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFrame:
-    """One row per model, data set, method and k = 1, 2, 4, ... K and K: Pass@k in per cent, with its interval."""
+    """One row per model, data set, method and k = 1, 2, 4, ... K and K: Pass@k in percent, with its interval."""
     rows = []
     for model in experiment.models:
         about = {"model": model, "model_that_ran": results.model(model).ran_with_size}

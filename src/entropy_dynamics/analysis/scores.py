@@ -17,7 +17,7 @@ POOLED = "mean"
 
 
 def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
-    """One row per model and method, in the order of the experiment; scores and shares in per cent.
+    """One row per model and method, in the order of the experiment; scores and shares in percent.
 
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
     _difference_high, the median over seeds of the difference to the baseline on the same seeds and problems, with

@@ -21,8 +21,8 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
     """One row per model, method and value of its swept parameter, NaN for runs outside the sweeps.
 
     `run` is a run's full name; `method` is the swept method's name, or outside the sweeps the full name. Columns
-    `clip_fraction` (mean over all steps, per cent), `entropy` (mean over the last tenth, nats), `avg`, `pass` and
-    `pass_area` (mean over the data sets, per cent), the last four with `_low` and `_high`.
+    `clip_fraction` (mean over all steps, percent), `entropy` (mean over the last tenth, nats), `avg`, `pass` and
+    `pass_area` (mean over the data sets, percent), the last four with `_low` and `_high`.
     """
     rows = []
     swept = {
@@ -55,7 +55,7 @@ def scores_of(
     results: Results,
     temperature: float | None = None,
 ) -> list[Scores]:
-    """A weighted sum of arms on each data set, as shares of their mean in per cent: the columns of `score_interval`."""
+    """A weighted sum of arms on each data set, as shares of their mean in percent: the columns of `score_interval`."""
     shares = {arm: 100 / len(experiment.evaluations) * weight for arm, weight in weights.items()}
     columns = []
     for dataset in experiment.evaluations:

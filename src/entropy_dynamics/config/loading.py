@@ -22,7 +22,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
-from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
+from entropy_dynamics.config.schema import MAX_SEED, Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
 
@@ -179,7 +179,7 @@ class Selection(Section):
     """Seeds of the tables; null: the scale's own number."""
     extra_seeds: PositiveInt | None = None
     """Seeds of ablations, sweeps and extras; null: the scale's own number."""
-    first_seed: Annotated[NonNegativeInt, Field(le=2**31 - 1)] | None = None
+    first_seed: Annotated[NonNegativeInt, Field(le=MAX_SEED)] | None = None
     """null: the scale's own."""
 
     @property
@@ -242,9 +242,12 @@ class _MethodFile(BaseModel):
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:
-    """The label in configs/method/<method>.yaml. Raises UserError if the file has none."""
-    path = configs / "method" / f"{method}.yaml"
-    return parse(_MethodFile, read_yaml(path), str(path)).method.label
+    """The label in configs/method/<method>.yaml or in the file that it extends. Raises UserError if neither has one."""
+    files = _chain(configs, "method", method)
+    merged: dict[str, Any] = {}
+    for file in files:
+        _merge(merged, _read(file), str(file), {})
+    return parse(_MethodFile, merged, str(files[-1])).method.label
 
 
 def read_yaml(path: Path) -> Any:

@@ -155,7 +155,7 @@ def _training(results: Results) -> str:
 
 
 def _doses(results: Results) -> list[tuple[str, str]]:
-    """The methods of Table 1 that drop tokens, with the share that they dropped in per cent: the mean of all runs."""
+    """The methods of Table 1 that drop tokens, with the share that they dropped in percent: the mean of all runs."""
     experiment, shares = results.experiment("table1"), {}
     for run in experiment.runs:
         if run.method not in (BASE, experiment.spec.baseline):

@@ -33,18 +33,31 @@ LINE = 100  # characters
 
 
 def summary(root: Path) -> list[str]:
-    """The lines, from results/<scale>/claims.json. Raises UserError if it is missing or damaged."""
+    """The lines, from claims.json in `root`. Raises UserError if it is missing or damaged."""
     entries = verdicts_of(root)
     if not entries:
         raise UserError(f"{root} has no verdicts; make them with: entropy-dynamics claims")
-    counts = Counter(entry["verdict"] for entry in entries.values())
-    by_verdict = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    lines = [f"{root.name} scale, {len(entries)} claims: {by_verdict}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"]
+    lines = [f"{root}: {_counts(entries.values())}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"]
     for quantity, claim in SHOWN.items():
         lines.append(f"{quantity:<24}{''.join(f'{_effect(entries.get(claim.format(name))):<32}' for name in METHODS)}")
     false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
     lines += ["", *textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")]
-    return [line.rstrip() for line in (*lines, f"Everything on one page: {Layout(root).report}")]
+    if (page := Layout(root).report).is_file():
+        lines.append(f"Everything on one page: {page}")
+    return [line.rstrip() for line in lines]
+
+
+def _counts(entries: Collection[dict[str, Any]]) -> str:
+    """'of 76 claims 39 hold, 5 do not, 32 are inconclusive (4 of them without data)'."""
+    counts = Counter(entry["verdict"] for entry in entries)
+    hold, do_not, open_ = (counts[verdict] for verdict in VERDICTS)
+    empty = sum(entry["verdict"] == "inconclusive" and entry["effect"] is None for entry in entries)
+    parts = [
+        f"{hold} {'holds' if hold == 1 else 'hold'}",
+        f"{do_not} {'does' if do_not == 1 else 'do'} not",
+        f"{open_} {'is' if open_ == 1 else 'are'} inconclusive",
+    ]
+    return f"of {len(entries)} claims {', '.join(parts)}{f' ({empty} of them without data)' if empty else ''}"
 
 
 def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:

@@ -42,21 +42,22 @@ def held(folder: Path) -> Iterator[str | None]:
 
 def _acquire(folder: Path) -> tuple[int, str | None]:
     """As `_create`."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            number, dead = _create(folder)
-            try:
-                for before in range(number):
-                    _dead(folder / f"{before}.json")
-            except (FileNotFoundError, UserError):  # they were released meanwhile, and perhaps the first taken again
-                (folder / f"{number}.json").unlink()
-                raise
-            return number, dead
-        except FileNotFoundError:  # its holder has removed the folder meanwhile
-            if attempt == _ATTEMPTS - 1:  # or it cannot be created, as below /proc
-                raise
-    raise AssertionError
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):  # its holder has removed the folder meanwhile
+            return _attempt(folder)
+    return _attempt(folder)  # or it cannot be created, as below /proc
+
+
+def _attempt(folder: Path) -> tuple[int, str | None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    number, dead = _create(folder)
+    try:
+        for before in range(number):
+            _dead(folder / f"{before}.json")
+    except (FileNotFoundError, UserError):  # they were released meanwhile, and perhaps the first taken again
+        (folder / f"{number}.json").unlink()
+        raise
+    return number, dead
 
 
 def _create(folder: Path) -> tuple[int, str | None]:

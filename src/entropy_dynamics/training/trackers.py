@@ -87,7 +87,7 @@ class _WandB:
 
 
 class _Trackio:
-    """In logs/trackio, or where TRACKIO_DIR says: `trackio show --project entropy-dynamics`."""
+    """In logs/trackio, or where TRACKIO_DIR says, for `trackio show` as well (docs/results.md)."""
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when it is imported

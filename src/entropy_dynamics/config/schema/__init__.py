@@ -16,7 +16,8 @@ from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig
 from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.validation import PER_MACHINE, OneOf, Section
 
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+MAX_SEED = 2**31 - 1  # ten digits: Snakemake takes a seed of many equal ones for a wildcard that repeats itself
+Count = Annotated[int, Field(ge=1, le=MAX_SEED)]
 
 FIRST_PILOT_SEED = 100
 
@@ -24,7 +25,7 @@ FIRST_PILOT_SEED = 100
 class SeedsConfig(Section):
     """Seeds per method, counted from `first`."""
 
-    first: Annotated[int, Field(ge=0, le=2**31 - 1)]
+    first: Annotated[int, Field(ge=0, le=MAX_SEED)]
     """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
     tables: Count
     """Number of seeds in experiments with `seeds: tables`."""
