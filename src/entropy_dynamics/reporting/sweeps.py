@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
@@ -45,6 +46,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
                 _draw_line(ax, dropping, references[references["model"] == model], column, look, len(styles) == 1)
             ax.set_ylim(limits[column])  # one axis for all sweeps, so that methods can be compared
             ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
             ax.xaxis.set_major_formatter("{x:g}")
             if ax in axes[0]:
                 ax.set_title(title)
