@@ -277,4 +277,9 @@ def test_each_sweep_of_a_method_has_its_own_axis(folder):
     rows = np.reshape(figure.axes, (2, 3))
     assert rows[1, 1].get_xlabel() == "dropped tokens (%)"
     np.testing.assert_allclose(rows[0, 0].lines[0].get_xdata(orig=False), [1.0, 2.0])
-    assert [line.get_linestyle() for line in rows[1, 0].lines] == ["--"]  # what drops nothing is the baseline
+    (line,) = rows[1, 0].lines  # what drops nothing is the baseline
+    assert (line.get_linestyle(), line.get_color()) == ("-", "0.4")
+    for column in rows.T:  # the scores of both sweeps can be compared
+        assert len({ax.get_ylim() for ax in column}) == 1
+    figure.draw_without_rendering()
+    assert {label.get_text() for label in rows[1, 1].get_xticklabels()} >= {"0.1", "1"}

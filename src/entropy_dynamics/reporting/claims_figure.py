@@ -15,6 +15,7 @@ from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, pretty
 
 FARTHEST = 4.5  # half-widths; effects beyond it are drawn there, as arrows
 TINY = 1e-9  # an interval may have no width after rounding
+UNITS = {"points": " pt", "nats": " nats", "nats / η": " nats/η", "nats per factor e of mu": " nats/ln μ"}
 STYLES: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
     "does not hold": {"color": "#D55E00", "marker": "X"},
@@ -58,7 +59,7 @@ def _draw(
     for row, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
         look = STYLES[finding.verdict]
         text, effect = look["color"] if finding.verdict != "inconclusive" else "0.3", finding.interval.value
-        number = f"{effect:.2g}".replace("-", "−") if np.isfinite(effect) else "no data"
+        number = _with_unit(effect, claim.spec.unit) if np.isfinite(effect) else "no data"
         if np.isfinite(finding.interval.low):
             _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
         elif np.isfinite(effect):  # no interval to measure its distance with
@@ -81,8 +82,17 @@ def _draw(
     handles = [Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in STYLES.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
     what = "†: a smaller model ran under the model's name" if marked else "smaller models ran under the models' names"
-    add_footer(figure, [*([what] if replaced else []), *notes])
+    units = "effects: pt: points of scores; without a unit: ratios, their logarithms, correlations and shares"
+    without = sum(not np.isfinite(finding.interval.value) for finding in findings)
+    missing = f"{without} of the inconclusive claims {'has' if without == 1 else 'have'} no data" if without else ""
+    add_footer(figure, [*([what] if replaced else []), units, *notes, missing])
     return figure
+
+
+def _with_unit(effect: float, unit: str) -> str:
+    """Two digits, with the unit of scores and entropies; all other units are numbers without one."""
+    number = f"{float(f'{effect:.2g}'):g}".replace("-", "−")
+    return number + next((short for full, short in UNITS.items() if unit.split(",")[0] == full), "")
 
 
 def _draw_interval(ax: Axes, row: int, x: float, look: Look) -> None:

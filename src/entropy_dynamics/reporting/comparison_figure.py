@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.replication import Replicate, replicates, verdicts_of
-from entropy_dynamics.reporting.claims_figure import TINY
-from entropy_dynamics.reporting.style import CYCLE, RC, WIDTH, Look, pretty, save
+from entropy_dynamics.reporting.claims_figure import STYLES, TINY
+from entropy_dynamics.reporting.style import OWN, RC, WIDTH, Look, cycle, pretty, save
+
+RUNS = [cycle(OWN), cycle(OWN + 1)]  # the looks of no method and no verdict
 
 
 def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None:
@@ -27,7 +29,7 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
         ax = figure.subplots()
         ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
         for row, claim in enumerate(claims):
-            for place, (effect, look) in enumerate(zip(claim.effects, CYCLE, strict=False)):
+            for place, (effect, look) in enumerate(zip(claim.effects, RUNS, strict=True)):
                 value, low, high = (_scaled(claim, end) for end in (effect.value, effect.low, effect.high))
                 ends = [[value - low], [high - value]]
                 ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **_mark(look))
@@ -35,13 +37,13 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
             ax.text(1.02, row, numbers, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
         ax.set_yticks(range(len(claims)), [pretty(labels[claim.id]) for claim in claims], fontsize=5.5)
         for tick, claim in zip(ax.get_yticklabels(), claims, strict=True):
-            tick.set_color("black" if claim.agrees else CYCLE[1]["color"])
+            tick.set_color("black" if claim.agrees else STYLES["does not hold"]["color"])
         ax.set_ylim(len(claims) - 0.4, -0.6)
         ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="y", visible=False)
         ax.set_xlabel("effect less the first run's, in half-widths of the\ninterval of the difference", fontsize=6)
-        names = zip((first, second), CYCLE, strict=False)
+        names = zip((first, second), RUNS, strict=True)
         handles = [Line2D([], [], label=str(name), **_mark(look)) for name, look in names]
         figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=1)
         if isinstance(target, Path):

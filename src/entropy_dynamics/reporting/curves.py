@@ -1,5 +1,7 @@
 """Figures of training curves: a grid of panels, one line per method and column."""
 
+from itertools import chain
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,9 +14,10 @@ from entropy_dynamics.analysis.curves import SPARSE, Line, column, curves_frame,
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Panel
-from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, line_styles, pretty, what_ran
+from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, looks, pretty, what_ran
 
 MARKERS = 6  # on a line
+APART = 0.03  # between the points of two lines at one step, of the length of the axis
 
 
 def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -29,14 +32,12 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     for ax in axes.flat[len(panels) :]:
         ax.remove()
     baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
+    styles = _styles(experiment, results, lines, labels)
     legends = []
-    for first in range(columns):  # panels above one another share their styles and legend
+    for first in range(columns):  # panels above one another share their legend
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
-        styles = line_styles(shown, baseline)
-        with_points = any(panels[i].points for i in below)  # whose markers are those of the lines, or a diamond
-        marks = {label: {"marker": style["marker"] or "D"} if with_points else {} for label, style in styles.items()}
-        handles = [Line2D([], [], label=label, **(styles[label] | marks[label])) for label in shown]
+        handles = [Line2D([], [], label=label, **styles[label]) for label in shown]
         for i in below:
             ax = axes.flat[i]
             _draw_lines(ax, panels[i], lines[i], [styles[label] for label in labels[i]])
@@ -69,6 +70,18 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
     return pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
 
 
+def _styles(
+    experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]], labels: list[list[str]]
+) -> dict[str, Look]:
+    """The look of each label: that of the method of its name, or one of its own if columns are what lines differ in."""
+    series = {}
+    for line, label in zip(chain(*lines), chain(*labels), strict=True):
+        of_method = label == pretty(results.label(experiment.spec, line.method))
+        series.setdefault(label, line.method if of_method else label)
+    styles = looks(list(series.values()), experiment.spec.baseline)
+    return {label: styles[name] for label, name in series.items()}
+
+
 def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -> None:
     for i, (line, style) in enumerate(zip(lines, styles, strict=True)):
         curve, trajectory = line.curve, panel.x != "step"
@@ -77,9 +90,9 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
         if panel.points:
             marks = {"marker": ""}
         elif trajectory:  # where it starts
-            marks = {"marker": style["marker"] or "D", "markevery": slice(1)}
+            marks = {"markevery": slice(1)}
         elif line.column in SPARSE:  # at each measurement
-            marks = {"marker": style["marker"] or "D"}
+            marks = {}
         ax.plot(curve["x"], curve["value"], **(style | marks))
         if trajectory and len(curve) > 1:  # and where it goes
             before, end = curve[["x", "value"]].to_numpy()[-2:]
@@ -87,12 +100,12 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
             ax.annotate("", end, before, arrowprops=arrow)
         if len(line.lengths) > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
-        if line.points is not None:  # with whiskers; those of different lines a little apart
-            shift = 0.012 * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
+        if line.points is not None:  # with whiskers; those of different lines side by side
+            shift = APART * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
             points, value = line.points, line.points["value"]
             spread = [value - points["low"], points["high"] - value] if len(line.lengths) > 1 else None
             look = {"color": style["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-            ax.errorbar(points.index + shift, value, spread, fmt=style["marker"] or "D", elinewidth=0.7, **look)
+            ax.errorbar(points.index + shift, value, spread, fmt=style["marker"], elinewidth=0.7, **look)
 
 
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
@@ -144,7 +157,8 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
     """Seeds of unequal length and missing values."""
     notes = []
     if any(panel.points for panel in experiment.spec.panels):
-        notes.append("lines: training samples; points: validation problems")
+        whiskers = "" if experiment.seeds == "one seed" else ", whiskers: lowest to highest seed"
+        notes.append(f"lines: training samples; markers: validation problems, side by side at one step{whiskers}")
     if any(panel.x != "step" for panel in experiment.spec.panels):
         notes.append("trajectories over training, from the marker to the arrow")
     pairs = zip(experiment.spec.panels, lines, strict=True)

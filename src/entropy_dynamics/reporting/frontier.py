@@ -15,7 +15,7 @@ from entropy_dynamics.reporting.style import (
     Look,
     add_footer,
     intervals,
-    marked_styles,
+    looks,
     pretty,
     what_ran,
 )
@@ -27,7 +27,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
     """Right: a line per method through the temperatures at which it was sampled; left: its greedy accuracy, if any."""
     frame = frontier_frame(experiment, results)
     methods = list(frame["method"].unique())
-    looks = marked_styles(methods, experiment.spec.baseline)
+    styles = looks(methods, experiment.spec.baseline)
     labels = [pretty(results.label(experiment.spec, method)) for method in methods]
     columns = 3 if max(map(len, labels)) <= LONG_LABEL else 2
     lines = -(-len(labels) // columns)
@@ -37,8 +37,8 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
         row.suptitle(pretty(results.model(model).ran), fontsize=7)
         of_model = frame[frame["model"] == model]
         left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
-        _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, looks)
-        _draw_sampled(right, of_model[of_model["temperature"] > 0], looks)
+        _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, styles)
+        _draw_sampled(right, of_model[of_model["temperature"] > 0], styles)
         left.set_ylabel("Avg@K (%)")
     handles, _ = rows[0].axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, **LINE_LEGEND)
@@ -49,21 +49,23 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
     return figure, frame
 
 
-def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], looks: dict[str, Look]) -> None:
+def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[str, Look]) -> None:
     ax.set_title("greedy", fontsize=6.5, pad=3)
     ax.set_xticks([])
     ax.set_xlim(-1, len(methods))
     for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
         ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
-        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **looks[row.Index] | {"linestyle": ""})
+        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
 
 
-def _draw_sampled(ax: Axes, rows: pd.DataFrame, looks: dict[str, Look]) -> None:
+def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
     for method, of_method in rows.groupby("method", sort=False):
-        line, look = of_method.sort_values("temperature"), looks[str(method)]
+        line, look = of_method.sort_values("temperature"), styles[str(method)] | {"linewidth": 0.7}
         ax.plot(line["pass"], line["avg"], label=method, **look)
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
             ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
             ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
+    ax.set_xlim(left=max(0, ax.get_xlim()[0]))  # an interval may reach below zero
+    ax.set_ylim(bottom=max(0, ax.get_ylim()[0]))
     ax.set_title("sampled", fontsize=6.5, pad=3)
     ax.set_xlabel("Pass@K (%)")

@@ -9,13 +9,14 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec
-from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, point_look, pretty, what_ran
+from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, looks, pretty, what_ran
 
 
 def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """A row of panels per model, a panel per metric; filled: ours, hollow: the paper's."""
     frame, spec = gains_frame(experiment, results), experiment.spec
     methods = list(frame["method"].unique())
+    styles = looks([experiment.spec.baseline, *methods], experiment.spec.baseline)
     figure = Figure(figsize=(WIDTH, 0.9 + 1.3 * len(experiment.models)), layout="constrained")
     axes = figure.subplots(len(experiment.models), len(spec.metrics), sharex="col", sharey=True, squeeze=False)
     for (model, metric), ax in zip(product(experiment.models, spec.metrics), axes.flat, strict=True):
@@ -23,12 +24,12 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
         for place, method in enumerate(methods):
             ours = frame[(frame["model"] == model) & (frame["metric"] == metric) & (frame["method"] == method)]
             y = [row + 0.07 + 0.34 * (place - (len(methods) - 1) / 2) for row in range(len(ours))]
-            look = point_look(place)
+            look = styles[method] | {"linestyle": ""}
             label = pretty(results.method_label(method))
             ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
             ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
             above = [height - 0.14 for height in y]  # else it would hide behind ours
-            ax.plot(ours["paper"], above, markerfacecolor="white", label=f"{label}, the paper", **look)
+            ax.plot(ours["paper"], above, label=f"{label}, the paper", **look | {"markerfacecolor": "white"})
         ax.set_yticks(range(len(spec.evaluations)), [results.dataset_label(name) for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")
@@ -48,6 +49,7 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
     """A panel per metric, a point with whiskers per method and third of the problems."""
     frame = difficulty_frame(experiment, results)
     methods = list(frame["method"].unique())
+    styles = looks([experiment.spec.baseline, *methods], experiment.spec.baseline)
     figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
     axes = figure.subplots(1, len(METRICS), sharey=True)
     for ax, (metric, heading) in zip(axes, METRICS.items(), strict=True):
@@ -57,7 +59,8 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
             x = [third + 0.2 * (place - (len(methods) - 1) / 2) for third in range(len(THIRDS))]
             ends = [gains["gain"] - gains["low"], gains["high"] - gains["gain"]]
             label = pretty(results.method_label(method))
-            ax.errorbar(x, gains["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **point_look(place))
+            look = styles[method] | {"linestyle": ""}
+            ax.errorbar(x, gains["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **look)
         ax.set_xticks(range(len(THIRDS)), THIRDS)
         ax.set_xlim(-0.5, len(THIRDS) - 0.5)
         ax.set_title(f"{heading}@K")

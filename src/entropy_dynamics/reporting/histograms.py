@@ -52,6 +52,7 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tu
     rates = results.pass_rates(seed)
     reasons = rates.loc[~rates["kept"], "reason"].value_counts().sort_index()
     dropped_for = "; ".join(f"dropped for {reason}: {count}" for reason, count in reasons.items())
+    dropped_for = dropped_for.replace("<=", "≤").replace(">=", "≥")
     add_footer(
         figure, [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training, seed {seed}", dropped_for]
     )

@@ -16,7 +16,7 @@ from entropy_dynamics.reporting.style import (
     Look,
     add_footer,
     intervals,
-    marked_styles,
+    looks,
     pretty,
 )
 
@@ -36,13 +36,14 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     frame = ladder_frame(experiment, results)
     rungs = frame[frame["model"] != PER_DECADE]
     methods = list(rungs["method"].unique())
-    looks = marked_styles(methods, experiment.spec.baseline)
+    styles = looks(methods, experiment.spec.baseline)
     figure = Figure(figsize=(WIDTH, 0.9 + 1.15 * len(ROWS)), layout="constrained")
     axes = figure.subplots(len(ROWS), 2, sharex=True)
+    baseline = pretty(results.method_label(experiment.spec.baseline))
     last_fitted = rungs.loc[rungs["model"].isin(experiment.spec.fitted), "parameters"].max()
     for (left, right), (column, (label, gain)) in zip(axes, ROWS.items(), strict=True):
         for place, method in enumerate(methods):
-            rows, look = rungs[rungs["method"] == method], looks[method]
+            rows, look = rungs[rungs["method"] == method], styles[method] | {"linewidth": 0.7}
             shifted = rows["parameters"] * 1.04 ** (place - len(methods) / 2)  # intervals would overlap
             _draw(left, shifted, rows, column, look | {"linestyle": ""}, method)
             if f"{column}_predicted" in rows:
@@ -53,10 +54,13 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
         left.set_ylabel(label)
         right.set_ylabel(GAINS.get(gain, "gain (points)"))
         if rungs[f"{gain}_gain"].isna().all():
-            beyond = "none: in some seed the baseline\ndoes not reach this Pass@K"
-            right.text(0.5, 0.6, beyond, transform=right.transAxes, ha="center", fontsize=5.5)
+            beyond = f"none: in some seed\n{baseline} does not reach\nthis Pass@K"
+            right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)
+            right.grid(visible=False)
             right.set_yticks([])
-        right.axhline(0, color="black", linewidth=0.6)
+            right.tick_params(axis="x", length=0)
+        else:
+            right.axhline(0, color="black", linewidth=0.6)
         left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
     for ax in axes[-1]:
         ax.set_xscale("log")
@@ -68,7 +72,10 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
     sizes = ", ".join(f"{size:,.0f}" for size in rungs["parameters"].unique())
     notes = [f"{results.scale} scale: toy models of {sizes} parameters"]
-    notes += ["dashed: predicted from the models to the left of the gray line", f"bars: {intervals(experiment)}"]
+    notes += [
+        "dashed: predicted from the models to the left of the gray line",
+        f"bars: {intervals(experiment)}; none for the validation accuracy",
+    ]
     add_footer(figure, notes)
     return figure, frame
 

@@ -5,6 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.lens import PARTS, lens_frame
@@ -18,15 +19,16 @@ HEADINGS = (
     "$-$\n$S_*>0$\nraise",
     "$-$\n$S_*<0$\nlower",
 )  # in the order of PARTS
-# Dropped is blue, amplified orange, unchanged white. In gray both ends are dark; the numbers distinguish them.
-COLORS = LinearSegmentedColormap.from_list("lens", ["#4A90C4", "white", "#E69F00"])
+# Dropped is gray, amplified purple: blue and orange stand for less and more entropy elsewhere. The numbers distinguish
+# them in print without color.
+SHARES = LinearSegmentedColormap.from_list("lens", ["0.65", "white", "#CC79A7"])
 
 
 def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """The figure and its numbers."""
     frame, spec = lens_frame(experiment, results), experiment.spec
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
-    shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.25, 1])
+    shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.55, 1])
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     labels = zip(frame["method"], frame["label"], strict=True)
     names = [spec.labels.get(method) or pretty(label) for method, label in labels]
@@ -38,9 +40,9 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
 
 def draw_shares(ax: Axes, shares: np.ndarray) -> None:
     """A cell per row and quadrant, `shares` in the order of PARTS; NaN is a dash."""
-    ax.imshow(shares, cmap=COLORS, vmin=0, vmax=2, aspect="auto")
+    ax.imshow(shares, cmap=SHARES, vmin=0, vmax=2, aspect="auto")
     for (y, x), share in np.ndenumerate(shares):
-        text = "–" if not np.isfinite(share) else f"{share:.2f}"
+        text = "–" if not np.isfinite(share) else f"{share:.2f}".replace("-", "−")
         ax.text(x, y, text, ha="center", va="center", fontsize=6, fontweight="bold" if share > 1.005 else "normal")
     ax.set_xticks(range(len(PARTS)), HEADINGS, fontsize=6)
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
@@ -54,22 +56,22 @@ def draw_shares(ax: Axes, shares: np.ndarray) -> None:
 
 
 def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
+    """A point per method on a logarithmic axis, where most are close together and some far away."""
     y, value = np.arange(len(frame)), frame["final_entropy"].to_numpy()
-    ax.barh(y, value, 0.62, color="0.55")
     low, high = (frame[f"final_entropy_{end}"].to_numpy(float) for end in ("low", "high"))  # NaN for one seed
-    ax.errorbar(value, y, xerr=[value - low, high - value], fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
-    high = np.fmax(value, high)
-    longest = np.nanmax(high, initial=0)  # NaN for methods with a diverged seed
+    ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2.5, elinewidth=0.7)
     line = frame.loc[frame["method"] == baseline, "final_entropy"].max()  # NaN without a baseline
-    ax.axvline(line, color="black", linewidth=0.7)
-    for place, number, end in zip(y, value, high, strict=True):
-        at = line if number <= line < end + 0.25 * longest else end  # clear of the baseline's line
-        ax.annotate(
-            f"{number:.3f}", (max(at, end), place), (2.5, 0), textcoords="offset points", va="center", fontsize=5.5
-        )
-    ax.set_xlim(0, 1.28 * longest)
-    ax.set_title("entropy at the end (nats)", fontsize=6.5)
-    ax.tick_params(axis="y", length=0, labelleft=False)
+    ax.axvline(line, color="0.4", linewidth=0.7, linestyle=(0, (4, 2)), zorder=0.5)
+    for place, number in zip(y, value, strict=True):
+        text = "–" if np.isnan(number) else f"{number:.3f}"  # of a method with a diverged seed
+        ax.text(1.3, place, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=5.5)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_title("final entropy (nats)", fontsize=6.5)
+    ax.tick_params(axis="y", which="both", length=0, labelleft=False)
+    ax.spines["left"].set_visible(False)
     ax.grid(axis="y", visible=False)
 
 
@@ -80,5 +82,5 @@ def _notes(experiment: Experiment[LensSpec], results: Results, frame: pd.DataFra
         f"{results.scale} scale: {frame['model_that_ran'][0]}",
         f"{experiment.seeds}{spread}",
         r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
-        "there; 1: as GRPO, 0: dropped, bold: amplified; black line: entropy that GRPO ends with",
+        "there; 1: as GRPO, 0: dropped, bold: amplified; dashed: the entropy that GRPO ends with",
     ]

@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.links import Link, links, links_frame
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.specs import LinksSpec
 from entropy_dynamics.analysis.statistics import LEVEL
-from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer, point_look
+from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer, cycle
 
 SAME_UNITS = ("entropy_change_first_order", "entropy_change")
 PER_ROW = 2
@@ -43,7 +43,7 @@ def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Fig
 def _draw_link(ax: Axes, link: Link, letter: str) -> None:
     unit = {name: _power_of_ten(link.steps[name]) for name in ("x", "y")}
     for place, (seed, steps) in enumerate(link.steps.groupby("seed")):
-        look = point_look(place) | {"markersize": 1.8, "markeredgewidth": 0, "alpha": 0.7}
+        look = cycle(place) | {"linestyle": "", "markersize": 1.8, "markeredgewidth": 0, "alpha": 0.7}
         ax.plot(steps["x"] / 10 ** unit["x"], steps["y"] / 10 ** unit["y"], label=f"seed {seed}", **look)
     for line in (ax.axhline, ax.axvline):
         line(0, color="0.6", linewidth=0.6, zorder=1)

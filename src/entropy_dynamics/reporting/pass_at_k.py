@@ -18,7 +18,7 @@ from entropy_dynamics.reporting.style import (
     Look,
     add_footer,
     intervals,
-    line_styles,
+    looks,
     pretty,
     what_ran,
 )
@@ -28,8 +28,7 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
     """A line per method with its band, and the numbers in the figure."""
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())
-    styles = line_styles([method for method in methods if method != BASE], experiment.spec.baseline)
-    styles = {method: styles.get(method, GRAY) for method in methods}
+    styles = {BASE: GRAY} | looks([method for method in methods if method != BASE], experiment.spec.baseline)
     figure = Figure(figsize=(WIDTH, 0.8 + 1.35 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):

@@ -2,9 +2,12 @@
 
 import re
 import textwrap
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import Experiment
@@ -46,48 +49,74 @@ RC: Any = {
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
 FOOTER_CHARACTERS = 84
 
-BLACK: Look = {"color": "black", "linestyle": "-", "marker": ""}
+BLACK: Look = {"color": "black", "linestyle": "-", "marker": "D"}
 IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
 # Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in gray.
-CYCLE: list[Look] = [
-    {"color": "#0072B2", "linestyle": (0, (5, 1.5)), "marker": "o"},
-    {"color": "#D55E00", "linestyle": (0, (5, 1.5, 1, 1.5)), "marker": "s"},
-    {"color": "#009E73", "linestyle": (0, (1.2, 1.2)), "marker": "^"},
-    {"color": "#CC79A7", "linestyle": (0, (8, 2)), "marker": "D"},
-    {"color": "#E69F00", "linestyle": (0, (3, 1, 1, 1, 1, 1)), "marker": "v"},
-    {"color": "#56B4E9", "linestyle": "-", "marker": "P"},
-]
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LINES = ((5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1), (2, 1))
+MARKERS = "os^vPX*<>hd"
+HOLLOW: Look = {"markerfacecolor": "white", "markeredgewidth": 0.6, "markersize": 3.6}
+# The paper's methods, by their place in the cycle: each has one look in all figures.
+PLACES = (
+    "clip_b",
+    "clip_v",
+    "clip_cov",
+    "kl_cov",
+    "unlikeliness",
+    "forking_tokens",
+    "grpo_off_policy",
+    "entropy_bonus",
+)
+OWN = 2  # places of Clip_B and Clip_V, whose looks nothing else gets
 BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "edgecolor": "#0072B2", "linewidth": 0.5}]
 
 
 def pretty(label: str) -> str:
-    """'Clip_B (mu 1.2)' as the paper sets it, in mathtext."""
-    label = re.sub(r"Clip_([BV])\b", r"Clip$_\\mathcal{\1}$", label)
-    return re.sub(r"\bmu\b", r"$\\mu$", label)
+    """'Clip_B (mu 1.2)' or 'S_c: 1/sqrt(N)' as the paper sets it, in mathtext; formulas stay as they are."""
+    return "".join(part if part[:1] == "$" else _pretty(part) for part in re.split(r"(\$[^$]*\$)", label))
 
 
-def line_styles(labels: list[str], baseline: str) -> dict[str, Look]:
-    """A style per label: black for the baseline (or the first, if it is not there), the cycle for the others."""
-    black = baseline if baseline in labels else labels[0]
-    others = [label for label in labels if label != black]
-    return {black: BLACK} | {label: CYCLE[i % len(CYCLE)] for i, label in enumerate(others)}
+def _pretty(text: str) -> str:
+    for plain, set_by_the_paper in (
+        (r"Clip_([BV])\b", r"Clip$_\\mathcal{\1}$"),
+        (r"\bmu\b", r"$\\mu$"),
+        (r"\bS(?:_(c)\b|\*)", lambda symbol: f"$S_{symbol[1] or '*'}$"),
+        (r"\bsqrt\((\w+)\)", r"$\\sqrt{\1}$"),
+        (r"\b1e(-?\d+)\b", r"$10^{\1}$"),
+        (r"(?<!\w)-(?=Cov|η)", "−"),
+    ):
+        text = re.sub(plain, set_by_the_paper, text)
+    return text
 
 
-def marked_styles(methods: list[str], baseline: str) -> dict[str, Look]:
-    """As `line_styles`, each with a marker; where colors repeat, it is empty, and then another one."""
-    looks = {method: look | {"linewidth": 0.7} for method, look in line_styles(methods, baseline).items()}
-    for place, method in enumerate(method for method in methods if method != baseline):
-        repeats = place // len(CYCLE)
-        marker = CYCLE[(place + repeats // 2) % len(CYCLE)]["marker"]
-        looks[method] |= {"marker": marker} | ({"markerfacecolor": "none"} if repeats % 2 else {})
-    return {method: look | {"marker": "x"} if method == baseline else look for method, look in looks.items()}
+def cycle(place: int) -> Look:
+    """The look of the series number `place`: no two of the first 22 have the same marker, filled or hollow."""
+    marker, hollow = MARKERS[place % len(MARKERS)], place // len(MARKERS) % 2
+    look = {"color": COLORS[place % len(COLORS)], "linestyle": (0, LINES[place % len(LINES)]), "marker": marker}
+    return look | (HOLLOW if hollow else {})
 
 
-def point_look(place: int) -> Look:
-    """The look of the series number `place`, as points without a line; where colors repeat, with another marker."""
-    marker = CYCLE[(place + place // len(CYCLE)) % len(CYCLE)]["marker"]
-    return {"color": CYCLE[place % len(CYCLE)]["color"], "marker": marker, "linestyle": ""}
+def looks(series: list[str], baseline: str) -> dict[str, Look]:
+    """The look of each method, or of whatever else the lines of a figure stand for.
+
+    Black for the baseline (or the first, if it is not there), their own for the paper's methods, shades of it for
+    values of their parameters, and what is left of the cycle for the rest.
+    """
+    black = baseline if baseline in series else series[0]
+    given = {black: BLACK} | {name: cycle(PLACES.index(name)) for name in series if name in PLACES}
+    for place, method in enumerate(PLACES):
+        sweep = [name for name in series if name.startswith(f"{method}@")]
+        given |= dict(zip(sweep, _shades(place, len(sweep)), strict=True))
+    free = (cycle(place) for place in count(OWN) if place >= len(PLACES) or PLACES[place] not in series)
+    return {name: given.get(name) or next(free) for name in series}
+
+
+def _shades(place: int, number: int) -> list[Look]:
+    """From dark to light around a color of the cycle, each with another line and marker."""
+    color = np.array(to_rgb(cycle(place)["color"]))
+    mixed = [color + (1 - color if way > 0 else color) * way for way in np.linspace(-0.45, 0.45, number)]
+    return [cycle(place + i) | {"color": to_hex(shade)} for i, shade in enumerate(mixed)]
 
 
 def what_ran(experiment: Experiment[Spec], results: Results, average: str = "mean") -> list[str]:

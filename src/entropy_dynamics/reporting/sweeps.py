@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
@@ -14,12 +15,13 @@ from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, StrengthSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame
 from entropy_dynamics.reporting.style import (
-    CYCLE,
     LINE_LEGEND,
+    OWN,
     WIDTH,
     Look,
     add_footer,
-    marked_styles,
+    cycle,
+    looks,
     pretty,
     what_ran,
 )
@@ -35,66 +37,69 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     references = frame[frame["run"] == experiment.spec.baseline]
     figure = Figure(figsize=(WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
     axes = figure.subplots(len(swept), len(PANELS), squeeze=False, sharex=True)
-    looks = dict(zip(experiment.models, CYCLE, strict=False))
+    styles = {model: cycle(OWN + place) for place, model in enumerate(experiment.models)}
+    limits = {column: _around(frame[column]) for column in PANELS}
     for row, sweep in zip(axes, swept, strict=True):
         for ax, (column, title) in zip(row, PANELS.items(), strict=True):
-            for model, look in looks.items():
+            for model, look in styles.items():
                 dropping = sweep[(sweep["model"] == model) & (sweep["clip_fraction"] > 0)].sort_values("clip_fraction")
-                _draw_line(ax, dropping, references[references["model"] == model], column, look)
-            shown = pd.concat([sweep[column], references[column]])
-            margin = 0.5 * (shown.max() - shown.min()) or 0.5
-            ax.set_ylim(shown.min() - margin, shown.max() + margin)  # intervals of few seeds would flatten the curves
+                _draw_line(ax, dropping, references[references["model"] == model], column, look, len(styles) == 1)
+            ax.set_ylim(limits[column])  # one axis for all sweeps, so that methods can be compared
             ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
+            ax.xaxis.set_major_formatter("{x:g}")
             if ax in axes[0]:
                 ax.set_title(title)
         row[0].set_ylabel(pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
     axes[-1][1].set_xlabel("dropped tokens (%)")
-    models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in looks.items()]
+    models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in styles.items()]
     figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
     baseline = pretty(results.method_label(experiment.spec.baseline))
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
     sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
-    add_footer(figure, [*what_ran(experiment, results), sets, f"dashed line: {baseline}"])
+    add_footer(figure, [*what_ran(experiment, results), sets, f"horizontal line: {baseline}"])
     return figure, frame
 
 
-def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look) -> None:
+def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look, alone: bool) -> None:
+    """A sweep of one model, and its baseline as a gray line, or in its color if it is not `alone`."""
     ends = [sweep[column] - sweep[f"{column}_low"], sweep[f"{column}_high"] - sweep[column]]
     if len(sweep):
         ax.errorbar(sweep["clip_fraction"], sweep[column], ends, elinewidth=0.6, **look)
     for value in baseline[column]:
-        ax.axhline(value, color=look["color"], linewidth=0.7, linestyle="--", zorder=0.5)
+        ax.axhline(value, color="0.4" if alone else look["color"], linewidth=0.7, zorder=0.5)
+
+
+def _around(values: pd.Series, share: float = 0.5) -> tuple[float, float]:
+    """Limits with a share of the range as a margin: half, since intervals of few seeds would flatten the values."""
+    margin = share * (values.max() - values.min()) or share
+    return values.min() - margin, values.max() + margin
 
 
 def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Above, a line per method through its strengths, with the Pareto front ringed; below, all at one entropy."""
+    """Above, a line per method through its strengths, on a band along the Pareto front; below, all at one entropy."""
     frame, spec = matched_frame(experiment, results), experiment.spec
     of_run = dict(zip(frame["run"], frame["method"], strict=True))
     methods = list(dict.fromkeys(of_run[run.method] for run in experiment.runs))
-    looks = marked_styles(methods, spec.baseline)
     reference = frame[frame["run"] == spec.reference].iloc[0]
     differences = frame.drop_duplicates("method").set_index("method").reindex(methods)
     differences = differences.dropna(how="all", subset=[f"{metric}_matched" for metric in METRICS])
-    figure = Figure(figsize=(WIDTH, 2.8 + 0.11 * len(differences)), layout="constrained")
+    collapsed = (frame[list(METRICS)] < frame[list(METRICS)].max() / 2).any(axis=1)
+    figure = Figure(figsize=(WIDTH, 3.1 + 0.11 * len(differences)), layout="constrained")
     axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(differences)])
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
-        for method, look in looks.items():
+        front = frame[frame[f"{metric}_front"]].sort_values("entropy")
+        above.plot(front["entropy"], front[metric], color="0.88", linewidth=4, solid_capstyle="round", zorder=0.6)
+        above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":", zorder=0.7)
+        for method, look in looks(methods, spec.baseline).items():
             rows = frame[frame["method"] == method]
-            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look)
-        front = frame[frame[f"{metric}_front"]]
-        above.plot(
-            front["entropy"],
-            front[metric],
-            "o",
-            markersize=7,
-            markerfacecolor="none",
-            markeredgewidth=0.6,
-            color="black",
-        )
-        above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":")
+            thin = {"linewidth": 0.5, "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
+            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look | thin)
         above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)", xscale="log")
-        above.set_xticks([0.1, 0.2, 0.5, 1], ["0.1", "0.2", "0.5", "1"])
+        above.set_xticks([0.1, 0.2, 0.3, 0.5, 1], ["0.1", "0.2", "0.3", "0.5", "1"])
         above.xaxis.set_minor_formatter("")
+        above.set_ylim(*_around(frame.loc[~collapsed, metric], 0.06))
+        above.set_xlim(*np.exp(_around(np.log(frame.loc[~collapsed, "entropy"]), 0.06)))
         _draw_differences(below, differences, metric)
     label = pretty(results.method_label(spec.reference))
     for ax in axes[1]:
@@ -105,9 +110,16 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
     shown = (spec.baseline, of_run[spec.reference])
     without = [pretty(results.method_label(m)) for m in methods if m not in (*shown, *differences.index)]
-    notes = _notes(experiment, results, frame, reference["entropy"])
+    sets = ", ".join(map(results.dataset_label, experiment.evaluations))
+    count = f"{collapsed.sum()} of {len(frame)} strengths"
+    outside = f"; outside: {count}, with less than half of the highest score" if any(collapsed) else ""
+    notes = [
+        "; ".join([*what_ran(experiment, results), f"scores on {sets}", f"gray: Pareto front{outside}"]),
+        f"dotted: {label}'s entropy, {reference['entropy']:.3f} nats, at which the methods are compared below: linear "
+        f"between two strengths, {LEVEL:.0%} intervals, cut off at the frame",
+    ]
     notes += [f"without a strength that reaches it: {', '.join(without)}"] if without else []
-    add_footer(figure, [*what_ran(experiment, results), *notes])
+    add_footer(figure, notes)
     return figure, frame
 
 
@@ -117,25 +129,4 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
     ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2, elinewidth=0.6)
     ax.axvline(0, color="0.5", linewidth=0.7, linestyle=":")
     ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
-    widest = 2 * np.nanmax(np.abs(value), initial=1)  # intervals of two seeds would flatten the differences
-    ax.set_xlim(-widest, widest)
-
-
-def _notes(experiment: Experiment[MatchedSpec], results: Results, frame: pd.DataFrame, entropy: float) -> list[str]:
-    best = []
-    for metric in METRICS:
-        known = frame.dropna(subset=f"{metric}_matched")
-        if len(known):
-            row = known.loc[known[f"{metric}_matched"].idxmax()]
-            value, low, high = (row[f"{metric}_matched{end}"] for end in ("", "_low", "_high"))
-            ends = "" if np.isnan(low) else f" [{low:+.1f}, {high:+.1f}]"
-            best.append(f"{METRICS[metric]}@K {pretty(results.method_label(row['method']))} {value:+.1f}{ends}")
-    label = pretty(results.method_label(experiment.spec.reference))
-    highest = f"highest there (best of all, not corrected for that): {'; '.join(best)}"
-    sets = ", ".join(map(results.dataset_label, experiment.evaluations))
-    return [
-        f"scores on {sets}; rings: Pareto front; dotted: the entropy of {label}, {entropy:.3f} nats; "
-        f"whiskers: {LEVEL:.0%} intervals, by linear interpolation between two strengths, with the spread of the "
-        "entropies over seeds, cut off at the frame",
-        highest if best else "no other method reaches that entropy",
-    ]
+    ax.set_xlim(*_around(pd.Series([0, *value])))

@@ -1,6 +1,6 @@
 """Tables of scores as csv, Markdown and LaTeX."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +19,30 @@ from entropy_dynamics.results.files import write_text
 def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Path]:
     """Write tables/<name>.csv, .md and .tex."""
     frame = scores_frame(experiment, results)
-    values = table_values(experiment, results, frame) | {
-        "name": experiment.name,
-        "heading": experiment.heading,
-        "caption": _caption(experiment, results, frame),
-    }
+    values = table_values(experiment, results, frame) | {"heading": experiment.heading}
     texts = {
         "csv": frame.to_csv(index=False, float_format="%.4f"),
-        "md": fill("table.md", **values),
-        "tex": fill("table.tex", **(_means(values, experiment, results, frame) if experiment.spec.pooled else values)),
+        "md": fill("table.md", **values, caption=_caption(experiment, results, frame)),
+        "tex": fill("table.tex", **_means(experiment, results, frame)),
     }
     for suffix, text in texts.items():
         write_text(results.layout.table(experiment.name, suffix), text)
     return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
-def _means(
-    values: dict[str, Any], experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame
-) -> dict[str, Any]:
+def _means(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
     """What fits a column of a paper: the entropy and the means over the data sets, which come first.
 
     The paper prints no means, so its scores are not in the cells.
     """
-    count = experiment.spec.entropy + len(experiment.spec.metrics)
+    if not experiment.spec.pooled:
+        experiment = replace(experiment, spec=experiment.spec.model_copy(update={"pooled": True}))
+        frame = scores_frame(experiment, results)
+    values, count = table_values(experiment, results, frame), experiment.spec.entropy + len(experiment.spec.metrics)
     blocks = [(ran, [row | {"cells": row["cells"][:count]} for row in rows]) for ran, rows in values["blocks"]]
-    caption = f"{_caption(experiment, results, frame, paper=False)} Each data set's scores: {values['name']}.csv."
-    return values | {"columns": values["columns"][:count], "blocks": blocks, "caption": caption}
+    caption = f"{_caption(experiment, results, frame, paper=False)} Each data set's scores: {experiment.name}.csv."
+    shown = {"name": experiment.name, "columns": values["columns"][:count], "blocks": blocks, "caption": caption}
+    return values | shown
 
 
 def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
@@ -129,7 +127,7 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
         sets.append(f"{results.dataset_label(dataset)} ({problems} problems, {k} samples per problem)")
     sentences = [
         f"{experiment.spec.title}, at the {results.scale} scale.",
-        f"Models: {'; '.join(frame['model_that_ran'].unique())}.",
+        *([f"Models: {'; '.join(frame['model_that_ran'].unique())}."] if paper else []),  # LaTeX: above the rows
         f"Problems: {'; '.join(sets)}.",
         f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
         f"(median over seeds) on the same problems, bold where it is not zero after Holm's correction for {tests} "
