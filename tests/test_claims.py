@@ -19,7 +19,7 @@ from entropy_dynamics.analysis.verdicts import VERDICTS, judge
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
-from entropy_dynamics.reporting.claims_figure import distance
+from entropy_dynamics.reporting.claims_figure import distance, with_unit
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from single_claims import OTHER, write_curve
@@ -110,6 +110,12 @@ def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
     assert vermilion.sum() > 100
     first = [path.read_bytes() for path in paths]
     assert [path.read_bytes() for path in write(results)] == first
+
+
+def test_an_effect_of_scores_or_entropies_has_its_unit():
+    assert with_unit(-3.94, "points, the smallest of six") == "−3.9 pt"
+    assert with_unit(-0.002139, "nats / η") == "−0.0021 nats/η"
+    assert with_unit(3681, "mean ΔH / mean of -η Cov") == "3700"
 
 
 def test_distances_are_beyond_one_exactly_where_there_is_a_verdict():

@@ -101,6 +101,13 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
     predicted = [line for line in left.get_lines() if len(line.get_xdata()) == len(RUNGS) and line.get_marker() == ""]
     rows = drawn[drawn["model"] != PER_DECADE]
     assert len(predicted) == len(rows["method"].unique())
+    empty = figure.axes[7]  # no model has a gain at equal Pass@K
+    assert len(empty.texts[0].get_text().split("\n")) == 3
+    assert np.isnan(
+        [line.get_ydata(orig=False) for line in empty.get_lines()]
+    ).all()  # nor a line at 0 through the text
+    assert not len(empty.get_yticks())
+    assert "none for the validation accuracy" in figure.get_supxlabel()
     for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
         np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])
 

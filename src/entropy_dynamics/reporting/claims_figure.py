@@ -59,7 +59,7 @@ def _draw(
     for row, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
         look = STYLES[finding.verdict]
         text, effect = look["color"] if finding.verdict != "inconclusive" else "0.3", finding.interval.value
-        number = _with_unit(effect, claim.spec.unit) if np.isfinite(effect) else "no data"
+        number = with_unit(effect, claim.spec.unit) if np.isfinite(effect) else "no data"
         if np.isfinite(finding.interval.low):
             _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
         elif np.isfinite(effect):  # no interval to measure its distance with
@@ -89,7 +89,7 @@ def _draw(
     return figure
 
 
-def _with_unit(effect: float, unit: str) -> str:
+def with_unit(effect: float, unit: str) -> str:
     """Two digits, with the unit of scores and entropies; all other units are numbers without one."""
     number = f"{float(f'{effect:.2g}'):g}".replace("-", "−")
     return number + next((short for full, short in UNITS.items() if unit.split(",")[0] == full), "")

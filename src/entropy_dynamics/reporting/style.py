@@ -52,8 +52,8 @@ FOOTER_CHARACTERS = 84
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": "D"}
 IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
-# Okabe-Ito without its yellow, which is invisible on white; line style and marker distinguish the lines in gray.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Okabe-Ito without its yellow, which is invisible on white, then gray and wine. Line style and marker differ, too.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#882255")
 LINES = ((5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1), (2, 1))
 MARKERS = "os^vPX*<>hd"
 HOLLOW: Look = {"markerfacecolor": "white", "markeredgewidth": 0.6, "markersize": 3.6}
