@@ -54,7 +54,7 @@ def test_verdicts_without_data_are_counted(root, capsys):
     (root / "claims.json").write_text(json.dumps(entries))
     assert main(["summary", str(root)]) == 0
     first, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"{root}: of 5 claims 2 hold, 1 does not, 2 are inconclusive (1 of them without data)"
+    assert first == f"{root}: of 5 claims 2 hold, 1 does not, 2 are inconclusive (1 of them without a value)"
 
 
 def test_in_the_folder_itself(root, capsys, monkeypatch):

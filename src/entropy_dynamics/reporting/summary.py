@@ -48,7 +48,7 @@ def summary(root: Path) -> list[str]:
 
 
 def _counts(entries: Collection[dict[str, Any]]) -> str:
-    """'of 76 claims 39 hold, 5 do not, 32 are inconclusive (4 of them without data)'."""
+    """'of 76 claims 39 hold, 5 do not, 32 are inconclusive (4 of them without a value)'."""
     counts = Counter(entry["verdict"] for entry in entries)
     hold, do_not, open_ = (counts[verdict] for verdict in VERDICTS)
     empty = sum(entry["verdict"] == "inconclusive" and entry["effect"] is None for entry in entries)
@@ -57,7 +57,7 @@ def _counts(entries: Collection[dict[str, Any]]) -> str:
         f"{do_not} {'does' if do_not == 1 else 'do'} not",
         f"{open_} {'is' if open_ == 1 else 'are'} inconclusive",
     ]
-    return f"of {len(entries)} claims {', '.join(parts)}{f' ({empty} of them without data)' if empty else ''}"
+    return f"of {len(entries)} claims {', '.join(parts)}{f' ({empty} of them without a value)' if empty else ''}"
 
 
 def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
