@@ -59,7 +59,7 @@ def _draw(
     for row, (claim, finding) in enumerate(zip(claims, findings, strict=True)):
         look = STYLES[finding.verdict]
         text, effect = look["color"] if finding.verdict != "inconclusive" else "0.3", finding.interval.value
-        number = with_unit(effect, claim.spec.unit) if np.isfinite(effect) else "no data"
+        number = with_unit(effect, claim.spec.unit) if np.isfinite(effect) else "no value"
         if np.isfinite(finding.interval.low):
             _draw_interval(ax, row, distance(claim.spec, finding.interval), look)
         elif np.isfinite(effect):  # no interval to measure its distance with
@@ -84,7 +84,7 @@ def _draw(
     what = "†: a smaller model ran under the model's name" if marked else "smaller models ran under the models' names"
     units = "effects: pt: points of scores; without a unit: ratios, their logarithms, correlations and shares"
     without = sum(not np.isfinite(finding.interval.value) for finding in findings)
-    missing = f"{without} of the inconclusive claims {'has' if without == 1 else 'have'} no data" if without else ""
+    missing = f"{without} of the inconclusive claims {'has' if without == 1 else 'have'} no value" if without else ""
     add_footer(figure, [*([what] if replaced else []), units, *notes, missing])
     return figure
 
