@@ -9,7 +9,7 @@ SECONDS = 60  # until a question is given up: slurmctld may be busy
 
 
 def job_field(job: str, field: str) -> str | None:
-    """A field of `scontrol show job`, a time in seconds since 1970; "" if SLURM knows no such job, None without an answer.
+    """A field of `scontrol show job`, times in seconds since 1970; "" if SLURM has no such job, None if nobody tells.
 
     Not `squeue`, which leaves out jobs for what a user has in SQUEUE_STATES or SQUEUE_PARTITION.
     """
