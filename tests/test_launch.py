@@ -168,6 +168,7 @@ def test_killing_the_parent_leaves_no_rank_behind(tmp_path):
         time.sleep(0.02)
 
 
+@LINUX
 @pytest.mark.parametrize(("adopted", "code"), [(False, 0), (True, 1)])
 def test_a_rank_whose_parent_died_before_it_began_ends_at_once(adopted, code):
     """Another process is its parent now."""

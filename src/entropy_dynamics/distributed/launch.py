@@ -122,8 +122,9 @@ def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKI
     Args:
         parent: the parent's id, where it is known: if that has died before this call, the process ends at once.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 
