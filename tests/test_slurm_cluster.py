@@ -26,9 +26,10 @@ pytestmark = pytest.mark.slurm
 
 BIN = Path(sys.executable).parent
 RUN = "runs/qwen2.5-7b-instruct/grpo/seed0"
+PAGE = ROOT / "docs" / "paper-scale.md"
 STEPS = 3
 CHECKPOINT = "checkpoints/*/*/*/*/step2"  # where runs pause
-EVALUATED = "evaluations/*/*/*/aime24.parquet"  # or here, when the policy and its metrics are written
+EVALUATED = "evaluations/*/*/*/dapo500.provenance.json"  # or here, when all is written
 SCALE = f"""
 extends: laptop
 scale: cluster
@@ -243,15 +244,14 @@ def test_a_run_that_slurm_ends_at_its_limit_resumes(one_run):
     assert len(one_run.metrics()) == STEPS
 
 
-def test_a_cluster_without_accounts_is_named_before_anything_is_submitted(one_run):
-    """With the profile as it is: what docs/paper-scale.md says about it."""
+def test_a_cluster_without_accounting_takes_any_account(one_run):
+    """With the profile as it is. `sacctmgr` fails, `sshare` answers nothing; in test_slurm.py both fail."""
     profile = "profiles/slurm/config.yaml"
     (one_run.folder / profile).write_text((ROOT / profile).read_text())
-    said = one_run.finish(one_run.train(), code=1)
-    [documented] = re.findall(r"no accounts: submission ends with `(.*?)`", (ROOT / "docs/paper-scale.md").read_text())
+    said = one_run.finish(one_run.train())
+    [documented] = re.findall(r"no accounting database \| the executor says `(.+?)`", PAGE.read_text())
     assert documented in said
-    assert "Traceback" not in said
-    assert one_run.jobs() == 0
+    assert len(one_run.metrics()) == STEPS
 
 
 def test_two_nodes_train_as_one(one_run):
