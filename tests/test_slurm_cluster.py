@@ -245,13 +245,16 @@ def test_a_run_that_slurm_ends_at_its_limit_resumes(one_run):
 
 
 def test_a_cluster_without_accounting_takes_any_account(one_run):
-    """With the profile as it is. `sacctmgr` fails, `sshare` answers nothing; in test_slurm.py both fail."""
+    """With the profile's. `sacctmgr` fails, `sshare` answers nothing; in test_slurm.py both fail. No node starts the job."""
     profile = "profiles/slurm/config.yaml"
-    (one_run.folder / profile).write_text((ROOT / profile).read_text())
-    said = one_run.finish(one_run.train())
+    (one_run.folder / profile).write_text((ROOT / profile).read_text().replace("partition: gpu", "partition: big"))
+    snakemake = one_run.train()
+    pending = ["squeue", "-h", "-t", "pending", "-o", "%a"]
+    one_run.cluster.wait(lambda: one_run.cluster.output(*pending) or snakemake.poll() is not None)
+    assert one_run.cluster.output(*pending) == "my_account"
+    interrupt(one_run, snakemake)
     [documented] = re.findall(r"no accounting database \| the executor says `(.+?)`", PAGE.read_text())
-    assert documented in said
-    assert len(one_run.metrics()) == STEPS
+    assert documented in one_run.said.read_text()
 
 
 def test_two_nodes_train_as_one(one_run):
