@@ -20,7 +20,7 @@ def job_field(job: str, field: str) -> str | None:
         asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
         if "Invalid job id" in asked.stderr:
             return ""
-        # the first task of a job array has the array's number, so there are lines of others
+        # the number of a job array is also that of one task, so there may be lines of others
         if found := re.search(rf"^JobId={job} .*?\b{field}=(\S+)", asked.stdout, re.MULTILINE):
             return found[1]
     return None
