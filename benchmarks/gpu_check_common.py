@@ -99,9 +99,7 @@ class Check:
 
 
 def _as_a_rank(log: Path, target: Callable[..., object], *arguments: Any) -> None:
-    end_with_parent()
-    if os.getppid() != multiprocessing.parent_process().pid:  # it ended before
-        os._exit(1)
+    end_with_parent(multiprocessing.parent_process().pid)
     with log.open("ab") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())

@@ -1,4 +1,4 @@
-"""Stage `training`: steps of a 7B-wide model of 3 and 6 layers, extrapolated to 28, beside what `plan` estimates.
+"""Stage `training`: steps of Qwen2.5-0.5B, and of 3 and 6 layers of the 7B model, extrapolated to 28, beside `plan`'s.
 
 python benchmarks/gpu_check_training.py CASE RESULT      # one case, JSON in and a file out, as a launched rank
 """
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -36,15 +37,17 @@ from random_model import RandomResponses, make_prompts, make_random_trainer, wri
 FULL = 28  # layers of Qwen2.5-7B
 DEPTHS = 3, 6  # layers that are measured
 KERNELS = 15  # rows of the profile: the most expensive kernels
-VARIANTS = [  # method, activation checkpointing, compilation of the blocks
-    ("grpo", "full", "false"),
-    ("clip_b", "full", "false"),
-    ("grpo", "selective", "false"),
-    ("grpo", "selective", "true"),
+VARIANTS = [  # method, activation checkpointing, compilation of the blocks, depths: eight minutes have time for no more
+    ("grpo", "full", "false", DEPTHS),
+    ("clip_b", "full", "false", DEPTHS),
+    ("grpo", "selective", "false", DEPTHS[:1]),
+    ("grpo", "selective", "true", DEPTHS[:1]),
 ]
 STEPS = 4  # per case: a warm-up, two that are timed, and one that is profiled
 CASE_SECONDS = 30  # to start a process and to write and load a model, besides the steps [estimate]
+COMPILE_SECONDS = 40  # of the blocks, forward and backward [estimate]
 DECODE_SECONDS = 25e-3  # for a token of each response that the small model samples: 24 layers [estimate]
+SHARED_SECONDS = 25  # six steps of the small model in fp32, without tensor cores [estimate]
 SMALL = [  # Qwen2.5-0.5B, the scale gpu's stand-in for the 7B model: a whole model
     *("model.shape.hidden_size=896", "model.shape.layers=24", "model.shape.heads=14", "model.shape.kv_heads=2"),
     *("model.shape.head_size=64", "model.shape.intermediate_size=4864", "model.shape.vocabulary=151936"),
@@ -53,6 +56,10 @@ SMALL = [  # Qwen2.5-0.5B, the scale gpu's stand-in for the 7B model: a whole mo
 SETTINGS = [  # the paper's scale on one GPU: 32 responses of 1,500 tokens on average
     *("hardware.ranks=1", "engine.name=native", "training.prompts_per_step=2", "sampling.max_new_tokens=2667"),
     *("training.validation_every=0", "training.entropy_change_every=0"),
+]
+SHARED = [  # in one process without FSDP, where a prompt is run once for all its responses: short ones
+    *("hardware.ranks=null", "training.precision=float32", "training.activation_checkpointing=none"),
+    *("engine.dtype=float32", "training.tokens_per_micro_batch=4096", "sampling.max_new_tokens=256"),
 ]
 TINY = [
     *("hardware.device=cpu", "training.prompts_per_step=2", "training.group_size=2", "sampling.max_new_tokens=16"),
@@ -64,13 +71,14 @@ TINY = [
 def training(check: Check) -> None:
     cases = training_cases(gpu_row() or "A100")
     if check.tiny:
-        depths = [case | {"layers": layers} for case, layers in zip(cases[2:4], (1, 2), strict=True)]
+        small, shared, *_ = cases
+        depths = [case | {"layers": layers} for case, layers in zip(cases[4:6], (1, 2), strict=True)]
         cases = [
             case | {"overrides": [*case["overrides"], *TINY], "repeats": 1}
-            for case in (*depths, cases[-1] | {"layers": 1, "sampled": 16})
+            for case in (small | {"layers": 1, "sampled": 16}, shared | {"layers": 1}, *depths)
         ]
     cases = check.measure(partial(measure_steps, traces=check.work), cases)
-    pairs = zip(cases[:-1:2], cases[1::2], strict=False)
+    pairs = [(one, two) for one, two in pairwise(cases) if all(one[key] == two[key] for key in ("method", "overrides"))]
     check.write(extrapolated=[extrapolated(*pair) for pair in pairs if all(map(measured, pair))])
     with tarfile.open(
         check.file.with_name("training-traces.tar"), "w"
@@ -81,26 +89,32 @@ def training(check: Check) -> None:
 
 
 def training_cases(gpu: str) -> list[Case]:
-    """Two depths of each variant, the shallow one with a trace; the small model, which also samples and is saved."""
+    """The small model, which also samples and is saved; its prompts shared or not; then the variants.
+
+    First what nothing else measures. A variant has a trace of its smallest depth.
+    """
     settings = [*SETTINGS, f"plan.gpu={gpu}"]
-    cases = [
+    small = {"scale": "paper", "method": "grpo", "layers": 24, "repeats": STEPS - 2, "trace": None}
+    small["overrides"] = [*settings, *SMALL]
+    variants = [
         {"scale": "paper", "method": method, "layers": layers, "repeats": STEPS - 2}
         | {"overrides": [*settings, f"training.activation_checkpointing={recomputed}", f"training.compile={compiled}"]}
         | {"trace": f"{method}-{recomputed}{'-compiled' * (compiled == 'true')}.trace.json.gz" if traced else None}
-        for method, recomputed, compiled in VARIANTS
-        for layers, traced in zip(DEPTHS, (True, False), strict=True)
+        for method, recomputed, compiled, depths in VARIANTS
+        for layers, traced in zip(depths, (True, False), strict=False)
     ]
-    return [*cases, cases[0] | {"layers": 24, "overrides": [*settings, *SMALL], "trace": None, "sampled": 256}]
+    return [small | {"sampled": 256}, small | {"overrides": [*settings, *SMALL, *SHARED], "shared": True}, *variants]
 
 
 def steps_seconds(gpu: str | None = None) -> float:
     """Estimate for all cases on a GPU of `plan.gpus`, by default this machine's, or an A100 where it has none."""
     cases = training_cases(gpu or gpu_row() or "A100")
     configs = [_config(case, case["layers"]) for case in cases]
-    small = configs[-1]
+    small, _, *others = configs
     saved = checkpoint_bytes(small) / (small.plan.checkpoint_gb_s * 1e9)
-    steps = sum(CASE_SECONDS + STEPS * training_seconds(config) for config in configs)
-    return steps + saved + DECODE_SECONDS * cases[-1]["sampled"]
+    compiled = COMPILE_SECONDS * sum(config.training.compile for config in configs)
+    steps = STEPS * sum(map(training_seconds, (small, *others))) + SHARED_SECONDS
+    return CASE_SECONDS * len(cases) + compiled + steps + saved + DECODE_SECONDS * cases[0]["sampled"]
 
 
 def measure_steps(case: Case, traces: Path | None = None) -> Case:
@@ -125,9 +139,11 @@ def measure_steps(case: Case, traces: Path | None = None) -> Case:
     peak = torch.cuda.max_memory_allocated() / GIB if on_gpu else None
     reserved = torch.cuda.max_memory_reserved() / GIB if on_gpu else None
     kernels = _profiled(trainer, on_gpu, traces / case["trace"] if traces and case.get("trace") else None)
-    more = (
-        {"checkpoint": _checkpoint(trainer, ranks), "sampling": _sampling(trainer, case)} if "sampled" in case else {}
-    )
+    more: Case = {}
+    if "sampled" in case:
+        more = {"checkpoint": _checkpoint(trainer, ranks), "sampling": _sampling(trainer, case)}
+    if "shared" in case:
+        more = {"not_shared": _not_shared(trainer, on_gpu)}
     ranks.close()
     responses = sampler.lengths(settings.prompts_per_step * settings.group_size, config.sampling.max_new_tokens)
     lengths = [config.plan.prompt_tokens + length for length in responses]
@@ -198,6 +214,15 @@ def _timed(trainer: Trainer) -> dict[str, float]:
     others = row["seconds_sample"] + row["seconds_push"]
     seconds = {phase: row[f"seconds_{phase}"] for phase in ("push", "score", "update")}
     return seconds | {"train": time.perf_counter() - start - others}
+
+
+def _not_shared(trainer: Trainer, on_gpu: bool) -> Case:
+    """Seconds and peak memory of a step that runs a prompt with each of its responses, instead of once."""
+    trainer.policy.share_prompts = False
+    _timed(trainer)  # other shapes: the allocator's blocks
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    return {"seconds": _timed(trainer), "peak_gib": torch.cuda.max_memory_allocated() / GIB if on_gpu else None}
 
 
 def _checkpoint(trainer: Trainer, ranks: Ranks) -> Case:

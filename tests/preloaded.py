@@ -21,6 +21,7 @@ from pathlib import Path
 
 from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
+from entropy_dynamics.distributed.launch import STARTER
 
 BIN = Path(sys.executable).parent
 NAMES = ("python", "snakemake", "entropy-dynamics")
@@ -105,6 +106,8 @@ def leave(arguments: list[str]) -> None:
 def main() -> None:
     sys.executable = str(Path(sys.argv[1], "python"))
     preload.serve(load)
+    if STARTER in os.environ:
+        os.environ[STARTER] = str(os.getppid())  # which ends this process with its client, the starter's child
     if "PAUSE_FROM" in os.environ:
         sys.addaudithook(pause)
     name, *arguments = sys.argv

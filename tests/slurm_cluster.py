@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -114,13 +114,23 @@ def install() -> None:
             subprocess.run([*apt, *arguments], stdout=subprocess.DEVNULL)
 
 
+def free_ports(count: int) -> range:
+    """Consecutive ports on which nothing listens, below Linux's ephemeral ones. Workers of pytest-xdist begin apart."""
+    for first in range(16_000 + 10 * (os.getpid() % 400), 30_000, 10):
+        ports = range(first, first + count)
+        with ExitStack() as stack, suppress(OSError):
+            for port in ports:
+                stack.enter_context(socket.socket()).bind(("", port))
+            return ports
+    raise AssertionError("no free ports")
+
+
 class SlurmCluster:
     """Partition `gpu` has two nodes; those of `big` never start, so that its jobs stay pending."""
 
     def __init__(self, folder: Path):
         self.folder, self.daemons = folder, {}
-        first = 16_000 + 10 * (os.getpid() % 400)  # other clusters have their own: several workers of pytest-xdist
-        self.ports = range(first, first + 7)
+        self.ports = free_ports(7)
         self.environment = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
 
     def __enter__(self) -> "SlurmCluster":
@@ -223,6 +233,14 @@ class SlurmCluster:
 
     def output(self, *command: str) -> str:
         return self.run(*command).stdout.strip()
+
+    def time_out(self, job: str) -> None:
+        """SLURM ends a job at its time limit, now a minute, and not OverTimeLimit later as all others."""
+        partition = ("scontrol", "update", "PartitionName=gpu")
+        self.run(*partition, "OverTimeLimit=0").check_returncode()
+        self.run("scontrol", "update", f"job={job}", "TimeLimit=1").check_returncode()
+        self.wait(lambda: self.output("squeue", "-h", "-j", job, "-t", "all", "-o", "%T") == "TIMEOUT")
+        self.run(*partition, "OverTimeLimit=60").check_returncode()
 
     def wait(self, true: Callable[[], bool]) -> None:
         end = time.monotonic() + SECONDS

@@ -275,6 +275,30 @@ def test_checkpoints_are_there_until_the_job_is_done(run, layout, monkeypatch):
     assert "resumes from the checkpoint after step 2" in err
 
 
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("removed", ["runs/*/*/*/metrics.parquet", "evaluations/*/*/*/aime24.parquet"])
+def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, monkeypatch, removed):
+    """Snakemake removes outputs before the command of a second job is refused, here at the end of the evaluation."""
+    from entropy_dynamics.stages.evaluate import evaluate
+
+    def evaluated(*arguments, **settings):
+        samples = evaluate(*arguments, **settings)
+        [file] = layout.root.glob(removed)
+        file.unlink()
+        return samples
+
+    settings = ["training.checkpoint_every=1"]
+    with monkeypatch.context() as patched:
+        patched.setattr("entropy_dynamics.stages.train.evaluate", evaluated)
+        code, _, err = run(*TRAIN, settings=settings)
+    assert code == 2
+    assert re.fullmatch(r"error: \S+/\w+\.parquet is gone: .* checkpoints are kept.*", err.splitlines()[-1])
+    code, _, err = run(*TRAIN, settings=settings)
+    assert code == 0
+    assert "resumes from the checkpoint after step 2" in err
+    assert not layout.checkpoints(MODEL, "grpo", 0).exists()
+
+
 # ---------------------------------------------------------------- mistakes; more in test_user_errors.py
 
 

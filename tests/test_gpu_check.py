@@ -103,7 +103,7 @@ def test_kernels_are_compared_with_the_product_and_log_softmax(records):
 
 
 def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records, traces):
-    one, two, small = records["training"]["cases"]
+    small, shared, one, two = records["training"]["cases"]
     (whole,) = records["training"]["extrapolated"]
     assert two["parameters"] > one["parameters"]
     assert whole["train_seconds"] == pytest.approx(
@@ -124,6 +124,8 @@ def test_steps_of_two_depths_are_extrapolated_beside_the_plan(records, traces):
     assert small["checkpoint"]["gib"] == pytest.approx(states, rel=0.1)
     assert small["checkpoint"]["seconds"] > 0
     assert small["sampling"]["tokens"] == 16 * 16
+    assert shared["not_shared"]["seconds"]["train"] > 0
+    assert shared["parameters"] == small["parameters"]
     assert sorted(path.name for path in traces.glob("training*")) == ["training-traces.tar", "training.json"]
 
 
@@ -170,7 +172,7 @@ def stage(gpu_check, tmp_path):
 def test_a_stage_without_time_is_incomplete_and_keeps_its_record(stage):
     record = stage("training", 0)
     assert not record["complete"]
-    assert len(record["left_out"]) == 3
+    assert len(record["left_out"]) == 4
     assert record["extrapolated"] == []
 
 

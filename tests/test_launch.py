@@ -15,9 +15,10 @@ from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
-from entropy_dynamics.distributed.launch import launched
+from entropy_dynamics.distributed.launch import STARTER, answers_for_stage, launched
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.lock import held
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
@@ -168,6 +169,16 @@ def test_killing_the_parent_leaves_no_rank_behind(tmp_path):
 
 
 @LINUX
+@pytest.mark.parametrize(("adopted", "code"), [(False, 0), (True, 1)])
+def test_a_rank_whose_parent_died_before_it_began_ends_at_once(adopted, code):
+    """Another process is its parent now."""
+    rank = os.environ | {"RANK": "0", "WORLD_SIZE": "1", STARTER: "1" if adopted else str(os.getpid())}
+    command = [sys.executable, "-m", "entropy_dynamics.cli", "config"]
+    run = subprocess.run(command, env=rank, cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, bool(run.stdout)) == (code, code == 0), run.stderr
+
+
+@LINUX
 def test_launches_side_by_side_do_not_meet_and_nothing_listens_beyond_this_machine(tmp_path):
     """Neither the ranks, once they have communicated, nor their parent: whoever may connect could take part."""
     rank = """
@@ -278,6 +289,29 @@ def test_a_rank_is_recognized_by_its_environment(monkeypatch):
     assert not launched()
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert launched()
+
+
+def test_of_ranks_that_a_user_starts_the_first_one_answers_for_the_stage(monkeypatch):
+    """The process that starts ranks does so for its own."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert answers_for_stage()
+    monkeypatch.setenv("RANK", "1")
+    assert not answers_for_stage()
+    monkeypatch.setenv("RANK", "0")
+    assert answers_for_stage()
+    monkeypatch.setenv(STARTER, "1")
+    assert not answers_for_stage()
+
+
+def test_ranks_of_torchrun_are_refused_a_run_that_another_process_writes(tmp_path):
+    run = ["--scale", "smoke", "--model", "qwen3-4b-base", "--method", "grpo", "--seed", "0", "--results", tmp_path]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "entropy_dynamics.cli"]
+    command = [program("python"), *torchrun, "train", *run, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"]
+    with held(tmp_path / "smoke/locks/qwen3-4b-base/grpo/seed0"):
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"error: another job writes this run: process {os.getpid()} on " in run.stderr
 
 
 def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):

@@ -15,6 +15,8 @@ from entropy_dynamics.results import lock
 from entropy_dynamics.results.lock import held
 
 HERE = json.loads(json.dumps(lock._myself()))
+UNREACHABLE = "slurm_load_jobs error: Unable to contact slurm controller"
+FORGOTTEN = "slurm_load_jobs error: Invalid job id specified"
 
 
 @pytest.fixture
@@ -32,12 +34,19 @@ def left(folder, number=0, **fields):
 
 
 def slurm(monkeypatch, tmp_path, answer):
-    """A squeue that answers with a line, or fails with a message."""
-    squeue = tmp_path / "squeue"
-    to = "" if answer.isupper() else " >&2; exit 1"
-    squeue.write_text(f'#!/bin/sh\necho "{answer}"{to}\n')
-    squeue.chmod(0o755)
+    """A scontrol that answers about jobs 40 and 41, or fails with a message."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\n[ "$*" = "--all --oneliner show job 41" ] && echo "{answer}"\n')
+    if "error" in answer:
+        scontrol.write_text(f'#!/bin/sh\necho "{answer}" >&2\nexit 1\n')
+    scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SQUEUE_STATES", "PENDING")  # a user's default, which hides the job
+
+
+def job(state="RUNNING", restarts=0, number=41):
+    """A line of `scontrol show job`; a task of a job array has another number besides."""
+    return f"JobId={number} ArrayJobId=41 JobName=a b JobState={state} Reason=None Requeue=1 Restarts={restarts}"
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -56,10 +65,12 @@ def test_one_process_at_a_time(tmp_path):
         assert dead is None
 
 
-def test_the_lock_of_a_process_that_has_ended_is_taken_over(tmp_path, ended):
+def test_the_lock_of_a_process_that_has_ended_is_taken_over(tmp_path, monkeypatch, ended):
     folder = tmp_path / "lock"
     left(folder, pid=ended)
-    left(folder, 1, boot="the one before")
+    left(folder, 1, boot="the one before", machine="this one")
+    (tmp_path / "machine-id").write_text("this one\n")
+    monkeypatch.setattr(lock, "_MACHINE", tmp_path / "machine-id")
     with held(folder) as dead:
         assert dead == f"process {HERE['pid']} on {HERE['host']}, since 2026-01-02 03:04:05"
         with pytest.raises(UserError, match="another job"), held(folder):
@@ -149,7 +160,7 @@ def test_a_release_leaves_what_others_have_taken_since_it_began(tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    "answer", ["RUNNING", "COMPLETING", "TIMEOUT\nRUNNING", "slurm_load_jobs error: Unable to contact controller"]
+    "answer", [job("RUNNING"), job("COMPLETING"), f"{job('TIMEOUT', number=40)}\n{job()}", UNREACHABLE, ""]
 )
 def test_a_job_elsewhere_that_may_run_keeps_its_lock(tmp_path, monkeypatch, answer):
     folder = tmp_path / "lock"
@@ -157,12 +168,10 @@ def test_a_job_elsewhere_that_may_run_keeps_its_lock(tmp_path, monkeypatch, answ
     slurm(monkeypatch, tmp_path, answer)
     with pytest.raises(UserError, match="SLURM job 41, process") as caught, held(folder):
         pass
-    assert (f"if that has ended, delete {folder}" in str(caught.value)) == ("error" in answer)
+    assert (f"if that has ended, delete {folder}" in str(caught.value)) == (answer in (UNREACHABLE, ""))
 
 
-@pytest.mark.parametrize(
-    "answer", ["TIMEOUT", "NODE_FAIL", "PENDING", "slurm_load_jobs error: Invalid job id specified"]
-)
+@pytest.mark.parametrize("answer", [job("TIMEOUT"), job("NODE_FAIL"), job("PENDING"), FORGOTTEN])
 def test_a_job_elsewhere_that_has_ended_loses_it(tmp_path, monkeypatch, answer):
     """Pending: SLURM has requeued it."""
     folder = tmp_path / "lock"
@@ -172,28 +181,56 @@ def test_a_job_elsewhere_that_has_ended_loses_it(tmp_path, monkeypatch, answer):
         assert dead.startswith("SLURM job 41, ")
 
 
-def test_a_requeued_job_has_the_lock_of_its_first_attempt(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("answer", "other"), [(job("TIMEOUT"), {"slurm_cluster": "theirs"}), (FORGOTTEN, {"user": os.getuid() + 1})]
+)
+def test_nobody_can_tell_about_a_job_that_slurm_does_not_show_here(tmp_path, monkeypatch, answer, other):
+    """Another cluster has other jobs of the same numbers; other users' may be hidden (PrivateData)."""
     folder = tmp_path / "lock"
-    left(folder, host="node7", slurm_job="41")
-    monkeypatch.setenv("SLURM_JOB_ID", "41")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    with held(folder) as dead:
-        assert dead.startswith("SLURM job 41, ")
-
-
-def test_another_node_of_the_same_allocation_may_still_write(tmp_path, monkeypatch):
-    folder = tmp_path / "lock"
-    left(folder, host="node7", slurm_job="41")
-    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    left(folder, host="node7", slurm_job="41", **other)
+    slurm(monkeypatch, tmp_path, answer)
     with pytest.raises(UserError, match=f"SLURM job 41, .* if that has ended, delete {folder}"), held(folder):
         pass
 
 
+def test_a_requeued_job_has_the_lock_of_its_first_attempt(tmp_path, monkeypatch):
+    """On another node. SLURM_RESTART_COUNT does not get there (snakemake-executor-plugin-slurm-jobstep)."""
+    folder = tmp_path / "lock"
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    slurm(monkeypatch, tmp_path, job())
+    with held(folder):
+        first = json.loads((folder / "0.json").read_text())
+    left(folder, **first | {"host": "node7"})
+    slurm(monkeypatch, tmp_path, job(restarts=1))
+    with held(folder) as dead:
+        assert dead.startswith("SLURM job 41, ")
+
+
+@pytest.mark.parametrize("answer", [job(), UNREACHABLE])
+def test_another_node_of_the_same_allocation_may_still_write(tmp_path, monkeypatch, answer):
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41", slurm_restarts=0)
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    slurm(monkeypatch, tmp_path, answer)
+    with pytest.raises(UserError, match=f"SLURM job 41, .* if that has ended, delete {folder}"), held(folder):
+        pass
+
+
+@pytest.mark.parametrize("other", [{"machine": "another"}, {"machine": ""}])
+def test_nobody_can_tell_about_a_machine_of_the_same_name(tmp_path, monkeypatch, other):
+    """Another boot is no sign of a dead process where it is not known to be the same machine's."""
+    monkeypatch.setattr(lock, "_MACHINE", tmp_path / "machine-id")
+    (tmp_path / "machine-id").write_text(other["machine"] and "this one")
+    folder = tmp_path / "lock"
+    left(folder, boot="another", **other)
+    with pytest.raises(UserError, match=f"if that has ended, delete {folder}"), held(folder):
+        pass
+
+
 def test_the_file_of_an_earlier_version_tells_less(tmp_path, ended):
-    """It named neither the namespace nor the restarts."""
     folder = tmp_path / "lock"
     folder.mkdir()
-    earlier = {key: HERE[key] for key in HERE if key not in ("namespace", "slurm_restarts")} | {"pid": ended}
+    earlier = {key: HERE[key] for key in ("host", "slurm_job", "since")} | {"pid": ended}
     (folder / "0.json").write_text(json.dumps(earlier))
     with pytest.raises(UserError, match=f"if that has ended, delete {folder}"), held(folder):
         pass

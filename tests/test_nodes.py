@@ -1,7 +1,11 @@
 """A run on two nodes: through srun and torchrun, with a fake of srun that starts all tasks on this machine."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 
 import pandas as pd
 import pytest
@@ -16,6 +20,7 @@ from entropy_dynamics.distributed.torchrun import address, endpoint
 from entropy_dynamics.errors import UserError
 from preloaded import program
 
+WAIT = 120  # seconds after which a test gives up
 SRUN = f"""#!{sys.executable}
 import os, subprocess, sys
 [start] = [number for number, word in enumerate(sys.argv) if word.endswith("/python")]
@@ -83,21 +88,60 @@ def test_the_ranks_meet_at_the_first_host_of_the_step(hosts, first, monkeypatch)
     monkeypatch.setenv("SLURM_STEP_NODELIST", hosts)
     monkeypatch.setenv("SLURM_JOB_ID", "1234567")
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])  # all names resolve
+    monkeypatch.setenv("PATH", "")  # there is no scontrol
     assert endpoint() == f"{first}:24567"
 
 
-@pytest.mark.parametrize(("shown", "expected"), [("NodeName=g1 NodeAddr=127.0.0.1 Port=6818", "127.0.0.1"), ("", None)])
-def test_a_node_whose_name_does_not_resolve_has_the_address_that_slurm_knows(tmp_path, monkeypatch, shown, expected):
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$*" = "show node g1.invalid" ] && echo "{shown}"\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    if expected:
-        assert address("g1.invalid") == expected
-        return
+@pytest.mark.parametrize("node", ["g1.invalid", "localhost"])
+def test_ranks_meet_at_the_address_by_which_slurm_reaches_a_node(tmp_path, monkeypatch, node):
+    """Where the node's name resolves, too: on the node itself it does, and perhaps on no other."""
+    scontrol(tmp_path, monkeypatch, f"NodeName={node} NodeAddr=127.0.0.7 NodeHostName={node} Port=6818")
+    assert address(node) == "127.0.0.7"
+
+
+@pytest.mark.parametrize("shown", ["NodeName=localhost NodeAddr=addr.invalid", ""])
+def test_a_node_without_an_address_that_resolves_has_its_name(tmp_path, monkeypatch, shown):
+    scontrol(tmp_path, monkeypatch, shown)
+    assert address("localhost") == "localhost"
     with pytest.raises(
         SystemExit, match=r"^error: the name of this job's first node, g1\.invalid, does not resolve on"
     ):
         address("g1.invalid")
+
+
+def scontrol(tmp_path, monkeypatch, shown):
+    """One that shows a node."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$1 $2" = "show node" ] && echo "{shown}"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
+def test_srun_is_told_to_end_when_the_command_is_ended(tmp_path, sent, code):
+    """It ends the ranks of all nodes: killed, it would leave them."""
+    (tmp_path / "srun").write_text(
+        f"#!{sys.executable}\nimport os, signal, time\n"
+        f"def end(*_):\n    open({str(tmp_path / 'told')!r}, 'w').close()\n    os._exit(1)\n"
+        f"signal.signal(signal.SIGTERM, end)\n"
+        f"open({str(tmp_path / 'started')!r}, 'w').close()\ntime.sleep(600)\n"
+    )
+    (tmp_path / "srun").chmod(0o755)
+    start = "from entropy_dynamics.distributed.launch import _run_on_nodes; _run_on_nodes(2, 1, ['train'])"
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4242"}
+    command = subprocess.Popen([sys.executable, "-c", start], env=environment)
+    wait_for(tmp_path / "started", command)
+    command.send_signal(sent)
+    assert command.wait(WAIT) == code
+    wait_for(tmp_path / "told")
+
+
+def wait_for(file, process=None):
+    deadline = time.monotonic() + WAIT
+    while not file.exists():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_several_nodes_need_a_slurm_job(small_results, monkeypatch, capfd):

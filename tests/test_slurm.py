@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,4 +136,19 @@ def test_an_invalid_account_is_named(tmp_path):
     run = cluster.make(MODEL)
     assert run.returncode != 0
     assert "my_account appears to be invalid" in run.stdout + run.stderr
+    assert cluster.submitted() == []
+
+
+def test_where_no_command_knows_accounts_the_documented_line_says_so(tmp_path):
+    """As with an accounting daemon that is down: nothing is submitted."""
+    cluster = Cluster(tmp_path, TINY)
+    for name in ("sacctmgr", "sshare"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 'error: no database' >&2; exit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    run = cluster.make(MODEL)
+    assert run.returncode != 0
+    [documented] = re.findall(r"it ends with `(.+?)` and what SLURM's", (ROOT / "docs/paper-scale.md").read_text())
+    said = run.stdout + run.stderr
+    assert documented in said
+    assert "error: no database" in said
     assert cluster.submitted() == []

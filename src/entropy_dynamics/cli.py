@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from entropy_dynamics.distributed.launch import end_with_parent, launched
+from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError
 from entropy_dynamics.results.attempts import begin_attempt
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     if launched():
-        end_with_parent()
+        end_with_parent(starter())
     else:
         begin_attempt()
     try:

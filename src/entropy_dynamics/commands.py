@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
-from entropy_dynamics.distributed.launch import launched, run_on_ranks
+from entropy_dynamics.distributed.launch import answers_for_stage, launched, run_on_ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.lock import held
@@ -130,8 +130,9 @@ def pass_rates(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     config, layout = load_config(options.scale, options.model, options.method, options.set), _layout(options)
-    lock = nullcontext() if launched() else held(layout.locks(options.model, options.method, options.seed))
-    with lock as dead:  # before torch is imported: a run that another job writes is refused at once
+    locks = layout.locks(options.model, options.method, options.seed)
+    # before torch is imported: a run that another job writes is refused at once
+    with held(locks) if answers_for_stage() else nullcontext() as dead:
         if dead:
             print(f"note: takes the run over from {dead}, which has ended", file=sys.stderr)
         with _ranks(config, options) as ranks:

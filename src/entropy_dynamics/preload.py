@@ -239,9 +239,7 @@ def serve(load: Callable[[list[str]], object]) -> None:
     folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     server = os.getpid()
     request, files = Server(listener, folder, load).run()
-    end_with_parent()
-    if os.getppid() != server:
-        sys.exit(1)
+    end_with_parent(server)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # `entropy-dynamics --help` needs no config
     from entropy_dynamics.config import Config
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
+STARTER = "ENTROPY_DYNAMICS_STARTER"  # the id of a rank's parent, unless a user's torchrun started it
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]: a rank that computes ends at once, one that hangs never
 NODE_GRACE = 30  # seconds for all nodes to end after the first [ours]
 SHOWN_LINES = 40  # at the end of a failed rank's stderr
@@ -33,6 +34,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def launched() -> bool:
     """True in a rank, started by `run_on_ranks` or by torchrun."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def answers_for_stage() -> bool:
+    """True in the process that was started for a stage; of ranks that a user's torchrun started, in the first."""
+    return not launched() or (os.environ["RANK"] == "0" and STARTER not in os.environ)
 
 
 def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
@@ -83,7 +89,8 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
 def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` under a torchrun per node of this SLURM job.
 
-    They meet at a port of the first node (torchrun.py). SIGURG is not passed on. Raises as `run_on_ranks`.
+    They meet at a port of the first node (torchrun.py). SIGURG gets no further than srun. Raises as `run_on_ranks`, and
+    SystemExit on SIGTERM, when all have ended.
     """
     if (job := os.environ.get("SLURM_JOB_ID")) is None:
         raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
@@ -95,22 +102,42 @@ def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> 
         *("--rdzv-backend=c10d", f"--rdzv-id={job}"),
         *("-m", "entropy_dynamics.cli", *arguments),
     ]
-    code = subprocess.run(command).returncode
+    started: list[subprocess.Popen[bytes]] = []
+    with _signals_handled(started):
+        try:
+            parent = os.getpid()
+            started.append(subprocess.Popen(command, preexec_fn=lambda: end_with_parent(parent, signal.SIGTERM)))
+            code = started[0].wait()
+        finally:
+            _stop(started, NODE_GRACE)
     if code == Unfinished.EXIT_CODE:
         raise Unfinished
     if code:
         raise UserError(f"srun ended with exit code {code} (the messages of the ranks are above)")
 
 
-def end_with_parent() -> None:
-    """Let the kernel kill this rank when its parent dies, by SIGKILL too. Linux only; a no-op elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel end this process when its parent dies, by SIGKILL too. Linux only.
+
+    Args:
+        parent: the parent's id, where it is known: if that has died before this call, the process ends at once.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def starter() -> int | None:
+    """The id of the process that started this rank, if that was one of ours."""
+    return int(os.environ[STARTER]) if STARTER in os.environ else None
 
 
 def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     environment = {
         RENDEZVOUS: str(log.with_name("rendezvous")),
+        STARTER: str(os.getpid()),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(count),
@@ -131,12 +158,13 @@ def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
     return next((ends[end] for end in as_completed(ends) if end.result() != 0), None)
 
 
-def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _stop(ranks: Sequence[subprocess.Popen[bytes]], grace: float | None = None) -> None:
+    """SIGTERM, and SIGKILL to what has not ended `grace` seconds later, by default GRACE."""
     for process in ranks:
         process.terminate()
     for process in ranks:
         try:
-            process.wait(GRACE)
+            process.wait(GRACE if grace is None else grace)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

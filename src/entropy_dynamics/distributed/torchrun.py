@@ -10,6 +10,8 @@ from contextlib import suppress
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
+from entropy_dynamics.distributed.launch import STARTER
+
 FIRST_PORT, PORTS = 20_000, 10_000  # ports of the rendezvous, by job id; below Linux's ephemeral ports
 
 
@@ -19,15 +21,17 @@ def first_node(nodes: str) -> str:
 
 
 def address(node: str) -> str:
-    """A node's name where that resolves, else the address by which SLURM reaches it.
+    """The address by which SLURM reaches a node, NodeAddr: its name unless the cluster's administrator says otherwise.
+
+    The node's own name would do only where all others resolve it: on itself it does, to 127.0.1.1 on Debian.
 
     Raises:
-        SystemExit: with one line, if neither resolves.
+        SystemExit: with one line, if it does not resolve.
     """
     names = [node]
     with suppress(OSError, subprocess.SubprocessError):
         shown = subprocess.run(["scontrol", "show", "node", node], capture_output=True, text=True, timeout=60).stdout
-        names += re.findall(r"NodeAddr=(\S+)", shown)
+        names = [*re.findall(r"NodeAddr=(\S+)", shown), node]
     for name in names:
         with suppress(OSError):
             socket.getaddrinfo(name, None)
@@ -45,6 +49,7 @@ def endpoint() -> str:
 
 
 if __name__ == "__main__":
+    os.environ[STARTER] = str(os.getpid())
     try:
         own = os.environ.get("SLURMD_NODENAME")
         meet = [f"--rdzv-endpoint={endpoint()}", *([f"--local-addr={address(own)}"] if own else [])]

@@ -8,7 +8,6 @@ one can create the next file.
 import json
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.slurm import job_field
 
+_MACHINE = Path("/etc/machine-id")  # virtual machines may share a name
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over with a boot
 _NAMESPACE = Path("/proc/self/ns/pid")  # and are a container's own
 _ATTEMPTS = 1000  # far more than processes that release the lock at the same moment
@@ -66,7 +67,7 @@ def _create(folder: Path) -> tuple[int, str | None]:
     Returns:
         Its number, and who created the one before it.
     """
-    number, dead = 0, None
+    number, dead, myself = 0, None, _myself()  # before the file is there: SLURM may take its time to answer
     while True:
         file = folder / f"{number}.json"
         try:
@@ -78,7 +79,7 @@ def _create(folder: Path) -> tuple[int, str | None]:
             continue
         try:
             with created:
-                json.dump(_myself(), created)
+                json.dump(myself, created)
         except OSError:  # such as a full disk
             file.unlink(missing_ok=True)
             raise
@@ -97,16 +98,28 @@ def _release(folder: Path, number: int) -> None:
 
 
 def _myself() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "boot": _BOOT.read_text().strip() if _BOOT.exists() else "",
+    job = os.environ.get("SLURM_JOB_ID")
+    return _here() | {
         "pid": os.getpid(),
-        "namespace": os.readlink(_NAMESPACE) if _NAMESPACE.exists() else "",
         "started": _started(os.getpid()),
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
-        "slurm_restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "user": os.getuid(),
+        "slurm_cluster": os.environ.get("SLURM_CLUSTER_NAME"),
+        "slurm_job": job,
+        "slurm_restarts": _restarts(job) if job else None,
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
+
+
+def _here() -> dict[str, str]:
+    """Where this process runs: a process id is of a boot of a machine, and of a container."""
+    machine, boot = (file.read_text().strip() if file.exists() else "" for file in (_MACHINE, _BOOT))
+    namespace = os.readlink(_NAMESPACE) if _NAMESPACE.exists() else ""
+    return {"host": socket.gethostname(), "machine": machine, "boot": boot, "namespace": namespace}
+
+
+def _restarts(job: str) -> int | None:
+    """How often SLURM has requeued a job. A variable says so too, but not to what the executor's `srun` starts."""
+    return int(restarts) if (restarts := job_field(job, "Restarts")) else None
 
 
 def _dead(file: Path) -> str:
@@ -130,23 +143,21 @@ def _dead(file: Path) -> str:
 
 def _running(holder: dict[str, Any]) -> bool | None:
     """None where nobody can tell."""
-    me = _myself()
-    if holder and holder["host"] == me["host"]:
-        if holder["boot"] != me["boot"]:
-            return False
-        if holder.get("namespace") == me["namespace"]:
-            return _alive(holder)
-    if (job := holder.get("slurm_job")) is None:
+    here, job = _here(), holder.get("slurm_job")
+    same = {key for key in here if holder.get(key) == here[key]}
+    if {"host", "boot", "namespace"} <= same:
+        return _alive(holder)
+    if here["machine"] and {"host", "machine"} <= same and "boot" in holder.keys() - same:
+        return False
+    if job is None or holder.get("slurm_cluster") != os.environ.get("SLURM_CLUSTER_NAME"):  # or another job's
         return None
-    if job == me["slurm_job"]:  # requeued on another node, or another node of the same allocation
-        return False if holder.get("slurm_restarts", 0) < me["slurm_restarts"] else None
-    with suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T"], capture_output=True, text=True, timeout=60)
-        if asked.returncode == 0:
-            return not _MAY_RUN.isdisjoint(asked.stdout.split())  # several lines, if it is a task of a job array
-        if "Invalid job id" in asked.stderr:  # SLURM has forgotten it
-            return False
-    return None
+    if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node, or another node of the same allocation
+        before, now = holder.get("slurm_restarts"), _restarts(job)
+        return False if before is not None and now is not None and before < now else None
+    state = job_field(job, "JobState")
+    if state == "" and holder.get("user") != os.getuid():  # it may only be hidden (PrivateData)
+        return None
+    return None if state is None else state in _MAY_RUN
 
 
 def _alive(holder: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """A training run: base model and kept problems in; policy, metrics, provenance and evaluation samples out."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
 
     Raises:
         Unfinished: the time limit is near, or SIGURG was received; the run's checkpoint is of its latest step.
-        UserError: a mistake in the config, a loss that is not finite, or an engine that disagrees with the trainer.
+        UserError: a mistake in the config, a loss that is not finite, an engine that disagrees with the trainer, or
+            files that another job has removed meanwhile.
     """
     ranks = ranks or Ranks()
     if config.method.name == BASE:
@@ -147,7 +149,16 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 pass
         ranks.barrier()
         trainer.push()
-        evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
+        samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
+        _check_kept([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
         checkpoints.delete()
     return out
+
+
+def _check_kept(files: Sequence[Path]) -> None:
+    """Raise UserError if one of `files` is gone: Snakemake removes the outputs of a job before its command begins."""
+    if missing := [file for file in files if not file.exists()]:
+        raise UserError(
+            f"{missing[0]} is gone: another job of this run has begun; checkpoints are kept: run the same command again"
+        )

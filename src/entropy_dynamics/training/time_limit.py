@@ -6,13 +6,13 @@ Snakemake nor torchrun passes a signal on. But it tells every process when the j
 
 import os
 import signal
-import subprocess
 import time
 from contextlib import suppress
 
 import torch
 
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.results.slurm import job_field
 
 MARGIN = 120.0  # seconds besides a checkpoint and a step twice as long as any so far [ours]
 BYTES_PER_SECOND = 0.5e9  # writing, flushing and hashing a checkpoint [ours]
@@ -45,8 +45,6 @@ def job_end() -> float:
     if (end := os.environ.get("SLURM_JOB_END_TIME")) is not None:  # from SLURM 23.02 on
         return float(end)
     if (job := os.environ.get("SLURM_JOB_ID")) is not None:
-        command = ["squeue", "--noheader", f"--jobs={job}", "--format=%e"]
-        with suppress(OSError, subprocess.SubprocessError, ValueError):  # no limit: N/A
-            asked = os.environ | {"SLURM_TIME_FORMAT": "%s"}
-            return float(subprocess.run(command, env=asked, capture_output=True, check=True, timeout=60).stdout)
+        with suppress(ValueError):  # no limit: Unknown
+            return float(job_field(job, "EndTime") or "inf")
     return float("inf")

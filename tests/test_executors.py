@@ -1,0 +1,73 @@
+"""The workflow with other executors than SLURM's: what they ask for. Skipped where a plugin is not installed."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from entropy_dynamics.client import SERVER
+from entropy_dynamics.config import load_config
+from entropy_dynamics.planning.plan import resources
+from project_copy import ROOT, copy_project
+
+MODEL = "qwen2.5-7b-instruct"
+RUN = f"results/paper/runs/{MODEL}/grpo/seed0/metrics.parquet"
+PAGE = (ROOT / "docs" / "paper-scale.md").read_text()
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """At the paper's scale, with what a run starts from."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    copy_project(folder)
+    files = [f"data/{name}.parquet" for name in ("train", *load_config("paper").data.evaluation)]
+    for name in (*files, "data/problems.json", f"models/{MODEL}/seed0/model.json", "pass_rates/seed0.parquet"):
+        file = folder / "results" / "paper" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return folder
+
+
+def snakemake(project: Path, *arguments: str) -> str:
+    """What it says, without the server of the tests, which has looked for plugins before."""
+    tools = f"{project.parent}:{os.environ['PATH']}"
+    environment = {key: value for key, value in os.environ.items() if key != SERVER} | {"PATH": tools}
+    command = [Path(sys.executable).with_name("snakemake"), *arguments]
+    said = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    return said.stdout + said.stderr
+
+
+def test_the_command_for_lsf_asks_for_what_is_planned(project):
+    pytest.importorskip("snakemake_executor_plugin_cluster_generic", reason="this executor plugin is not installed")
+    bsub = project.with_name("bsub")
+    bsub.write_text("#!/bin/sh\nprintf '%s ' \"$@\" > bsub.txt\nexit 1\n")
+    bsub.chmod(0o755)
+    [command] = re.findall(r"^    (snakemake --executor cluster-generic (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
+    documented = shlex.split(command.replace("\\\n", ""))[1:]
+    said = snakemake(project, *documented, "--retries", "0", "--rerun-triggers", "mtime", "--", RUN)
+    assert (project / "bsub.txt").is_file(), said
+    asked = resources(load_config("paper", MODEL, "grpo"), "train")
+    submitted = (project / "bsub.txt").read_text()
+    assert submitted.startswith(f"-n {asked['threads']} -gpu num={asked['gpu']} -M {asked['mem_mb']}MB ")
+    assert f" -W {asked['runtime']} -wt 30 -wa URG {project}" in submitted
+
+
+def test_kubernetes_would_move_files_to_paths_of_its_own(project):
+    """Where no command looks for them."""
+    for plugin in ("kubernetes", "snakemake_executor_plugin_kubernetes", "snakemake_storage_plugin_fs"):
+        pytest.importorskip(plugin, reason="this executor plugin, or the storage plugin fs, is not installed")
+    storage = project.with_name("storage")
+    storage.mkdir()
+    (project / "results").rename(storage / "results")
+    where = ("--default-storage-provider", "fs", "--default-storage-prefix", str(storage))
+    dry_run = ("-n", "--executor", "kubernetes", "--jobs", "1", *where, "--config", "scale=paper")
+    said = snakemake(project, *dry_run, "--", RUN)
+    rule = said.partition("rule train:")[2].partition("\n[")[0]
+    assert f"output: {storage}/{RUN} (send to storage)" in rule, said
+    asked = resources(load_config("paper", MODEL, "grpo"), "train")
+    assert f"gpu={asked['gpu']}, runtime={asked['runtime']}, nodes=1, mem_mb={asked['mem_mb']}" in rule
