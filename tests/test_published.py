@@ -104,26 +104,6 @@ def test_a_published_verdict_from_the_published_counts_in_ten_lines(run, method)
     assert [entry[name] for name in ("effect", "low", "high")] == pytest.approx(by_hand, abs=0.005)
 
 
-@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
-@pytest.mark.parametrize("metric", ["avg", "pass"])
-@pytest.mark.parametrize(
-    ("runs", "both", "seeds"), [(("first", "second"), "both", 10), (("desk", "desk-second"), "desk-both", 16)]
-)
-def test_the_reference_of_two_runs_follows_from_their_counts(method, metric, runs, both, seeds):
-    reference, datasets = ROOT / "docs" / "reference", ("aime24", "aime25", "dapo500")
-    pooled = {(model, name): {} for model in (MODEL, OTHER) for name in (method, "grpo")}
-    for run in runs:
-        counts = read_counts(reference / run / "counts.parquet")
-        for arm, of_seed in pooled.items():
-            of_seed |= {seed: {name: counts[arm][seed][name] for name in datasets} for seed in counts[arm]}
-    gain = score_interval(score_columns(pooled, {method: 1, "grpo": -1}, metric))
-    entries = {entry["id"]: entry for entry in json.loads((reference / both / "claims.json").read_text())}
-    published = entries[f"{metric}_gain_{method}"]
-    assert gain.seeds == published["seeds"] == seeds
-    numbers = [published[name] for name in ("effect", "low", "high")]
-    assert numbers == pytest.approx([gain.value, gain.low, gain.high], rel=1e-4)
-
-
 def test_counts_are_those_of_the_samples(published):
     root, out = published
     counts = pd.read_parquet(out / "counts.parquet").set_index(["model", "method", "seed", "dataset"]).sort_index()
@@ -220,6 +200,55 @@ def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
     assert yaml.safe_load((tmp_path / "CITATION.cff").read_text())["doi"] == "10.5281/zenodo.7"
     assert "https://doi.org/10.5281/zenodo.7" in (tmp_path / "README.md").read_text()
     assert "no DOI" not in capsys.readouterr().out
+
+
+RUNS = {"both": ("laptop", ["first", "second"]), "desk-both": ("desk", ["desk", "desk-second"])}
+
+
+@pytest.mark.parametrize("both", RUNS)
+def test_all_verdicts_of_two_runs_follow_from_what_is_published(both, tmp_path, monkeypatch, capsys):
+    """As a reader would: `restore`, and the command that it prints."""
+    scale, runs = RUNS[both]
+    for name in ("configs", "experiments"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    reference = ROOT / "docs" / "reference"
+    assert main(["restore", *(str(reference / run) for run in runs), "--out", f"results/{scale}"]) == 0
+    _, command = capsys.readouterr().out.splitlines()
+    assert main(command.split()[1:]) == 0
+    restored, published = (
+        {entry["id"]: entry for entry in json.loads(file.read_text()) if entry["subject"] == "this run"}
+        for file in (tmp_path / f"results/{scale}/claims.json", reference / both / "claims.json")
+    )
+    assert len(restored) == len(published) > 70
+    for name, entry in published.items():
+        assert restored[name]["verdict"] == entry["verdict"], name
+        for number in ("effect", "low", "high"):
+            assert restored[name][number] == (entry[number] and pytest.approx(entry[number], rel=1e-3, abs=1e-6)), name
+
+
+def test_what_was_published_comes_back(published, tmp_path):
+    _, out = published
+    assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 0
+    assert main(["archive", str(tmp_path / SCALE), "--publish", str(tmp_path / "again")]) == 0
+    for name in ("counts", "metrics"):
+        first, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (out, tmp_path / "again"))
+        pd.testing.assert_frame_equal(first, again)
+    assert (out / "models.json").read_text() == (tmp_path / "again/models.json").read_text()
+
+
+def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
+    out = shutil.copytree(published[1], tmp_path / "out")
+    for arguments, message in (
+        ([out, published[1]], f"{out} and {published[1]} both have seed 0: one untrained model counts once"),
+        ([tmp_path / "none"], f"no file {tmp_path}/none/counts.parquet; a folder that"),
+    ):
+        assert main(["restore", *map(str, arguments), "--out", str(tmp_path / SCALE)]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / SCALE).exists()
+    (tmp_path / SCALE).mkdir()
+    assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):

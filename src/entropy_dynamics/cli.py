@@ -158,6 +158,10 @@ def _parser() -> argparse.ArgumentParser:
     archive.add_argument("--publish", type=Path, metavar="OUT", help=ready)
     archive.add_argument("--doi", type=_doi, help="with --publish: the DOI that the repository has reserved for it")
 
+    restore = command("restore", "Results from published counts and metrics, for `claims` and `draw`.")
+    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="that `archive --publish` wrote")
+    restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="results/<scale>, new")
+
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
         sub = command(name, about)
         sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)

@@ -257,6 +257,18 @@ def archive(options: argparse.Namespace) -> None:
     print(write_archive(Layout(folder), options.out or folder.with_name(f"{folder.name}.zip"), options.policies))
 
 
+def restore(options: argparse.Namespace) -> None:
+    from entropy_dynamics.analysis.published import restore
+
+    if options.out.exists():
+        raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
+    scale = load_config(options.out.name)
+    seeds = restore(options.folders, options.out, scale.evaluation.temperature)
+    counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
+    print(f"{options.out} has up to {seeds['tables']} seeds of a method; judge them with:")
+    print(f"entropy-dynamics claims --scale {scale.scale} --set seeds.first=0 {counts}")
+
+
 def pass_at_k(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table, power_table
 

@@ -1,6 +1,6 @@
-"""What anyone needs to recompute the results of a scale: counts per problem, metrics per step, samples."""
+"""What anyone needs to recompute the results of a scale: counts per problem, metrics, samples; and the way back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby
 from pathlib import Path
@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_parquet, written_whole
+from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, written_whole
+from entropy_dynamics.results.layout import FACTS, Layout
 
+MODELS = "models.json"  # what ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
+Counts = Int[np.ndarray, " problem"]
 File = tuple[Path, Run, dict[str, Any]]
 """A file of a run, with the columns that say what else it is of."""
 COUNT_TYPES = {
@@ -60,6 +64,65 @@ def write_tokens(results: Results, path: Path) -> int:
     """The same for responses with the statistics of every token. Raises UserError if no run kept any."""
     files = _files(results, TOKENS)
     return _stack(path, [(file, _run(file.parent), {"step": int(file.stem.removeprefix("step"))}) for file in files])
+
+
+def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str, int]:
+    """Write results/<scale> from published counts and metrics: enough for claims, tables, figures of scores and curves.
+
+    Args:
+        folders: of several runs, whose seeds are renumbered from 0 on in this order, so that they count as one run.
+        root: results/<scale>, a new folder.
+        temperature: of the evaluations of all tables.
+
+    Returns:
+        The seeds of the method that has most, `tables`, and of the one that has fewest, `extras`.
+
+    Raises:
+        UserError: two folders have a seed in common, or a file is missing or damaged.
+    """
+    frames = {folder: (_published(folder, "counts"), _published(folder, "metrics")) for folder in folders}
+    seeds: dict[int, Path] = {}
+    for folder, (counts, _) in frames.items():
+        for seed in sorted(counts["seed"].unique()):
+            if (other := seeds.setdefault(seed, folder)) != folder:
+                raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
+    number = {seed: place for place, seed in enumerate(seeds)}
+    with written_whole(root) as whole:
+        for folder, (counts, metrics) in frames.items():
+            for name, facts in read_json(_existing(folder / MODELS)).items():
+                write_json(Layout(whole).model(name, 0) / FACTS, facts)
+            for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
+                at = None if np.isclose(at, temperature) else float(f"{at:g}")
+                path = _numbered(run, number).evaluation_file(whole, dataset, at)
+                write_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
+            for run, rows in metrics.groupby(KEYS):
+                write_parquet(_numbered(run, number).metrics_file(whole), rows.drop(columns=KEYS))
+    trained = pd.concat([metrics for _, metrics in frames.values()]).groupby(["model", "method"])["seed"].nunique()
+    return {"tables": int(trained.max()), "extras": int(trained.min())}
+
+
+def _published(folder: Path, name: str) -> pd.DataFrame:
+    return read_parquet(_existing(folder / f"{name}.parquet"), remedy="get it again")
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise UserError(f"no file {path}; a folder that `entropy-dynamics archive --publish` wrote has one")
+    return path
+
+
+def _numbered(run: Sequence[Any], number: Mapping[int, int]) -> Run:
+    model, method, seed = run
+    return Run(model, method, number[seed])
+
+
+def _samples(correct: Counts, k: int) -> pd.DataFrame:
+    """Samples with these counts; which of the k are correct, and their answers, are not published with counts."""
+    problems = np.repeat([f"{place:06d}" for place in range(len(correct))], k)
+    places = np.tile(np.arange(k), len(correct))
+    is_correct = places < np.repeat(correct, k)
+    unknown = {"answer": "", "finish_reason": ""}
+    return pd.DataFrame({"problem_id": problems, "sample": places, "correct": is_correct} | unknown)
 
 
 def _stack(path: Path, files: Sequence[File]) -> int:

@@ -5,14 +5,14 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.published import TOKENS, counts_frame, metrics_frame, write_samples, write_tokens
+from entropy_dynamics.analysis.published import MODELS, TOKENS, counts_frame, metrics_frame, write_samples, write_tokens
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
-from entropy_dynamics.results.files import sha256, write_parquet, write_text, written_whole
+from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text, written_whole
 
 COPIED = ("claims.json", "claims.md", "tables/*.csv", "tables/*.md", "figures/*.csv")
 SUMS = "SHA256SUMS"
@@ -66,6 +66,8 @@ def _write(results: Results, folder: Path, license_text: str, doi: str | None) -
         paths[-1].parent.mkdir(exist_ok=True)
         shutil.copyfile(source, paths[-1])
     about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
+    write_json(folder / MODELS, {name: model.model_dump() for name, model in results.models.items()})
+    paths.append(folder / MODELS)
     texts = {
         "README.md": fill("data_card.md", rows=rows, **_facts(results), **about),
         "CITATION.cff": fill("data_citation.cff", **about),
