@@ -246,6 +246,31 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         assert main(["restore", *map(str, arguments), "--out", str(tmp_path / SCALE)]) == 2
         assert message in capsys.readouterr().err
         assert not (tmp_path / SCALE).exists()
+    counts, models = pd.read_parquet(out / "counts.parquet"), (out / "models.json").read_text()
+    uneven = counts.assign(samples=np.arange(len(counts)) % 2 + 16)
+    for damaged, message in (
+        (counts.assign(dataset="../../escaped"), "counts.parquet has '../../escaped', which is not a name"),
+        (counts.assign(model=""), "counts.parquet has '', which is not a name"),
+        (counts.drop(columns="seed"), "counts.parquet has no column 'seed'"),
+        (uneven, "not every problem of an evaluation has the same number of samples"),
+    ):
+        damaged.to_parquet(out / "counts.parquet")
+        assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
+        assert message in capsys.readouterr().err
+    counts.to_parquet(out / "counts.parquet")
+    for text, message in (
+        ("[]", "is not what ran under each name"),
+        ('{"m": 5}', "m"),
+        ('{"..": {}}', "'..', which is"),
+    ):
+        (out / "models.json").write_text(text)
+        assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
+        err = capsys.readouterr().err
+        assert "models.json" in err
+        assert message in err
+        assert err.count("\n") == 1
+    (out / "models.json").write_text(models)
+    assert not (tmp_path / "escaped").exists()
     (tmp_path / SCALE).mkdir()
     assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
     assert "is there already; name a new folder" in capsys.readouterr().err

@@ -141,6 +141,12 @@ def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
     assert rows["moved"][-1] == "–"
 
 
+def test_one_run_with_ranges_is_enough(compare):
+    known = [claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]}]
+    _, summary, _ = compare([claim("gain", "holds", 1.5, 0.5, 2)], known)
+    assert "expected from their intervals: about 0" in summary
+
+
 def test_a_run_beside_itself_is_called_that(compare):
     run = [
         claim("gain", "holds", 1, 0.5, 2),
@@ -150,6 +156,15 @@ def test_a_run_beside_itself_is_called_that(compare):
     _, summary, rows = compare(run, run)
     assert summary == "All 2 effects are identical: these are the same seeds, rounded alike"
     assert len(rows) == 3
+
+
+def test_a_run_beside_itself_still_names_what_is_not_compared(compare):
+    run = [
+        claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]},
+        claim("moved", "holds", 1, 0.5, 2) | {"range": [0, None]},
+    ]
+    _, summary, _ = compare(run, [run[0], run[1] | {"range": [1, None], "verdict": "inconclusive"}])
+    assert summary.endswith("rounded alike; 1 more were judged by another range")
 
 
 def test_of_many_claims_that_differ_some_are_named(compare):

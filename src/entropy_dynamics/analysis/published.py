@@ -1,6 +1,7 @@
 """What anyone needs to recompute the results of a scale: counts per problem, metrics, samples; and the way back."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, groupby
 from pathlib import Path
@@ -11,14 +12,17 @@ import pandas as pd
 from jaxtyping import Int
 
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, written_whole
 from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.validation import parse
 
 MODELS = "models.json"  # what ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
+COUNTED = ["problem", "correct", "samples"]
+NAME = re.compile(r"\w[\w.@=+,-]*")  # of a model, a method or a data set: none leaves its folder
 Counts = Int[np.ndarray, " problem"]
 File = tuple[Path, Run, dict[str, Any]]
 """A file of a run, with the columns that say what else it is of."""
@@ -78,7 +82,7 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
         The seeds of the method that has most, `tables`, and of the one that has fewest, `extras`.
 
     Raises:
-        UserError: two folders have a seed in common, or a file is missing or damaged.
+        UserError: two folders have a seed in common, or a file is missing, damaged, or has names that are no names.
     """
     frames = {folder: (_published(folder, "counts"), _published(folder, "metrics")) for folder in folders}
     seeds: dict[int, Path] = {}
@@ -89,8 +93,8 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
     number = {seed: place for place, seed in enumerate(seeds)}
     with written_whole(root) as whole:
         for folder, (counts, metrics) in frames.items():
-            for name, facts in read_json(_existing(folder / MODELS)).items():
-                write_json(Layout(whole).model(name, 0) / FACTS, facts)
+            for name, facts in _models(folder / MODELS).items():
+                write_json(Layout(whole).model(name, 0) / FACTS, facts.model_dump())
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 at = None if np.isclose(at, temperature) else float(f"{at:g}")
                 path = _numbered(run, number).evaluation_file(whole, dataset, at)
@@ -102,7 +106,34 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
 
 
 def _published(folder: Path, name: str) -> pd.DataFrame:
-    return read_parquet(_existing(folder / f"{name}.parquet"), remedy="get it again")
+    """A published table. Raises UserError if its names make no paths, or its counts contradict each other."""
+    path = _existing(folder / f"{name}.parquet")
+    frame = read_parquet(path, remedy="get it again")
+    counts = name == "counts"
+    for column in [*KEYS, *(["dataset", "temperature", *COUNTED] if counts else ["step"])]:
+        if column not in frame:
+            raise UserError(f"{path} has no column {column!r}")
+    for column in ("model", "method", *(["dataset"] if counts else [])):
+        _check_names(path, frame[column].unique())
+    if counts:
+        k = frame.groupby([*KEYS, "temperature", "dataset"])["samples"]
+        if (k.nunique() > 1).any() or not frame["correct"].between(0, frame["samples"]).all():
+            raise UserError(f"{path}: not every problem of an evaluation has the same number of samples; get it again")
+    return frame
+
+
+def _models(path: Path) -> dict[str, Model]:
+    content = read_json(_existing(path))
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not what ran under each name")
+    _check_names(path, content)
+    return {name: parse(Model, facts, f"{path}, {name}") for name, facts in content.items()}
+
+
+def _check_names(path: Path, names: Iterable[Any]) -> None:
+    for name in names:
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise UserError(f"{path} has {name!r}, which is not a name")
 
 
 def _existing(path: Path) -> Path:

@@ -100,7 +100,7 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
             id=id,
             verdicts=(a["verdict"], b["verdict"]),
             effects=(_interval(a), _interval(b)),
-            claimed=_range(a),
+            claimed=_range(a if "range" in a else b),
             random=bool(a["seeds"]),
             alike="range" not in a or "range" not in b or _range(a) == _range(b),
         )

@@ -17,9 +17,11 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     apart = [claim for claim in compared if not claim.agrees]
     changed = [claim for claim in compared if claim.changed]
     once = sum(any(claim.judged) and not all(claim.judged) for claim in claims)
-    others = sum(not claim.alike for claim in claims)
+    others = sum(claim.random and all(claim.judged) and not claim.alike for claim in claims)
+    more = f"{f'; {once} more have an interval in one run only' if once else ''}"
+    more += f"{f'; {others} more were judged by another range' if others else ''}"
     if compared and all(claim.effects[0] == claim.effects[1] for claim in compared):
-        identical = f"All {len(compared)} effects are identical: these are the same seeds, rounded alike"
+        identical = f"All {len(compared)} effects are identical: these are the same seeds, rounded alike{more}"
         return fill("comparison.md", lines=[identical], rows=[_row(claim) for claim in claims] if table else [])
     share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
     effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
@@ -30,9 +32,7 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
     lines = [
         f"Effects:  {effects}; expected: about 97 %",
-        f"Verdicts: {verdicts}; expected from their intervals: {expected}"
-        f"{f'; {once} more have an interval in one run only' if once else ''}"
-        f"{f'; {others} more were judged by another range' if others else ''}",
+        f"Verdicts: {verdicts}; expected from their intervals: {expected}{more}",
         f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
         f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
     ]
