@@ -422,7 +422,7 @@ def nan_in_csv(folder, values):
 
 
 def nan_in_parquet(folder, values):
-    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "log.parquet")
+    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "metrics.parquet")
 
 
 def nan_in_tensorboard(folder, values):
@@ -501,6 +501,36 @@ def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "entropy"), [("log.parquet", "entropy"), ("metrics.parquet", "actor/entropy")], ids=["name", "column"]
+)
+@pytest.mark.parametrize("sparse", ["a row for the reward", "every second step"])
+def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, capsys):
+    """Only our metrics.parquet has an entropy in every row."""
+    rows = [{"step": 2 * place, entropy: value} for place, value in enumerate(FALLING)]
+    other = int(sparse == "every second step")
+    rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": 0.1})]
+    pd.DataFrame(rows).to_parquet(path := tmp_path / name)
+    assert main(["entropy-watch", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert err == ""
+
+
+MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path, capsys):
+    text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
+    (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
+    assert main(["entropy-watch", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert "means of the first and the last 4 of 40 steps" in out
+    assert "reward went from 1 to 1." in out
+    assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"
+
+
 def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
     """verl logs this one as NaN where its input is not valid."""
     key = "training/rollout_probs_diff_mean"
@@ -520,3 +550,30 @@ def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, 
     text = run(capsys, "entropy-watch", tmp_path)
     assert text.startswith("Entropy rose from 0.2 to 1.39 nats")
     assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")
+
+
+def prompts(folder):
+    lines(folder / "data.jsonl", [{"prompt": "1 + 1"}])
+
+
+def dataset(folder):
+    pd.DataFrame({"prompt": ["1 + 1"]}).to_parquet(folder / "train.parquet")
+
+
+def events(folder):
+    (folder / "events.out.tfevents.1").write_bytes(b"")
+
+
+@pytest.mark.parametrize("unrelated", [prompts, dataset, events])
+def test_an_unrelated_file_does_not_hide_what_the_log_lacks(unrelated, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)  # not installed
+    unrelated(tmp_path)
+    assert "logs no entropy" not in error(capsys, "entropy-watch", tmp_path)  # alone, its own error is the answer
+    log = tmp_path / "metrics.parquet"
+    pd.DataFrame({"step": range(STEPS), "loss": 1.0}).to_parquet(log)
+    message = error(capsys, "entropy-watch", tmp_path)
+    assert message.startswith(f"{log} logs no entropy (")
+    assert message.endswith("; it logs loss")
+    pd.DataFrame({"step": range(STEPS), "entropy": FALLING}).to_parquet(log)
+    message = error(capsys, "entropy-watch", tmp_path, "--entropy", "entropi")
+    assert message.startswith(f"{log} logs no entropi; did you mean 'entropy'?")

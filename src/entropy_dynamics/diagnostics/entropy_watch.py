@@ -14,6 +14,7 @@ from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, read_json_lines
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
+from entropy_dynamics.results.layout import METRICS
 
 ENTROPY = (  # also below `train/`, which loggers put before it
     "entropy",  # ours, TRL
@@ -65,6 +66,7 @@ SUSPECTS = {  # entropy may rise with them; the least growth that is worth sayin
 }
 GREW = 1.5  # and the least factor
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in a CSV file; pandas adds NaN, a value
 CHECKPOINT = "trainer_state.json"
 FEWEST = 5  # steps
 CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors that one in twenty unrelated runs exceeds
@@ -83,8 +85,9 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
 
     Returns:
         The numbers; the file that they are from, and how many more; and a line for each file that logs the entropy of a
-        step more than once, and for an entropy of NaN. A step that logs no entropy is not NaN, except in parquet, which
-        has a value in every row.
+        step more than once, and for an entropy of NaN. A step that logs no entropy is not NaN. Parquet files do not
+        tell the two apart: a null is NaN in the `entropy` of metrics.parquet, ours, which has one in every row, and
+        missing in others.
 
     Raises:
         UserError: none of them is there, it cannot be read, it has no rows or several runs, or a step or an entropy is
@@ -103,9 +106,8 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     ]
     first, *more = logs or frames
     source = f"{first} and {len(more)} more" if more else str(first)
-    rows = [
-        frame for frame in frames.values() if len(frame)
-    ]  # parts before and after a restart: their names have the time
+    # By name: parts before and after a restart have the time in theirs, so that the later values come last and count.
+    rows = [frame for frame in frames.values() if len(frame)]
     if first.name == CHECKPOINT:  # checkpoint-9 comes after checkpoint-10, but its state is the earlier one
         rows.sort(key=lambda frame: frame.index.max())
     metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
@@ -236,7 +238,7 @@ def _first(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
 def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
     """The files of the first kind that logs one of these entropies, or else of the first kind with rows."""
     kinds = {
-        "metrics.parquet": _parquet,
+        METRICS: _parquet,
         CHECKPOINT: _trainer_state,
         "*tfevents*": _tensorboard,
         "*.wandb": _wandb,
@@ -251,7 +253,12 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
     for pattern, read in kinds.items():
         files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.match(pattern) else []
         if files:
-            tried.append({file: _read(file, read, names) for file in files})
+            try:
+                tried.append({file: _read(file, read, names) for file in files})
+            except (ModuleNotFoundError, UserError):
+                if any(len(frame) for frames in tried for frame in frames.values()):
+                    continue  # such as a dataset beside the log, which has the answer or the names to suggest
+                raise
             if any(_first(frame, names) is not None for frame in tried[-1].values()):
                 return tried[-1]
     if not tried and run.is_dir():
@@ -268,7 +275,8 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
     try:
         frame = read(file)
         if (entropy := _first(frame, names)) is not None:
-            nan = entropy.isna() if read is _parquet else entropy.map(_is_nan).astype(bool)
+            ours = (file.name, entropy.name) == (METRICS, "entropy")  # in every row, so that a null is NaN
+            nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
             frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
     except (ModuleNotFoundError, UserError):
         raise
@@ -353,7 +361,7 @@ def _csv(file: Path) -> pd.DataFrame:
         raise ValueError(f"its header is one column, {header!r:.60}; columns need a comma between them")
     with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
         try:
-            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=[""])
+            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
         except pd.errors.ParserWarning:
             raise ValueError("its rows have more fields than its header; decimals need a point") from None
     frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
