@@ -4,6 +4,7 @@ import copy
 import fcntl
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -63,6 +64,8 @@ def smallest_group(method: str) -> int:
 
 
 def pytest_configure(config):
+    # A shell's background jobs ignore Ctrl-C, and so would the commands that tests send it to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist share it
         preloaded.start()
 
