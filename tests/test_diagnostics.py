@@ -292,7 +292,7 @@ def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
 def test_a_figure_of_an_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys, command):
     with pytest.raises(SystemExit):
         main([command, str(tmp_path / "missing"), "--figure", "lens.foo"])
-    assert "'lens.foo' does not end in .png or .svg or .pdf" in capsys.readouterr().err
+    assert "'lens.foo' does not end in .png, .svg or .pdf" in capsys.readouterr().err
 
 
 def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The workflow with other executors than SLURM's: what they ask for. Skipped where a plugin is not installed."""
+"""The workflow with other executors than SLURM's: what they ask for. Kubernetes' plugin is in no extra of ours."""
 
 import os
 import re

@@ -34,9 +34,10 @@ def left(folder, number=0, **fields):
 
 
 def slurm(monkeypatch, tmp_path, answer):
-    """A scontrol that answers about jobs 40 and 41, or fails with a message."""
+    """A scontrol of cluster hpc that answers about jobs 40 and 41, or fails with a message."""
     scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\n[ "$*" = "--all --oneliner show job 41" ] && echo "{answer}"\n')
+    config = '[ "$*" = "show config" ] && echo "AuthType = munge\nClusterName             = hpc\nEpilog = x"\n'
+    scontrol.write_text(f'#!/bin/sh\n{config}[ "$*" = "--all --oneliner show job 41" ] && echo "{answer}"\n')
     if "error" in answer:
         scontrol.write_text(f'#!/bin/sh\necho "{answer}" >&2\nexit 1\n')
     scontrol.chmod(0o755)
@@ -191,6 +192,28 @@ def test_nobody_can_tell_about_a_job_that_slurm_does_not_show_here(tmp_path, mon
     slurm(monkeypatch, tmp_path, answer)
     with pytest.raises(UserError, match=f"SLURM job 41, .* if that has ended, delete {folder}"), held(folder):
         pass
+
+
+@pytest.mark.parametrize("variable", [None, "hpc"])
+@pytest.mark.parametrize("name", [None, "hpc"])
+def test_a_login_node_asks_about_a_job_of_its_cluster(tmp_path, monkeypatch, variable, name):
+    """SLURM_CLUSTER_NAME is only set in jobs, and an executor may drop it there."""
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41", slurm_cluster=name)
+    slurm(monkeypatch, tmp_path, job("TIMEOUT"))
+    monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
+    if variable:
+        monkeypatch.setenv("SLURM_CLUSTER_NAME", variable)
+    with held(folder) as dead:
+        assert dead.startswith("SLURM job 41, ")
+
+
+def test_a_job_leaves_the_name_of_its_cluster(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_CLUSTER_NAME", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    slurm(monkeypatch, tmp_path, job())
+    with held(tmp_path / "lock"):
+        assert json.loads((tmp_path / "lock" / "0.json").read_text())["slurm_cluster"] == "hpc"
 
 
 def test_a_requeued_job_has_the_lock_of_its_first_attempt(tmp_path, monkeypatch):

@@ -3,7 +3,8 @@
 import json
 import logging
 import os
-import threading
+import signal
+import subprocess
 import time
 from datetime import datetime
 from types import SimpleNamespace
@@ -191,10 +192,8 @@ def test_the_page_is_rewritten_while_a_long_job_runs(log, tmp_path, monkeypatch)
         time.sleep(0.01)
     assert page.times >= 3
     log.handler.close()
-    for thread in threading.enumerate():
-        if "keep_page" in thread.name:
-            thread.join(60)
-            assert not thread.is_alive()
+    log.handler.page_thread.join(60)
+    assert not log.handler.page_thread.is_alive()
 
 
 def test_a_table_that_ends_while_the_page_is_written_is_on_the_last_one(log, tmp_path):
@@ -209,6 +208,45 @@ def test_a_table_that_ends_while_the_page_is_written_is_on_the_last_one(log, tmp
     assert page.times == 1
     log.handler.close()
     assert page.times == 2
+
+
+@pytest.mark.parametrize("ending", ["exit 1", "kill $$"])
+def test_a_page_whose_command_failed_is_rewritten_at_the_end(log, tmp_path, ending):
+    """Ctrl-C's signal goes to it, too."""
+    page = Page(log, tmp_path, f"[ -e {tmp_path / 'failed'} ] || {{ touch {tmp_path / 'failed'}; {ending}; }}")
+    log.emit(LogEvent.RUN_INFO, stats={"table1": 1, "total": 1})
+    assert page.times_after("table1", 1) == 0
+    log.handler.close()
+    assert page.times == 1
+
+
+def test_a_page_that_hangs_keeps_snakemake_from_ending_for_a_limited_time(log, tmp_path, monkeypatch):
+    """It is tried twice."""
+    monkeypatch.setattr(progress, "PAGE_SECONDS_AT_END", 0)
+    started, start = [], subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *command, **to: started.append(start(*command, **to)) or started[-1]
+    )
+    Page(log, tmp_path, "exec sleep 60")
+    log.emit(LogEvent.RUN_INFO, stats={"table1": 1, "total": 1})
+    log.start(1, "table1")
+    log.finish(1, at=1)
+    log.handler.close()
+    assert [process.wait() for process in started] == [-signal.SIGTERM] * 2
+
+
+def test_the_rule_of_the_page_ends_a_command_that_is_not_repeated(log, tmp_path):
+    """Else it would replace the page of all results."""
+    page = Page(log, tmp_path, f"[ -e {tmp_path / 'gate'} ] || exec sleep 60")
+    log.emit(LogEvent.RUN_INFO, stats={"table1": 1, "report": 1, "total": 2})
+    log.start(1, "table1")
+    log.finish(1, at=1)
+    command = log.handler.page
+    log.start(2, "report")
+    assert command.wait() == -signal.SIGTERM
+    (tmp_path / "gate").touch()
+    log.handler.close()
+    assert page.times == 0
 
 
 def test_runs_without_a_table_leave_the_page_alone(log, tmp_path):

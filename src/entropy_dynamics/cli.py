@@ -231,10 +231,12 @@ def _points(text: str) -> float:
 
 
 def _ending(*suffixes: str) -> Callable[[str], Path]:
+    named = " or ".join(", ".join(suffixes).rsplit(", ", 1))
+
     def file(text: str) -> Path:
         if (path := Path(text)).suffix in suffixes:
             return path
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {' or '.join(suffixes)}")
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {named}")
 
     return file
 

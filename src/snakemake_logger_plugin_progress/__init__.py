@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -31,6 +32,8 @@ PAGE_THERE = (
 )
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
 PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and as often as this while jobs run
+PAGE_SECONDS_AT_END = 60.0  # until its command is ended: the file system may hang, and Snakemake waits
+PAGE_SECONDS_TO_END = 10.0  # for the command, once it has got SIGTERM
 COUNTED = "train"  # the rule whose jobs are the training runs
 # What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
 AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
@@ -133,7 +136,8 @@ class LogHandler(LogHandlerBase):
             self.jobs, self.results = self.left.total(), self._results_left()
             if self.results and expected.page:
                 self.page_over.clear()
-                Thread(target=self._keep_page_new, daemon=True).start()
+                self.page_thread = Thread(target=self._keep_page_new, daemon=True)
+                self.page_thread.start()
             self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
             estimate = f"  {self._time_left()}" if expected.seconds else ""
             _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
@@ -197,21 +201,28 @@ class LogHandler(LogHandlerBase):
 
     def _end_page(self) -> None:
         """The rule writes the page now, from all results; a half-written one is never in its place."""
-        if self.page is not None and self.page.poll() is None:
-            self.page.terminate()
-            self.page.wait()
-        self.page_is_old = False
+        if self.page is not None:
+            self._written(0)
+        self.page, self.page_is_old = None, False  # how it ended does not matter
         self.page_over.set()
 
+    def _written(self, seconds: float) -> bool:
+        """Whether the command ends well within this time; else it is ended."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.page.wait(seconds) == 0
+        self.page.terminate()
+        with suppress(subprocess.TimeoutExpired):  # a process in a file system that hangs may not even end
+            self.page.wait(PAGE_SECONDS_TO_END)
+        return False
+
     def close(self) -> None:
-        """Snakemake ends: no page is being written after it, and none lacks the last table or figure."""
+        """Snakemake ends: no page is being written after it, and none that can be lacks the last table or figure."""
         with self.lock:
             self.page_over.set()
-            if self.page is not None:
-                self.page.wait()
-                if self.page_is_old:
-                    self._rewrite_page()
-                    self.page.wait()
+            if self.page is not None and (not self._written(PAGE_SECONDS_AT_END) or self.page_is_old):
+                self._rewrite_page()  # once: Ctrl-C's SIGINT has ended it, too
+                self._written(PAGE_SECONDS_AT_END)
+            self.page = None
         super().close()
 
     def _begun(self) -> list[float]:

@@ -22,7 +22,7 @@ DETECTED = norm.isf(0.025) + norm.isf(0.1)  # standard errors of a difference th
 def pass_at_k_table(
     files: Sequence[Path], problem: str | None = None, correct: str | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Pass@k in per cent for k = 1, 2, 4, ... up to the fewest samples of a problem in any file.
+    """Pass@k in percent for k = 1, 2, 4, ... up to the fewest samples of a problem in any file.
 
     Args:
         problem, correct: columns, if not one of the known names. An answer is correct if its value is above 0; samples

@@ -129,7 +129,7 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
         f"{experiment.spec.title}, at the {results.scale} scale.",
         *([f"Models: {'; '.join(frame['model_that_ran'].unique())}."] if paper else []),  # LaTeX: above the rows
         f"Problems: {'; '.join(sets)}.",
-        f"In each cell, in per cent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
+        f"In each cell, in percent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
         f"(median over seeds) on the same problems, bold where it is not zero after Holm's correction for {tests} "
         f"comparisons{papers}.",
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.slurm import job_field
+from entropy_dynamics.results.slurm import cluster, job_field
 
 _MACHINE = Path("/etc/machine-id")  # virtual machines may share a name
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over with a boot
@@ -103,7 +103,7 @@ def _myself() -> dict[str, Any]:
         "pid": os.getpid(),
         "started": _started(os.getpid()),
         "user": os.getuid(),
-        "slurm_cluster": os.environ.get("SLURM_CLUSTER_NAME"),
+        "slurm_cluster": cluster() if job else None,
         "slurm_job": job,
         "slurm_restarts": _restarts(job) if job else None,
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -149,7 +149,7 @@ def _running(holder: dict[str, Any]) -> bool | None:
         return _alive(holder)
     if here["machine"] and {"host", "machine"} <= same and "boot" in holder.keys() - same:
         return False
-    if job is None or holder.get("slurm_cluster") != os.environ.get("SLURM_CLUSTER_NAME"):  # or another job's
+    if job is None or _another_cluster(holder.get("slurm_cluster")):  # which has other jobs of these numbers
         return None
     if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node, or another node of the same allocation
         before, now = holder.get("slurm_restarts"), _restarts(job)
@@ -158,6 +158,11 @@ def _running(holder: dict[str, Any]) -> bool | None:
     if state == "" and holder.get("user") != os.getuid():  # it may only be hidden (PrivateData)
         return None
     return None if state is None else state in _MAY_RUN
+
+
+def _another_cluster(name: str | None) -> bool:
+    """False where one of the names is not known."""
+    return name is not None and (here := cluster()) is not None and here != name
 
 
 def _alive(holder: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What SLURM knows of a job: on a node the environment tells less, as the executor drops most variables of the job."""
+"""What SLURM knows of a job and its cluster: the environment tells less, as the executor drops most variables."""
 
 import os
 import re
@@ -13,14 +13,29 @@ def job_field(job: str, field: str) -> str | None:
 
     Not `squeue`, which leaves out jobs for what a user has in SQUEUE_STATES or SQUEUE_PARTITION.
     """
+    said, error = _scontrol("--all", "--oneliner", "show", "job", job)
+    if "Invalid job id" in error:
+        return ""
+    # the number of a job array is also that of one task, so there may be lines of others
+    found = re.search(rf"^JobId={job} .*?\b{field}=(\S+)", said, re.MULTILINE)
+    return found[1] if found else None
+
+
+def cluster() -> str | None:
+    """The name of the cluster, from a login node too, where no variable has it; None if nobody tells."""
+    if name := os.environ.get("SLURM_CLUSTER_NAME"):
+        return name
+    found = re.search(r"^ClusterName *= *(\S+)", _scontrol("show", "config")[0], re.MULTILINE)
+    return found[1] if found else None
+
+
+def _scontrol(*question: str) -> tuple[str, str]:
+    """Its answer and its error message; both empty where it is missing or takes too long."""
     environment = os.environ | {"SLURM_TIME_FORMAT": "%s"}
     environment.pop("SLURM_CLUSTERS", None)  # where the user submits to, not where this process runs
-    command = ["scontrol", "--all", "--oneliner", "show", "job", job]
     with suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-        if "Invalid job id" in asked.stderr:
-            return ""
-        # the number of a job array is also that of one task, so there may be lines of others
-        if found := re.search(rf"^JobId={job} .*?\b{field}=(\S+)", asked.stdout, re.MULTILINE):
-            return found[1]
-    return None
+        asked = subprocess.run(
+            ["scontrol", *question], env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
+        return asked.stdout, asked.stderr
+    return "", ""
