@@ -5,6 +5,7 @@ import json
 import pytest
 
 from entropy_dynamics.cli import main
+from entropy_dynamics.reporting.summary import in_a_sentence
 
 
 def entry(
@@ -68,3 +69,25 @@ def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
     assert (
         capsys.readouterr().err == f"error: no file {tmp_path / 'claims.json'}; make it with: entropy-dynamics claims\n"
     )
+
+
+def test_the_sentence_of_the_page_counts_what_has_a_value():
+    """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
+
+    def entry(id: str, verdict: str, effect: float | None = 1.0) -> dict:
+        return {"id": id, "verdict": verdict, "effect": effect}
+
+    entries = [
+        *(entry(f"pass_gain_{i}", "holds") for i in range(2)),
+        entry("pass_gain_2", "inconclusive"),
+        entry("pass_gain_3", "inconclusive", None),
+        entry("avg_gain_clip_b", "does not hold"),
+        entry("avg_gain_clip_v", "inconclusive"),
+        *(entry(f"best_pass_{i}", verdict) for i, verdict in enumerate(["holds", "does not hold"])),
+        entry("matched_pass_clip_b_qwen3", "inconclusive", None),
+    ]
+    assert in_a_sentence(entries) == (
+        "Holds: Pass@K rises (2 of 3); does not hold: Avg@K rises (0 of 2); "
+        "open: the highest Pass@K of any temperature rises (1 of 2)."
+    )
+    assert in_a_sentence([]) == ""

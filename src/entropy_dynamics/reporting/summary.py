@@ -26,6 +26,7 @@ TOPICS = {  # the beginnings of the ids of their claims
     "Pass@K rises": ("pass_gain_",),
     "Avg@K rises": ("avg_gain_",),
     "Avg@K rises at equal Pass@K": ("matched_pass_",),
+    "the highest Pass@K of any temperature rises": ("best_pass_",),
 }
 METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 LINES = 3  # of what does not hold
@@ -63,11 +64,13 @@ def _counts(entries: Collection[dict[str, Any]]) -> str:
 def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
     """What the verdicts say on each topic: it holds if most of its claims do and none is refuted.
 
-    It does not hold if a claim is refuted and none holds; else it is open. Topics without a claim are left out.
+    It does not hold if a claim is refuted and none holds; else it is open. Claims without a value are left
+    out, and topics without any other.
     """
     said: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for topic, ids in TOPICS.items():
-        verdicts = Counter(entry["verdict"] for entry in entries if entry["id"].startswith(ids))
+        judged = (entry for entry in entries if entry["effect"] is not None and entry["id"].startswith(ids))
+        verdicts = Counter(entry["verdict"] for entry in judged)
         if count := verdicts.total():
             refuted, held = verdicts["does not hold"], verdicts["holds"]
             verdict = "does not hold" if refuted and not held else "inconclusive"
