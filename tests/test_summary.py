@@ -74,17 +74,14 @@ def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
 def test_the_sentence_of_the_page_counts_what_has_a_value():
     """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
 
-    def entry(id: str, verdict: str, effect: float | None = 1.0) -> dict:
-        return {"id": id, "verdict": verdict, "effect": effect}
-
     entries = [
-        *(entry(f"pass_gain_{i}", "holds") for i in range(2)),
-        entry("pass_gain_2", "inconclusive"),
-        entry("pass_gain_3", "inconclusive", None),
-        entry("avg_gain_clip_b", "does not hold"),
-        entry("avg_gain_clip_v", "inconclusive"),
-        *(entry(f"best_pass_{i}", verdict) for i, verdict in enumerate(["holds", "does not hold"])),
-        entry("matched_pass_clip_b_qwen3", "inconclusive", None),
+        *(entry(f"pass_gain_{i}", "holds", 1) for i in range(2)),
+        entry("pass_gain_2", "inconclusive", 1),
+        entry("pass_gain_3", "inconclusive"),
+        entry("avg_gain_clip_b", "does not hold", 1),
+        entry("avg_gain_clip_v", "inconclusive", 1),
+        *(entry(f"best_pass_{i}", verdict, 1) for i, verdict in enumerate(["holds", "does not hold"])),
+        entry("matched_pass_clip_b_qwen3", "inconclusive"),
     ]
     assert in_a_sentence(entries) == (
         "Holds: Pass@K rises (2 of 3); does not hold: Avg@K rises (0 of 2); "
