@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -332,8 +333,12 @@ def test_ctrl_c_cancels_the_job_and_the_same_command_resumes_it(one_run):
 
 
 def interrupt(project: Project, snakemake: subprocess.Popen) -> None:
-    """Ctrl-C, after which no job is left."""
+    """Ctrl-C, after which no job is left. Python loses a signal that comes just before it waits for a lock: then again."""
     os.killpg(snakemake.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        snakemake.wait(120)  # its executor asks once more, which takes up to 40 s here
+    if snakemake.returncode is None:
+        os.killpg(snakemake.pid, signal.SIGINT)
     project.finish(snakemake, code=1)
     project.cluster.wait(lambda: project.cluster.output("squeue", "-h") == "")
 
