@@ -333,7 +333,7 @@ def test_ctrl_c_cancels_the_job_and_the_same_command_resumes_it(one_run):
 
 
 def interrupt(project: Project, snakemake: subprocess.Popen) -> None:
-    """Ctrl-C, after which no job is left. Python loses a signal that comes just before it waits for a lock: then again."""
+    """Ctrl-C, after which no job is left; again if Python lost it, which came just before it waited for a lock."""
     os.killpg(snakemake.pid, signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         snakemake.wait(120)  # its executor asks once more, which takes up to 40 s here
