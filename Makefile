@@ -54,7 +54,7 @@ test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and
 	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
 	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_verl_losses.py tests/test_integration_trinity.py
 
-# Installed anew each time: the branch moves on under one version.
+# Reinstalled each time: the branch changes, its version number does not.
 test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped where GitHub is not reachable
 	@if ! GIT_TERMINAL_PROMPT=0 git ls-remote --exit-code $(TRL_MAIN) main >/dev/null 2>&1; then \
 	    echo "skipped: $(TRL_MAIN) is not reachable"; exit; fi; set -ex; \

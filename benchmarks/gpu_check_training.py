@@ -45,7 +45,7 @@ VARIANTS = [  # method, activation checkpointing, compilation of the blocks, dep
 ]
 STEPS = 4  # per case: a warm-up, two that are timed, and one that is profiled
 CASE_SECONDS = 30  # to start a process and to write and load a model, besides the steps [estimate]
-COMPILE_SECONDS = 40  # of the blocks, forward and backward [estimate]
+COMPILE_SECONDS = 40  # to compile the blocks, forward and backward [estimate]
 DECODE_SECONDS = 25e-3  # for a token of each response that the small model samples: 24 layers [estimate]
 SHARED_SECONDS = 25  # six steps of the small model in fp32, without tensor cores [estimate]
 SMALL = [  # Qwen2.5-0.5B, the scale gpu's stand-in for the 7B model: a whole model

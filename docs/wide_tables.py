@@ -3,7 +3,7 @@
 import html
 import re
 
-COLUMNS = 7  # of a wide table, at least
+COLUMNS = 7  # a table with at least so many columns is wide
 PROSE = 60  # characters of a cell that would be a tall, thin column on a phone, beside two others
 CELL = re.compile(r"<t[hd]\b")
 TABLE = re.compile(r"<table>(.*?)</table>", re.DOTALL)

@@ -22,7 +22,7 @@ MODELS = "models.json"  # what ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
 COUNTED = ["problem", "correct", "samples"]
-NAME = re.compile(r"\w[\w.@=+,-]*")  # of a model, a method or a data set: none leaves its folder
+NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets: they become paths, so no separator and no leading dot
 Counts = Int[np.ndarray, " problem"]
 File = tuple[Path, Run, dict[str, Any]]
 """A file of a run, with the columns that say what else it is of."""
@@ -82,7 +82,8 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
         The seeds of the method that has most, `tables`, and of the one that has fewest, `extras`.
 
     Raises:
-        UserError: two folders have a seed in common, or a file is missing, damaged, or has names that are no names.
+        UserError: two folders have a seed in common, or a file is missing or damaged, or names a model, method or data set
+            by what could not be a folder.
     """
     frames = {folder: (_published(folder, "counts"), _published(folder, "metrics")) for folder in folders}
     seeds: dict[int, Path] = {}

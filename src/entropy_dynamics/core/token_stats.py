@@ -62,6 +62,15 @@ class TokenStats:
     """log p of the sampled token if the policy drew from the tokens with p >= min_p max p only; -inf for a token below.
     None: not asked for."""
 
+    @classmethod
+    def from_logged(
+        cls, logp: PerPosition, entropy: PerPosition, s_expected: PerPosition | None = None
+    ) -> "TokenStats":
+        """From what a trainer has computed, detached; S* follows from it, E[S] does not and is NaN unless given."""
+        logp, entropy = logp.detach().float(), entropy.detach().float()
+        expected = torch.full_like(logp, torch.nan) if s_expected is None else s_expected.float()
+        return cls(logp, entropy, logp.exp() * (entropy + logp), expected)
+
     @property
     def s_centered(self) -> PerPosition:
         """S_c = S* - E[S], the factor of Theorem 2."""

@@ -73,7 +73,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
             raise UserError(f"{file}: an entropy is {entropy.min().item():.4g}; it should be 0 or more, in nats")
         known = any(name in frame for name in EXPECTED)
         expected = tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp)
-        stats = TokenStats(logp, entropy, logp.exp() * (entropy + logp), expected)
+        stats = TokenStats.from_logged(logp, entropy, expected)
     if not all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected)):
         raise UserError(f"{file}: a log p, entropy or advantage is not finite")
     centered = bool(stats.s_expected.any())

@@ -57,9 +57,7 @@ def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tenso
     generator = torch.Generator().manual_seed(0)
 
     def weighted(advantages: Tensor, logp: Tensor, entropy: Tensor, mask: Tensor) -> Tensor:
-        logp, entropy = logp.detach().float(), entropy.detach().float()
-        s_star = logp.exp() * (entropy + logp)
-        stats = TokenStats(logp, entropy, s_star, torch.full_like(s_star, torch.nan))
+        stats = TokenStats.from_logged(logp, entropy)
         return advantages * method.token_weights(stats, advantages, mask.bool(), generator=generator)
 
     return weighted

@@ -111,8 +111,7 @@ def token_weights(method: Method, data: Any, generator: torch.Generator) -> tupl
     if missing := [name for name in FIELDS if name not in data.batch]:
         raise UserError(f"verl's batch has no {missing[0]}, which entropy control reads")
     advantages, mask, logp, entropy = (data.batch[name] for name in FIELDS)
-    s_star = logp.exp() * (entropy + logp)
-    stats = TokenStats(logp.float(), entropy.float(), s_star.float(), torch.full_like(s_star, torch.nan).float())
+    stats = TokenStats.from_logged(logp, entropy)
     return stats, method.token_weights(stats, advantages, mask, generator=generator)
 
 

@@ -7,7 +7,7 @@ from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.reporting.templates import fill
 
-SHOWN = 6  # of the claims that differ
+SHOWN = 6  # claims named in the line of those that differ
 
 
 def write_comparison(first: Path, second: Path, table: bool = False) -> str:

@@ -63,7 +63,7 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     line = frame.loc[frame["method"] == baseline, "final_entropy"].max()  # NaN without a baseline
     ax.axvline(line, color="0.4", linewidth=0.7, linestyle=(0, (4, 2)), zorder=0.5)
     for place, number in zip(y, value, strict=True):
-        text = "–" if np.isnan(number) else f"{number:.3f}"  # of a method with a diverged seed
+        text = "–" if np.isnan(number) else f"{number:.3f}"  # NaN if a seed diverged
         ax.text(1.3, place, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=5.5)
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
