@@ -43,7 +43,7 @@ class EntropyControl(AdvantageFn):  # type: ignore[misc]
         numbers = {uid: number for number, uid in enumerate(dict.fromkeys(exps.non_tensor_batch["uid"]))}
         groups = torch.tensor([numbers[uid] for uid in exps.non_tensor_batch["uid"]], device=mask.device)
         advantages = group_advantages(rewards.sum(-1), groups)[:, None] * mask
-        stats = TokenStats.from_logged(logp, entropy, exps.batch["necs"] if "necs" in exps.batch else None)
+        stats = TokenStats.from_logged(logp, entropy, exps.batch.get("necs", None))
         self.calls += 1
         generator = torch.Generator(mask.device).manual_seed(self.calls)
         weights = self.method.token_weights(stats, advantages, mask, generator=generator)
