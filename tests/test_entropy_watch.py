@@ -12,7 +12,7 @@ import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
-from entropy_dynamics.diagnostics.entropy_watch import read_metrics
+from entropy_dynamics.diagnostics.logs import read_metrics
 
 STEPS = 40
 FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]

@@ -297,7 +297,8 @@ def lens(options: argparse.Namespace) -> None:
 
 
 def entropy_watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.diagnostics.entropy_watch import describe, draw, read_metrics
+    from entropy_dynamics.diagnostics.entropy_watch import describe, draw
+    from entropy_dynamics.diagnostics.logs import read_metrics
 
     metrics, source, notes = read_metrics(options.files, options.entropy)
     for note in notes:

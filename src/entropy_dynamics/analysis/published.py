@@ -82,7 +82,7 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
         The seeds of the method that has most, `tables`, and of the one that has fewest, `extras`.
 
     Raises:
-        UserError: two folders have a seed in common, a file is missing or damaged, or a name in it cannot be a folder's.
+        UserError: two folders have a seed in common, a file is missing or damaged, or a name cannot be a folder's.
     """
     frames = {folder: (_published(folder, "counts"), _published(folder, "metrics")) for folder in folders}
     seeds: dict[int, Path] = {}

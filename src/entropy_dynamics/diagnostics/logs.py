@@ -1,0 +1,266 @@
+"""The numbers that a training run logged, from the files of many trainers."""
+
+import json
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from entropy_dynamics.diagnostics.reading import read_json_lines
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_parquet
+from entropy_dynamics.results.layout import METRICS
+
+ENTROPY = (  # also below `train/`, which loggers put before it
+    "entropy",  # ours, TRL
+    "actor/entropy",  # verl
+    "entropy/all/mean",  # prime-rl
+    "policy/policy_entropy",  # SkyRL
+    "entropy_loss",  # OpenRLHF and slime: the mean entropy, whose loss has the other sign
+    "approx_entropy",  # NeMo RL: an estimate from the sampled tokens
+    "optim/entropy",  # Tinker: -log p of the sampled tokens
+)
+STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in a CSV file; pandas adds NaN, a value
+CHECKPOINT = "trainer_state.json"
+LARGEST = 2**53  # steps: larger whole numbers are not exact
+
+
+def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
+    """The numbers that a run logged, a row per step, index `step`; of values for one step the last.
+
+    Args:
+        run: our metrics.parquet, TRL's trainer_state.json, TensorBoard events, an offline W&B file, metrics as JSONL
+            (prime-rl, Tinker, verl's file logger), a CSV file that W&B exports or any parquet file; or a folder that
+            contains one of them. Of several kinds in a folder the first counts that logs an entropy.
+        column: of the entropy; by default the first of `ENTROPY` that is there.
+
+    Returns:
+        The numbers; the file that they are from, and how many more; and a line for each file that logs the entropy of a
+        step more than once, and for an entropy of NaN. A step that logs no entropy is not NaN. Parquet files do not
+        tell the two apart: a null is NaN in the `entropy` of metrics.parquet, ours, which has one in every row, and
+        missing in others.
+
+    Raises:
+        UserError: none of them is there, it cannot be read, it has no rows or several runs, or a step or an entropy is
+            infinite or no number.
+    """
+    names = (column,) if column else ENTROPY
+    frames = _frames(run, names)
+    # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
+    logs = {file: entropy for file, frame in frames.items() if (entropy := first_logged(frame, names)) is not None}
+    if len(runs := sorted({str(_run_of(file)) for file in logs})) > 1:
+        raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
+    notes = [
+        f"{file} logs the entropy of {twice} steps more than once; the last value counts"
+        for file, entropy in logs.items()
+        if (twice := (steps := entropy.dropna().index)[steps.duplicated()].nunique())
+    ]
+    first, *more = logs or frames
+    source = f"{first} and {len(more)} more" if more else str(first)
+    # By name: parts before and after a restart have the time in theirs, so that the later values come last and count.
+    rows = [frame for frame in frames.values() if len(frame)]
+    if first.name == CHECKPOINT:  # checkpoint-9 comes after checkpoint-10, but its state is the earlier one
+        rows.sort(key=lambda frame: frame.index.max())
+    metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
+    if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
+        nan = entropy.index[np.isinf(entropy)]
+        notes.append(
+            f"{source}: {entropy.name} is NaN at {len(nan)} of {entropy.count()} steps, first at step {nan[0]}"
+        )
+    return metrics.replace(np.inf, np.nan), source, notes
+
+
+def first_logged(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
+    """The first of these columns that is there, perhaps below `train/`."""
+    known = (written for name in names for written in (name, f"train/{name}"))
+    return next((metrics[name] for name in known if name in metrics), None)
+
+
+def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
+    """The files of the first kind that logs one of these entropies, or else of the first kind with rows."""
+    kinds = {
+        METRICS: _parquet,
+        CHECKPOINT: _trainer_state,
+        "*tfevents*": _tensorboard,
+        "*.wandb": _wandb,
+        "metrics.jsonl": _json_lines,
+        "*.jsonl": _json_lines,
+        "*.csv": _csv,
+        "*.parquet": _parquet,
+    }
+    if not run.exists():
+        raise UserError(f"no file {run}")
+    tried = []
+    for pattern, read in kinds.items():
+        files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.match(pattern) else []
+        if files:
+            try:
+                tried.append({file: _read(file, read, names) for file in files})
+            except (ModuleNotFoundError, UserError):
+                if any(len(frame) for frames in tried for frame in frames.values()):
+                    continue  # such as a dataset beside the log, which has the answer or the names to suggest
+                raise
+            if any(first_logged(frame, names) is not None for frame in tried[-1].values()):
+                return tried[-1]
+    if not tried and run.is_dir():
+        raise UserError(f"{run}: no {', '.join(kinds)} there")
+    if not tried:
+        raise UserError(f"{run} should be one of {', '.join(kinds)}")
+    if (rows := next((frames for frames in tried if any(map(len, frames.values()))), None)) is None:
+        raise UserError(f"{next(iter(tried[0]))} has no rows")
+    return rows
+
+
+def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
+    """A row per logged step; of the entropy inf for a logged NaN, which pandas does not tell from a missing value."""
+    try:
+        frame = read(file)
+        if (entropy := first_logged(frame, names)) is not None:
+            ours = (file.name, entropy.name) == (METRICS, "entropy")  # in every row, so that a null is NaN
+            nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
+            frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
+    except (ModuleNotFoundError, UserError):
+        raise
+    except Exception as error:  # readers have kinds of their own, such as protobuf's
+        cause = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{file} cannot be read: {cause}") from error
+    return frame
+
+
+def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
+    if frame.empty:
+        return pd.DataFrame()
+    step = next((name for name in STEPS if name in frame), None)
+    if step is None:
+        raise ValueError(f"it logs no step ({', '.join(STEPS)})")
+    frame = frame.dropna(subset=step)
+    steps = _finite(frame.pop(step))
+    if (steps.abs() > LARGEST).any():
+        raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
+    return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
+
+
+def _finite(values: pd.Series) -> pd.Series:
+    """As numbers; missing ones stay missing. Raises ValueError for a truth value, text, a list or an infinite one."""
+    numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
+    wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
+    if wrong.any():
+        place = int(wrong.to_numpy().argmax())
+        value, label = repr(values.tolist()[place]), values.index[place]  # of Python's types, not numpy's
+        where = f"at step {label}" if values.index.name == "step" else f"in row {label + 1}"
+        raise ValueError(f"{values.name} is {value:.60} {where}; it should be a finite number")
+    return numbers
+
+
+def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Its columns of numbers, those that are text among them."""
+    texts = frame.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")
+    return pd.concat([frame.select_dtypes("number"), texts], axis=1)
+
+
+def _number(value: Any) -> float:
+    try:
+        return np.nan if isinstance(value, bool | np.bool_) else float(value)
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def _constant(name: str) -> object:
+    """For `parse_constant` of JSON: NaN stays text, as in a CSV file, so that it is not taken for a missing value."""
+    return name if name == "NaN" else float(name)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == "nan"
+
+
+def _run_of(file: Path) -> Path:
+    """The folder of a run whose checkpoints or restarts have files of their own, or the file that has all of it."""
+    if file.name == CHECKPOINT:
+        return file.parents[file.parent.name.startswith("checkpoint-")]
+    return file.parent if "tfevents" in file.name else file
+
+
+def _parquet(file: Path) -> pd.DataFrame:
+    return _by_step(read_parquet(file, remedy="write it again"))
+
+
+def _json_lines(file: Path) -> pd.DataFrame:
+    """A row per line; verl's file logger has its metrics below `data`."""
+    frame = pd.DataFrame(read_json_lines(file, _constant))
+    if "data" in frame:
+        data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
+        frame = data.combine_first(frame)  # other rows may have theirs beside it
+    return _by_step(frame)
+
+
+def _csv(file: Path) -> pd.DataFrame:
+    """W&B's export of a panel: "RUN - METRIC", and its lowest and highest value where steps were merged."""
+    with file.open() as lines:
+        header = lines.readline().strip()
+    if ";" in header and "," not in header:
+        raise ValueError(f"its header is one column, {header!r:.60}; columns need a comma between them")
+    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+        try:
+            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
+        except pd.errors.ParserWarning:
+            raise ValueError("its rows have more fields than its header; decimals need a point") from None
+    frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
+    names = frame.columns.str.rpartition(" - ")
+    if len({run for run, dash, _ in names if dash}) > 1:
+        raise ValueError("it has several runs; export one of them")
+    return _by_step(frame.set_axis([metric for _, _, metric in names], axis=1))
+
+
+def _trainer_state(file: Path) -> pd.DataFrame:
+    state = json.loads(file.read_text(), parse_constant=_constant)
+    if not isinstance(state, dict) or "log_history" not in state:
+        raise ValueError("it has no log_history")
+    return _by_step(pd.DataFrame(state["log_history"]))
+
+
+def _tensorboard(file: Path) -> pd.DataFrame:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    series = {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    for name in events.Tags()["tensors"]:
+        values = {event.step: event.tensor_proto.float_val for event in events.Tensors(name)}
+        if all(len(value) == 1 for value in values.values()):
+            series[name] = {step: value[0] for step, value in values.items()}
+    marked = {name: pd.Series(values).map(lambda x: "NaN" if np.isnan(x) else x) for name, values in series.items()}
+    return pd.DataFrame(marked).rename_axis("step")
+
+
+def _wandb(file: Path) -> pd.DataFrame:
+    from wandb.proto import wandb_internal_pb2
+
+    rows = []
+    for data in _log_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            rows.append({name: json.loads(value, parse_constant=_constant) for name, value in row.items()})
+    return _by_step(pd.DataFrame(rows))
+
+
+def _log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a W&B file: LevelDB's log format, blocks of 32 KiB, after a header of 7 bytes."""
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        if (room := 2**15 - at % 2**15) < 7:  # padding: a part of a record does not start here
+            at += room
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
