@@ -1,0 +1,338 @@
+"""entropy-watch: which files it reads, and what is wrong with them."""
+
+import json
+import math
+import struct
+import sys
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from command_line import error, run
+from entropy_dynamics.cli import main
+from entropy_dynamics.diagnostics.logs import read_metrics
+from trainer_logs import (
+    FALLING,
+    STEPS,
+    json_lines,
+    lines,
+    trainer_state,
+)
+
+
+def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
+    pd.DataFrame({"Step": [0], "a - entropy": [1.0], "b - entropy": [1.0]}).to_csv(path := tmp_path / "e.csv")
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
+
+
+WRONG = [
+    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
+    ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "step is 's1' in row 2; it should be a finite"),
+    ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
+    ([{"step": [0], "entropy": 1.0}], "step is [0] in row 1; it should be a finite number"),
+    ([{"step": 0, "entropy": float("inf")}], "entropy is inf at step 0; it should be a finite number"),
+    ([{"step": float("inf"), "entropy": 1.0}], "step is inf in row 1; it should be a finite number"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_is_not_a_number_is_one_line(rows, message, tmp_path, capsys):
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: {message}")
+
+
+def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
+    """As text, step 10 comes before step 2."""
+    rows = [{"step": str(step), "entropy": str(value)} for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in run(
+        capsys, "entropy-watch", path
+    )
+
+
+@pytest.mark.parametrize("text", ["Step,entropy\n0,9,95\n1,9,74\n", "Step,entropy\n10,9,95\n20,9,74\n"])
+def test_a_csv_with_more_fields_than_names_is_one_line(text, tmp_path, capsys):
+    (path := tmp_path / "log.csv").write_text(text)
+    message = f"{path} cannot be read: its rows have more fields than its header;"
+    assert error(capsys, "entropy-watch", path).startswith(message)
+
+
+def test_a_line_that_is_cut_off_is_named(tmp_path, capsys):
+    (path := tmp_path / "log.jsonl").write_text('{"step": 0, "entropy": 1.0}\n{"step": 1, "ent')
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: line 2 is not a JSON object")
+
+
+def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
+    for name, values in (("grpo", FALLING), ("clip_b", FALLING[::-1])):
+        lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
+    message = f"{tmp_path} contains 2 runs; name one of them: {tmp_path}/clip_b.jsonl, {tmp_path}/grpo.jsonl"
+    assert error(capsys, "entropy-watch", tmp_path).startswith(message)
+
+
+def test_the_last_value_of_a_step_counts(tmp_path, capsys):
+    """A run that was started again twice, and appended to its log."""
+    rows = [{"step": step, "entropy": 2.0} for step in range(20)] * 2
+    rows += [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert main(["entropy-watch", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert err == f"{path} logs the entropy of 20 steps more than once; the last value counts\n"
+
+
+@pytest.mark.parametrize(("text", "message"), [("[1, 2]", "it has no log_history"), ("{}", "it has no log_history")])
+def test_a_state_without_a_history_is_one_line(text, message, tmp_path, capsys):
+    (path := tmp_path / "trainer_state.json").write_text(text)
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {message}"
+
+
+class Record:
+    """Stands in for the message of wandb, which is not installed here: a row of numbers, as JSON."""
+
+    def ParseFromString(self, data):
+        items = [SimpleNamespace(key=key, value_json=json.dumps(value)) for key, value in json.loads(data).items()]
+        self.history = SimpleNamespace(item=items)
+
+    def HasField(self, name):
+        return name == "history"
+
+
+def write_wandb(path, rows):
+    """LevelDB's log, records across its blocks of 32 KiB in parts; checksums are not read."""
+    data = bytearray(7)
+    for row in rows:
+        left, begun = json.dumps(row).encode(), False
+        while left:
+            if (room := 2**15 - len(data) % 2**15) < 7:
+                data += bytes(room)
+                continue
+            part, left = left[: room - 7], left[room - 7 :]
+            data += bytes(4) + struct.pack("<HB", len(part), (3 if left else 4) if begun else (2 if left else 1)) + part
+            begun = True
+    path.write_bytes(data)
+
+
+def test_an_offline_wandb_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
+    protobuf = SimpleNamespace(wandb_internal_pb2=SimpleNamespace(Record=Record))
+    monkeypatch.setitem(sys.modules, "wandb.proto", protobuf)
+    rows = [{"actor/entropy": value, "_step": step, "text": "x" * 3000} for step, value in enumerate(FALLING)]
+    write_wandb(path := tmp_path / "run.wandb", rows)
+    assert "last 4 of 40 steps). Half of it was over by step 13;" in run(capsys, "entropy-watch", path)
+    write_wandb(path, [row if row["_step"] < 20 else row | {"actor/entropy": math.nan} for row in rows])
+    assert main(["entropy-watch", str(path)]) == 0
+    assert capsys.readouterr().err == f"{path}: actor/entropy is NaN at 20 of 40 steps, first at step 20\n"
+    write_wandb(path, [{"actor/entropy": value} for value in FALLING])
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (step, ")
+
+
+def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
+    for last in (5, 40):  # by name checkpoint-40 comes first
+        (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
+        history = [{"step": step, "entropy": value} for step, value in enumerate(FALLING[:last])]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    text = run(capsys, "entropy-watch", tmp_path / "run")
+    assert "last 4 of 40 steps" in text
+    assert text.endswith(f"Read from {tmp_path}/run/checkpoint-40/trainer_state.json and 1 more.\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} contains 2 runs; name one of them: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.jsonl", None, "no file {}"),
+        (
+            "notes.txt",
+            "x",
+            "{} should be one of metrics.parquet, trainer_state.json, *tfevents*, *.wandb, metrics.jsonl",
+        ),
+        ("empty.jsonl", "", "{} has no rows"),
+        ("empty.csv", "Step,entropy\n", "{} has no rows"),
+        ("trainer_state.json", '{"log_history": []}', "{} has no rows"),
+        (
+            "german.csv",
+            "Step;entropy\n1;0,5\n",
+            "{} cannot be read: its header is one column, 'Step;entropy'; columns need a comma between them",
+        ),
+        (
+            "true.jsonl",
+            '{"step": 0, "entropy": true}\n',
+            "{} cannot be read: entropy is True at step 0; it should be a finite number",
+        ),
+    ],
+)
+def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    assert error(capsys, "entropy-watch", path).startswith(message.format(path))
+
+
+def nan_in_json_lines(folder, values):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
+    lines(
+        folder / "log.jsonl", [row for place, row in enumerate(rows) for row in (row, {"step": place, "reward": 1.0})]
+    )
+
+
+def nan_in_trainer_state(folder, values):
+    trainer_state(folder, [{"step": step, "entropy": value, "loss": math.nan} for step, value in enumerate(values)])
+
+
+def nan_in_csv(folder, values):
+    text = "\n".join(f"{step},{value},\n{step},,1" for step, value in enumerate(values))
+    (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text.replace('nan', 'NaN')}\n")
+
+
+def nan_in_parquet(folder, values):
+    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "metrics.parquet")
+
+
+def nan_in_tensorboard(folder, values):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, value in enumerate(values):
+            writer.add_scalar("actor/entropy", value, step)
+            writer.add_scalar("loss", 1.0, step + 1)  # of a step without an entropy, in the end
+
+
+@pytest.mark.parametrize(
+    "write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet, nan_in_tensorboard]
+)
+def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
+    """Not the steps that log no entropy: those of other rows, or after the last."""
+    write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
+    assert main(["entropy-watch", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Entropy fell from 1.4 to ")
+    assert err.endswith("entropy is NaN at 20 of 40 steps, first at step 20\n")
+    assert err.startswith(f"{tmp_path}/")
+    assert len(err.splitlines()) == 1
+    assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
+
+
+def test_events_after_a_restart_replace_those_before_it(tmp_path, capsys):
+    """It crashed at step 30, was resumed at 20 and has not come as far yet."""
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    for time, steps, value in ((1, range(31), 1.4), (2, range(20, 28), 0.2)):
+        with SummaryWriter(str(tmp_path)) as writer:
+            for step in steps:
+                writer.add_scalar("entropy", value, step)
+        (file,) = tmp_path.glob("events*")
+        file.rename(tmp_path / f"{time}.tfevents")  # as if a second had passed
+    metrics = read_metrics(tmp_path)[0]["entropy"]
+    assert metrics[:20].tolist() == pytest.approx([1.4] * 20)
+    assert metrics[20:].tolist() == pytest.approx([0.2] * 8 + [1.4] * 3)
+
+
+def test_checkpoints_are_read_in_the_order_of_their_steps(tmp_path):
+    """Checkpoint 9 comes after checkpoint 10 by name, and has an entropy of its own run before a restart."""
+    for step, value in ((9, 2.0), (10, 1.0)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        history = [{"step": at, "entropy": value} for at in range(step)]
+        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert set(read_metrics(tmp_path)[0]["entropy"]) == {1.0}
+
+
+def test_rows_with_and_without_verls_data_are_both_read(tmp_path):
+    rows = [{"step": step, "entropy": 2.0} for step in range(3)]
+    rows += [{"step": step, "data": {"entropy": 1.0}} for step in range(3, 6)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert read_metrics(path)[0]["entropy"].tolist() == [2.0] * 3 + [1.0] * 3
+
+
+def test_a_step_that_no_integer_holds_is_refused(tmp_path, capsys):
+    lines(path := tmp_path / "log.jsonl", [{"step": 1e300, "entropy": 1.0}])
+    assert "step is 1e+300; it should be at most 2**53" in error(capsys, "entropy-watch", path)
+
+
+def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", [*rows, *({"step": step, "loss": 1.0} for step in range(STEPS, 60))])
+    assert main(["entropy-watch", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "entropy"), [("log.parquet", "entropy"), ("metrics.parquet", "actor/entropy")], ids=["name", "column"]
+)
+@pytest.mark.parametrize("sparse", ["a row for the reward", "every second step"])
+def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, capsys):
+    """Only our metrics.parquet has an entropy in every row."""
+    rows = [{"step": 2 * place, entropy: value} for place, value in enumerate(FALLING)]
+    other = int(sparse == "every second step")
+    rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": 0.1})]
+    pd.DataFrame(rows).to_parquet(path := tmp_path / name)
+    assert main(["entropy-watch", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert err == ""
+
+
+MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path, capsys):
+    text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
+    (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
+    assert main(["entropy-watch", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert "means of the first and the last 4 of 40 steps" in out
+    assert "reward went from 1 to 1." in out
+    assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"
+
+
+def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
+    """verl logs this one as NaN where its input is not valid."""
+    key = "training/rollout_probs_diff_mean"
+    rows = [{"step": step, "entropy": 1 + step, key: step / 100} for step in range(STEPS)]
+    rows[20][key] = math.nan
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert f"({key}) grew from 0.015 to 0.375" in run(capsys, "entropy-watch", path)
+
+
+def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):
+    pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
+    json_lines(tmp_path, [{"step": step, "entropy": value} for step, value in enumerate(FALLING)])
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy fell from 1.39 to 0.2 nats")
+    assert text.endswith(f"Read from {tmp_path}/metrics.jsonl.\n")
+    pd.DataFrame({"step": range(STEPS), "entropy": FALLING[::-1]}).to_parquet(tmp_path / "metrics.parquet")
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy rose from 0.2 to 1.39 nats")
+    assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")
+
+
+def prompts(folder):
+    lines(folder / "data.jsonl", [{"prompt": "1 + 1"}])
+
+
+def dataset(folder):
+    pd.DataFrame({"prompt": ["1 + 1"]}).to_parquet(folder / "train.parquet")
+
+
+def events(folder):
+    (folder / "events.out.tfevents.1").write_bytes(b"")
+
+
+@pytest.mark.parametrize("unrelated", [prompts, dataset, events])
+def test_an_unrelated_file_does_not_hide_what_the_log_lacks(unrelated, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)  # not installed
+    unrelated(tmp_path)
+    assert "logs no entropy" not in error(capsys, "entropy-watch", tmp_path)  # alone, its own error is the answer
+    log = tmp_path / "metrics.parquet"
+    pd.DataFrame({"step": range(STEPS), "loss": 1.0}).to_parquet(log)
+    message = error(capsys, "entropy-watch", tmp_path)
+    assert message.startswith(f"{log} logs no entropy (")
+    assert message.endswith("; it logs loss")
+    pd.DataFrame({"step": range(STEPS), "entropy": FALLING}).to_parquet(log)
+    message = error(capsys, "entropy-watch", tmp_path, "--entropy", "entropi")
+    assert message.startswith(f"{log} logs no entropi; did you mean 'entropy'?")
