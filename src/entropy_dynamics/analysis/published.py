@@ -21,7 +21,6 @@ from entropy_dynamics.validation import parse
 MODELS = "models.json"  # what ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
-COUNTED = ["problem", "correct", "samples"]
 NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets: they become paths, so no separator and no leading dot
 Counts = Int[np.ndarray, " problem"]
 File = tuple[Path, Run, dict[str, Any]]
@@ -84,7 +83,7 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
     Raises:
         UserError: two folders have a seed in common, a file is missing or damaged, or a name cannot be a folder's.
     """
-    frames = {folder: (_published(folder, "counts"), _published(folder, "metrics")) for folder in folders}
+    frames = {folder: (_counts(folder), _published(folder, "metrics", "step")) for folder in folders}
     seeds: dict[int, Path] = {}
     for folder, (counts, _) in frames.items():
         for seed in sorted(counts["seed"].unique()):
@@ -105,20 +104,24 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
     return {"tables": int(trained.max()), "extras": int(trained.min())}
 
 
-def _published(folder: Path, name: str) -> pd.DataFrame:
-    """A published table. Raises UserError if its names make no paths, or its counts contradict each other."""
+def _counts(folder: Path) -> pd.DataFrame:
+    frame = _published(folder, "counts", "dataset", "temperature", "problem", "correct", "samples")
+    k = frame.groupby([*KEYS, "temperature", "dataset"])["samples"]
+    if (k.nunique() > 1).any() or not frame["correct"].between(0, frame["samples"]).all():
+        where = folder / "counts.parquet"
+        raise UserError(f"{where}: not every problem of an evaluation has the same number of samples; get it again")
+    return frame
+
+
+def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
+    """A published table that has these columns and `KEYS`, and in them only names that can be a folder's."""
     path = _existing(folder / f"{name}.parquet")
     frame = read_parquet(path, remedy="get it again")
-    counts = name == "counts"
-    for column in [*KEYS, *(["dataset", "temperature", *COUNTED] if counts else ["step"])]:
+    for column in (*KEYS, *columns):
         if column not in frame:
             raise UserError(f"{path} has no column {column!r}")
-    for column in ("model", "method", *(["dataset"] if counts else [])):
+    for column in frame.columns.intersection(["model", "method", "dataset"]):
         _check_names(path, frame[column].unique())
-    if counts:
-        k = frame.groupby([*KEYS, "temperature", "dataset"])["samples"]
-        if (k.nunique() > 1).any() or not frame["correct"].between(0, frame["samples"]).all():
-            raise UserError(f"{path}: not every problem of an evaluation has the same number of samples; get it again")
     return frame
 
 
