@@ -40,6 +40,14 @@ class Replicate:
         return self.random and self.alike and all(self.judged)
 
     @property
+    def same(self) -> bool:
+        """Whether the effects are equal but for rounding: published metrics are in single precision."""
+        first, second = self.effects
+        return all(
+            math.isclose(getattr(first, end), getattr(second, end), rel_tol=1e-4) for end in ("value", "low", "high")
+        )
+
+    @property
     def changed(self) -> bool:
         return self.compared and self.verdicts[0] != self.verdicts[1]
 

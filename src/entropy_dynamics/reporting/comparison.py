@@ -20,8 +20,8 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     others = sum(claim.random and all(claim.judged) and not claim.alike for claim in claims)
     more = f"{f'; {once} more have an interval in one run only' if once else ''}"
     more += f"{f'; {others} more were judged by another range' if others else ''}"
-    if compared and all(claim.effects[0] == claim.effects[1] for claim in compared):
-        identical = f"All {len(compared)} effects are identical: these are the same seeds, rounded alike{more}"
+    if compared and all(claim.same for claim in compared):
+        identical = f"All {len(compared)} effects are identical: these are the same runs{more}"
         return fill("comparison.md", lines=[identical], rows=[_row(claim) for claim in claims] if table else [])
     share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
     effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
