@@ -1,5 +1,6 @@
 """Tables of scores: ours with an interval, the difference to the baseline, the paper's value."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ POOLED = "mean"
 """The name of the mean over the data sets in the columns of `scores_frame`."""
 
 
-def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
+def scores_frame(
+    experiment: Experiment[MetricsSpec], results: Results, columns: Mapping[str, list[str]] | None = None
+) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in percent.
 
     Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
@@ -25,9 +28,11 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     _truncated, the shares of samples without an answer in the required format and cut off at the token limit,
     _problems, and _samples, their number per problem. A table with `entropy` also has the columns of `_entropy`, a
     pooled one those of the mean over the data sets, as of a data set called POOLED.
+
+    columns: name -> the data sets whose mean score a column is; None: `score_columns`.
     """
     rows = []
-    columns = score_columns(experiment)
+    columns = columns or score_columns(experiment)
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {

@@ -1,6 +1,7 @@
 """Tables of scores as csv, Markdown and LaTeX."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +32,29 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
 
 
 def _means(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
-    """What fits a column of a paper: the entropy and the means over the data sets, which come first.
+    """What fits a column of a paper: the entropy and the means over the data sets.
 
     The paper prints no means, so its scores are not in the cells.
     """
+    columns = {POOLED: list(experiment.evaluations)}
     if not experiment.spec.pooled:
-        experiment = replace(experiment, spec=experiment.spec.model_copy(update={"pooled": True}))
-        frame = scores_frame(experiment, results)
-    values, count = table_values(experiment, results, frame), experiment.spec.entropy + len(experiment.spec.metrics)
-    blocks = [(ran, [row | {"cells": row["cells"][:count]} for row in rows]) for ran, rows in values["blocks"]]
+        frame = scores_frame(experiment, results, columns)
     caption = f"{_caption(experiment, results, frame, paper=False)} Each data set's scores: {experiment.name}.csv."
-    shown = {"name": experiment.name, "columns": values["columns"][:count], "blocks": blocks, "caption": caption}
-    return values | shown
+    return table_values(experiment, results, frame, columns) | {"name": experiment.name, "caption": caption}
 
 
-def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
-    """What the templates show of `scores_frame`: headings, and for each model that ran the cells of its methods."""
+def table_values(
+    experiment: Experiment[ScoresSpec],
+    results: Results,
+    frame: pd.DataFrame,
+    shown: Mapping[str, list[str]] | None = None,
+) -> dict[str, Any]:
+    """What the templates show of `scores_frame`: headings, and for each model that ran the cells of its methods.
+
+    shown: columns of scores, as in `scores_frame`.
+    """
     datasets = experiment.evaluations
-    scored = sorted(score_columns(experiment), key=lambda column: column != POOLED)  # what a phone shows first
+    scored = sorted(shown or score_columns(experiment), key=lambda column: column != POOLED)  # a phone shows the first
     columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
     rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
     return {
