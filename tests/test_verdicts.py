@@ -103,14 +103,14 @@ def test_a_correlation_over_the_measured_steps(tmp_path):
 
 
 def test_signs_agree_beyond_chance(tmp_path):
-    """Signs agree at 3 of 4 steps; unrelated ones with these shares of falls, 3/4 and 1/2, would at half of them."""
-    predicted, realized = np.tile([-1e-4, -1e-4, -1e-4, 1e-4], 10), np.tile([-2e-4, -2e-4, 3e-4, 3e-4], 10)
+    """Signs agree at 4 of 5 steps; independent ones, of which 4/5 and 3/5 fall, would at 4/5 3/5 + 1/5 2/5 = 14/25."""
+    predicted, realized = np.tile([-1e-4, -1e-4, -1e-4, -1e-4, 1e-4], 8), np.tile([-2e-4, -2e-4, -2e-4, 3e-4, 4e-4], 8)
     for seed in range(5):
-        changes = {"predicted_entropy_change": predicted, "entropy_change": np.roll(realized, 4 * seed) * (1 + seed)}
+        changes = {"predicted_entropy_change": predicted, "entropy_change": realized * (1 + seed)}
         write_curve(tmp_path, "grpo", seed, **changes)
-    assert finding("corollary4_sign", tmp_path).interval.value == pytest.approx(3 / 4 - 1 / 2)
+    assert finding("corollary4_sign", tmp_path).interval.value == pytest.approx(4 / 5 - 14 / 25)
     mean = finding("corollary4_mean", tmp_path).interval.value
-    assert mean == pytest.approx(np.median([0.5e-4 * factor / -0.5e-4 for factor in (1, 2, 3, 4, 5)]))
+    assert mean == pytest.approx(np.median([0.2e-4 * factor / -0.6e-4 for factor in (1, 2, 3, 4, 5)]))
 
 
 def test_means_ratios_and_absolute_ratios_by_hand(tmp_path):
@@ -245,6 +245,14 @@ def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
     found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.18))
     assert "compared on the first 20 steps" in found.reason
+
+
+def test_the_last_tenth_is_just_that(tmp_path):
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, entropy=0.3 + 0.01 * seed)
+        write_curve(tmp_path, "clip_b", seed, entropy=np.where(np.arange(STEPS) < 0.9 * STEPS, 0.0, 0.5))
+    found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
+    assert found.interval.value == pytest.approx(0.18)
 
 
 def test_identical_runs_are_inconclusive(tmp_path):
