@@ -1,8 +1,8 @@
-"""Mutation testing of the mathematics and the methods: changes the code in small ways and asks whether a test notices.
+"""Mutation testing of the mathematics, the methods and the verdicts: changes the code in small ways and asks whether a test notices.
 
     python tests/mutate.py [--sample N] [NAME ...]          NAME: of a file, such as clip_v
 
-Every mutant is one change of one file of core/ or methods/, run against the tests of that file in a fork of this
+Every mutant is one change of one file, run against the tests of that file in a fork of this
 process, so that PyTorch is imported once. A mutant that no test notices is printed: either a test is missing, or the
 change makes no difference. Nothing is written to the source.
 
@@ -27,8 +27,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "entropy_dynamics"
 SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
+    "analysis/verdicts": ["verdicts", "paper_claims"],
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
+    "core/groups": ["advantages", "advantage_methods"],
+    "core/metrics": ["metrics", "training_metrics"],
     "core/objective": ["objective", "critic"],
     "core/second_pass": ["second_pass"],
     "core/tiles": ["second_pass", "token_stats"],
@@ -36,21 +39,33 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/__init__": ["methods", "covariance", "baselines", "golden_run"],
     "methods/adaptive_entropy": ["ratio_methods", "skipped_rows"],
     "methods/advantage_reweighting": ["baselines", "golden_run"],
+    "methods/ce_gppo": ["ratio_methods"],
     "methods/cispo": ["ratio_methods"],
     "methods/clip_b": ["methods", "golden_run"],
     "methods/clip_v": ["methods", "golden_run"],
     "methods/common": ["methods", "baselines", "golden_run"],
     "methods/covariance": ["covariance", "baselines", "methods", "golden_run"],
+    "methods/dppo": ["ratio_methods"],
+    "methods/dr_grpo": ["advantage_methods", "authors_functions"],
+    "methods/entrocraft": ["advantage_methods", "all_methods"],
     "methods/entropy_bonus": ["baselines"],
     "methods/forking_tokens": ["baselines", "methods", "golden_run"],
     "methods/grpo": ["methods", "golden_run"],
     "methods/gspo": ["ratio_methods"],
     "methods/lp_reg": ["vocabulary_methods", "authors_functions"],
+    "methods/pass_at_k": ["advantage_methods", "authors_functions"],
+    "methods/qae": ["advantage_methods"],
+    "methods/repo_r": ["weight_methods", "all_methods"],
+    "methods/rsi_s": ["weight_methods", "all_methods"],
     "methods/s_star": ["methods", "golden_run"],
     "methods/simko": ["vocabulary_methods", "authors_functions"],
+    "methods/stare": ["weight_methods", "all_methods"],
+    "methods/steer": ["weight_methods", "all_methods"],
     "methods/unlikeliness": ["baselines"],
+    "methods/w_reinforce": ["advantage_methods", "authors_functions", "all_methods"],
+    "training/critic": ["critic", "training"],
 }
-OF_CONFIGS = "off_policy_rows or agree"  # slow tests of configs/, not of code
+OF_CONFIGS = "off_policy_rows or defaults_agree"  # slow tests of configs/, not of code
 TIMES = 5  # as long as the unchanged code takes, after which a mutant counts as noticed: it hangs
 COMPARISONS = {
     ast.Lt: (ast.LtE, ast.Gt),
