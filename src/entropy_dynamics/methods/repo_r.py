@@ -1,4 +1,4 @@
-"""REPO-R: advantages rescaled by the centered log-probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
+"""REPO-R: advantages rescaled by the centered log probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
 
     A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   set to 0 where the sign would flip
 
