@@ -63,7 +63,7 @@ class Sweep(Section):
 
 
 class Panel(Section):
-    """One axes of a figure, with a line per method and column."""
+    """A panel of a figure, with a line per method and column."""
 
     columns: Columns
     x: str = "step"

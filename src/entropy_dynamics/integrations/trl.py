@@ -77,8 +77,8 @@ class EntropyControlMixin:
         advantages = output["advantages"]
         advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)
         stats = self._token_stats(output)
-        whole_stats = stats.map(self._whole)
-        whole_advantages, whole_mask = self._whole(advantages), self._whole(mask)
+        whole_stats = stats.map(self._gathered)
+        whole_advantages, whole_mask = self._gathered(advantages), self._gathered(mask)
         generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
         weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
@@ -145,7 +145,7 @@ class EntropyControlMixin:
             parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
         return TokenStats(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})
 
-    def _whole(self: Any, values: Tensor) -> Tensor:
+    def _gathered(self: Any, values: Tensor) -> Tensor:
         """Gather to [batch of all processes, longest completion], with zeros on padding."""
         gathered: Tensor = self.accelerator.gather(self.accelerator.pad_across_processes(values.contiguous(), dim=1))
         return gathered

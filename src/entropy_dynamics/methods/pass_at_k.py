@@ -36,9 +36,9 @@ class PassAtK(Method):
     deviation."""
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._of_group, rewards, groups)
+        return in_each_group(self._group_advantages, rewards, groups)
 
-    def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
         """Raises UserError for k >= n: every group with a correct rollout would then have rho = 1."""
         correct, k = rewards > 0, self.k
         n, c = len(correct), int(correct.sum())

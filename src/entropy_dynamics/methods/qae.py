@@ -31,9 +31,9 @@ class QAE(Method):
     """K in the paper. With a larger one more groups learn from their wrong answers, and the entropy is higher."""
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._of_group, rewards, groups)
+        return in_each_group(self._group_advantages, rewards, groups)
 
-    def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
         return (rewards - self._baseline(rewards)) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
 
     def _baseline(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, ""]:

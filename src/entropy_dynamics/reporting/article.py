@@ -110,11 +110,11 @@ def tally(claims: Sequence[Entry]) -> str:
     counts = Counter(claim["verdict"] for claim in claims)
     if not claims:
         return "nothing was judged"
-    said = {verdict: VERBS[verdict][count > 1] for verdict, count in counts.items()}
+    phrases = {verdict: VERBS[verdict][count > 1] for verdict, count in counts.items()}
     if len(counts) == 1:
         subject = {1: "the claim", 2: "both claims"}.get(len(claims), f"all {len(claims)} claims")
-        return f"{subject} {said[claims[0]['verdict']]}"
-    return f"of {len(claims)} claims {_listed([f'{counts[v]} {said[v]}' for v in VERDICTS if v in counts])}"
+        return f"{subject} {phrases[claims[0]['verdict']]}"
+    return f"of {len(claims)} claims {_listed([f'{counts[v]} {phrases[v]}' for v in VERDICTS if v in counts])}"
 
 
 def effect(claim: Entry, unit: str | None = None) -> str:

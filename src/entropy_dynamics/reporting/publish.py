@@ -34,7 +34,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     license_text = _license()  # first, as it may raise
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
-    if folder.exists() and (theirs := _of_the_user(folder)):
+    if folder.exists() and (theirs := _foreign_file(folder)):
         raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one as --publish wrote it")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
@@ -42,7 +42,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
         return [folder / path.relative_to(temporary) for path in paths]
 
 
-def _of_the_user(folder: Path) -> Path | None:
+def _foreign_file(folder: Path) -> Path | None:
     """A file that differs from what `publish` wrote, according to the folder's SHA256SUMS; None if there is none."""
     files = {path for path in (folder, *folder.rglob("*")) if path.is_symlink() or not path.is_dir()}
     sums = folder / SUMS

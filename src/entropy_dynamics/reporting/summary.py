@@ -67,7 +67,7 @@ def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
     It does not hold if a claim is refuted and none holds; otherwise it is open. Claims without a value are left out,
     and so are topics without any other claim.
     """
-    said: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for topic, ids in TOPICS.items():
         judged = (entry for entry in entries if entry["effect"] is not None and entry["id"].startswith(ids))
         verdicts = Counter(entry["verdict"] for entry in judged)
@@ -75,9 +75,9 @@ def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
             refuted, held = verdicts["does not hold"], verdicts["holds"]
             verdict = "does not hold" if refuted and not held else "inconclusive"
             verdict = "holds" if 2 * held > count and not refuted else verdict
-            said[verdict].append(f"{topic} ({held} of {count})")
+            by_verdict[verdict].append(f"{topic} ({held} of {count})")
     heads = {"holds": "Holds", "does not hold": "does not hold", "inconclusive": "open"}
-    text = "; ".join(f"{heads[verdict]}: {', '.join(topics)}" for verdict, topics in said.items() if topics)
+    text = "; ".join(f"{heads[verdict]}: {', '.join(topics)}" for verdict, topics in by_verdict.items() if topics)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 

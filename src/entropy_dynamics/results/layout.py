@@ -49,7 +49,7 @@ class Layout:
         return self.root / "models" / model / f"seed{seed}"
 
     def run(self, model: str, method: str, seed: int | str) -> Path:
-        return self._of_run("runs", model, method, seed)
+        return self._run_path("runs", model, method, seed)
 
     def metrics(self, model: str, method: str, seed: int | str) -> Path:
         return self.run(model, method, seed) / METRICS
@@ -71,18 +71,18 @@ class Layout:
 
     def checkpoints(self, model: str, method: str, seed: int | str) -> Path:
         """Outside the run's directory, as Snakemake deletes the outputs of failed jobs."""
-        return self._of_run("checkpoints", model, method, seed)
+        return self._run_path("checkpoints", model, method, seed)
 
     def locks(self, model: str, method: str, seed: int | str) -> Path:
         """Lock of the process that writes the run: see `results.lock`."""
-        return self._of_run("locks", model, method, seed)
+        return self._run_path("locks", model, method, seed)
 
     def failure(self, model: str, method: str, seed: int | str) -> Path:
         """Files for the inspection of a run that stopped with an error."""
-        return self._of_run("failures", model, method, seed)
+        return self._run_path("failures", model, method, seed)
 
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
-        return self._of_run("evaluations", model, method, seed)
+        return self._run_path("evaluations", model, method, seed)
 
     def samples(self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None) -> Path:
         """One row per sample of an evaluation set; `temperature` if it is not that of tables and claims."""
@@ -91,7 +91,7 @@ class Layout:
 
     def token_samples(self, model: str, method: str, seed: int | str) -> Path:
         """Responses of three training steps with the statistics of every token; written while the run trains."""
-        return self._of_run("samples", model, method, seed)
+        return self._run_path("samples", model, method, seed)
 
     def shards(self, *names: str) -> Path:
         """Finished shards of a long sampling stage."""
@@ -124,7 +124,7 @@ class Layout:
 
     def log(self, name: str, *run: str) -> Path:
         """Output of a job. `name` is its stage or, with `run`, its folder."""
-        path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name
+        path = self._run_path(f"logs/{name}", *run) if run else self.root / "logs" / name
         return path.with_name(f"{path.name}.log")
 
     @property
@@ -132,7 +132,7 @@ class Layout:
         """Durations of all jobs, as JSON lines."""
         return self.root / "logs" / "jobs.jsonl"
 
-    def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:
+    def _run_path(self, folder: str, model: str, method: str, seed: int | str) -> Path:
         return self.root / folder / model / method / f"seed{seed}"
 
 

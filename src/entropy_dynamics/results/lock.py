@@ -99,7 +99,7 @@ def _release(folder: Path, number: int) -> None:
 
 def _myself() -> dict[str, Any]:
     job = os.environ.get("SLURM_JOB_ID")
-    return _here() | {
+    return _location() | {
         "pid": os.getpid(),
         "started": _started(os.getpid()),
         "user": os.getuid(),
@@ -110,7 +110,7 @@ def _myself() -> dict[str, Any]:
     }
 
 
-def _here() -> dict[str, str]:
+def _location() -> dict[str, str]:
     """Where this process runs. A process id is only valid within a container and a boot of a machine."""
     machine, boot = (file.read_text().strip() if file.exists() else "" for file in (_MACHINE, _BOOT))
     namespace = os.readlink(_NAMESPACE) if _NAMESPACE.exists() else ""
@@ -143,7 +143,7 @@ def _dead(file: Path) -> str:
 
 def _running(holder: dict[str, Any]) -> bool | None:
     """Whether the holder still runs; None if unknown."""
-    here, job = _here(), holder.get("slurm_job")
+    here, job = _location(), holder.get("slurm_job")
     same = {key for key in here if holder.get(key) == here[key]}
     if {"host", "boot", "namespace"} <= same:
         return _alive(holder)

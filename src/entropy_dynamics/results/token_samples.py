@@ -52,9 +52,9 @@ def write_token_samples(
         if count < TOKENS:
             rows += (chosen := list(group)[:ROLLOUTS])
             count += int(mask[chosen].sum())
-    of_stats = {name: getattr(stats, name) for name in STATISTICS}
-    of_stats = {name: values for name, values in of_stats.items() if not values.cpu()[mask].isnan().any()}
-    tokens = {"token_id": token_ids, **of_stats, "advantage": advantages, "weight": weights}
+    statistics = {name: getattr(stats, name) for name in STATISTICS}
+    statistics = {name: values for name, values in statistics.items() if not values.cpu()[mask].isnan().any()}
+    tokens = {"token_id": token_ids, **statistics, "advantage": advantages, "weight": weights}
     columns = {name: [values[row].cpu()[mask[row]].numpy() for row in rows] for name, values in tokens.items()}
     texts = [[text(int(token)) for token in ids] for ids in columns["token_id"]]
     frame = pd.DataFrame([response(row) for row in rows]).assign(token=texts, **columns)

@@ -145,7 +145,7 @@ class PolicyUpdate:
             weights, coefficients = earlier.weights, earlier.coefficients
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
-            mask = _only(batch.mask, rows) if self.method.per_update else batch.mask
+            mask = _restricted(batch.mask, rows) if self.method.per_update else batch.mask
             logp_old = self.sampled_logp(batch, scored)
             weights = self.method.token_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
@@ -280,7 +280,7 @@ class PolicyUpdate:
         return TokenStats(**full).map(self.ranks.sum)
 
 
-def _only(mask: Tensor, rows: Rows) -> Tensor:
+def _restricted(mask: Tensor, rows: Rows) -> Tensor:
     """The mask, set to 0 in all rows except `rows`."""
     chosen = torch.zeros_like(mask)
     chosen[rows] = mask[rows]
