@@ -1,4 +1,4 @@
-"""The command line: `entropy-dynamics <stage> --help`. The rules of the workflow run exactly these commands."""
+"""The command line. Options of a command: `entropy-dynamics COMMAND --help`. Workflow rules run these commands."""
 
 import argparse
 import atexit
