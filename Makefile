@@ -1,13 +1,13 @@
-# Everything sets itself up in .venv, with nothing but Python and pip there before: the locked packages, and torch.
+# Targets set up their own environment (.venv: the locked packages and torch); only Python and pip are needed beforehand.
 PYTHON ?= python3
 BIN := .venv/bin
 SCALE ?= laptop
 WORKERS ?= 2
 MINUTES ?= 8
-# torch without CUDA where no NVIDIA driver is; TORCH_INDEX= takes the default build, 4 GB of CUDA on Linux.
+# torch without CUDA if there is no NVIDIA driver; TORCH_INDEX= takes the default build, with 4 GB of CUDA on Linux.
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 TORCH_FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-# On 3.14 a locked package has no wheel, below 3.11 many have none: else a page of pip's and a compiler's errors says so.
+# Locked packages lack wheels on 3.14 and below 3.11; without this check, pip would end in a page of compiler errors.
 CHECK_PYTHON = @$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or \
     sys.exit('error: $(PYTHON) is Python %d.%d; 3.11, 3.12 or 3.13 is needed, such as: make PYTHON=python3.12' % v)"
 PYTEST ?= $(BIN)/python -m pytest
@@ -17,7 +17,7 @@ TRL_MAIN := https://github.com/huggingface/trl.git
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
-	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # of what is there
+	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # from partial results
 	@echo && $(BIN)/entropy-dynamics summary results/laptop
 	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop
 
@@ -31,21 +31,21 @@ workflow-report: .venv/ready  ## Snakemake's report, results/<scale>/workflow.ht
 docs: .venv-docs/ready  ## the documentation site, its links checked: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
 
-notebooks: .venv/ready  ## JupyterLab with the theory, to drag, and a run from inside; it opens in the browser
+notebooks: .venv/ready  ## JupyterLab in the browser: the theory with sliders, and a run from inside
 	$(BIN)/python -m pip install --quiet $(TORCH_FROM) -e ".[notebooks]"
 	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/theory.ipynb
 
-test: .venv/ready  ## all tests, the whole smoke scale among them; those of vLLM are skipped
+test: .venv/ready  ## all tests, including the whole smoke scale; those of vLLM are skipped
 	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
-test-long: .venv/ready  ## what takes minutes to an hour each: processes killed at 50 moments, long fuzzing (docs/reliability.md)
+test-long: .venv/ready  ## tests of minutes to an hour each: processes killed at 50 moments, long fuzzing (docs/reliability.md)
 	$(PYTEST) -m long -rs
 
-test-slurm: .venv/ready  ## the SLURM profile on a real SLURM on this machine, which root or sudo installs; skipped without
+test-slurm: .venv/ready  ## the SLURM profile on a real SLURM on this machine, which root or sudo installs; otherwise skipped
 	$(BIN)/python tests/slurm_cluster.py
 	$(PYTEST) -m slurm -rA --durations=0 --numprocesses $(WORKERS) tests/test_slurm_cluster.py
 
-test-vllm: .venv-vllm/ready  ## vLLM's tests, the paper's scale rehearsed on a CPU among them
+test-vllm: .venv-vllm/ready  ## vLLM's tests, including a rehearsal of the paper's scale on a CPU
 	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
 
 test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and verl's own code, on toy models
@@ -54,8 +54,8 @@ test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and
 	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
 	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_verl_losses.py tests/test_integration_trinity.py
 
-# Reinstalled each time: the branch changes, its version number does not.
-test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped where GitHub is not reachable
+# Reinstalled each time, because the branch changes while its version number does not.
+test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped if GitHub is not reachable
 	@if ! GIT_TERMINAL_PROMPT=0 git ls-remote --exit-code $(TRL_MAIN) main >/dev/null 2>&1; then \
 	    echo "skipped: $(TRL_MAIN) is not reachable"; exit; fi; set -ex; \
 	$(PYTHON) -m venv .venv-trl-main; \
@@ -63,20 +63,20 @@ test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped
 	.venv-trl-main/bin/python -m pip install --quiet --no-deps --force-reinstall . "trl @ git+$(TRL_MAIN)@main"; \
 	.venv-trl-main/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py
 
-# With any Python that has torch: a GPU machine without a network cannot set up .venv.
+# Uses any Python that has torch, as a GPU machine without a network cannot set up .venv.
 gpu-check:  ## the first half hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
 	PYTHONPATH=$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) benchmarks/gpu_check.py $(STAGE) --minutes $(MINUTES) $(if $(OUT),--out $(OUT))
 
-rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, with everything but its size: results/rehearsal
+rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, in miniature: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal
 
-lock: .venv/ready  ## from pyproject.toml: uv.lock, and requirements.lock without torch and triton, of which machines have their own
+lock: .venv/ready  ## uv.lock and requirements.lock from pyproject.toml; the latter without torch and triton, which depend on the machine
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv lock
 	$(BIN)/uv pip compile pyproject.toml --config-file .ci/lock.toml --quiet --extra dev --python-version 3.11 --universal --generate-hashes --no-annotate \
 	    --no-emit-package torch --no-emit-package triton --custom-compile-command "make lock" --output-file requirements.lock
 
-audit: .venv/ready  ## uv.lock is that of pyproject.toml; known vulnerabilities of what requirements.lock pins
+audit: .venv/ready  ## check that uv.lock matches pyproject.toml, and requirements.lock for known vulnerabilities
 	$(BIN)/python -m pip install --quiet pip-audit uv
 	$(BIN)/uv lock --check --offline
 	.ci/audit $(BIN)/pip-audit
@@ -89,7 +89,7 @@ lint: .venv/ready
 	$(BIN)/snakefmt --check --diff Snakefile workflow
 	$(BIN)/snakemake --lint
 
-clean:  ## removes results and caches; the environment stays
+clean:  ## remove results and caches, but not the environments
 	rm -rf results/smoke results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .mypy_cache \
 	    .import_linter_cache .hypothesis .coverage*
 
@@ -102,8 +102,8 @@ clean:  ## removes results and caches; the environment stays
 	$(BIN)/python -m pip install --quiet $(TORCH_FROM) -e ".[dev]"
 	@touch $@
 
-# vLLM's CPU build wants a torch of its own kind, so it has an environment to itself. The registry's torchvision,
-# torchaudio and torchcodec do not match that torch, and a failing import of theirs would break transformers.
+# vLLM's CPU build needs its own build of torch, so it has a separate environment. The registry's torchvision, torchaudio
+# and torchcodec do not match that torch, and their failing imports would break transformers.
 .venv-vllm/ready: pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-vllm
@@ -111,7 +111,7 @@ clean:  ## removes results and caches; the environment stays
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-# The API reference is read from the sources: nothing of the project is installed. pip 25.1 knows dependency groups.
+# The API reference is read from the sources, so the project is not installed. Dependency groups need pip 25.1.
 .venv-docs/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install --quiet "pip>=25.1"
@@ -124,7 +124,7 @@ clean:  ## removes results and caches; the environment stays
 	.venv-trl/bin/python -m pip install --quiet ".[trl]" "pytest>=9"
 	@touch $@
 
-# Neither trainer's requirements as a whole: those of its engines and clusters are of no use here, and want a GPU.
+# Neither trainer's full requirements: those for its engines and clusters are not needed here and require a GPU.
 .venv-verl/ready: pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-verl

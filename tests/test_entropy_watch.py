@@ -19,7 +19,7 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in text
     if write is ours:
         assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
-        assert "goes with the predicted change (Corollary 4) (+" in text
+        assert "correlates with the predicted change (Corollary 4) (+" in text
 
 
 CASES = [(name, key) for name, (*_, keys) in TRAINERS.items() for key in keys]
@@ -100,7 +100,7 @@ def test_entropy_watch_does_not_relate_unrelated_trends(tmp_path, capsys):
     norm = 1 - np.exp(-t / 30) + 0.02 * rng.standard_normal(100)
     assert abs(pd.Series(np.diff(entropy)).corr(pd.Series(norm[:-1]), method="spearman")) > 0.5
     text = watch(capsys, tmp_path, entropy=entropy, grad_norm=norm, lr=np.linspace(1e-6, 0, 100))
-    assert "None of the logged quantities goes with its change per step." in text
+    assert "None of the logged quantities correlates with its change per step." in text
 
 
 def test_entropy_watch_draws(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The command line: `entropy-dynamics <stage> --help`. The rules of the workflow run exactly these commands."""
+"""The command line. Options of a command: `entropy-dynamics COMMAND --help`. Workflow rules run these commands."""
 
 import argparse
 import atexit
@@ -16,9 +16,9 @@ from entropy_dynamics.results.attempts import begin_attempt
 
 
 def program() -> None:
-    """The command itself: `main`, then exit at once, since tearing down an interpreter with torch in it takes 0.6 s.
+    """Run `main` and exit at once, since tearing down an interpreter that has imported torch takes 0.6 s.
 
-    Handlers that libraries registered with atexit still run, and an exception that `main` raises ends the process.
+    Handlers that libraries have registered with atexit still run; an exception from `main` ends the process as usual.
     """
     codes: list[int] = []
     atexit.register(_leave, codes)  # registered first, so it runs last
@@ -37,11 +37,11 @@ def _leave(codes: list[int]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage.
+    """Run a command.
 
     Returns:
-        0; 1 if `verify` found something; 2 for the user's mistakes; 75 if a run ended at a checkpoint, to be resumed by
-        the same command; 130 after Ctrl-C.
+        The exit code: 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint,
+        to be resumed by the same command; 130 after Ctrl-C.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -59,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         begin_attempt()
     try:
-        from entropy_dynamics import commands  # not for --help: the config takes half a second
+        from entropy_dynamics import commands  # imported late, as --help does not need its half second
 
         return getattr(commands, options.command)(options) or 0
     except UserError as error:
-        print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a value of several lines
+        print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extra = extras.get(error.name or "", "harness")
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
-    except Unfinished:  # its first rank has said so
+    except Unfinished:  # rank 0 has printed a note
         return Unfinished.EXIT_CODE
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here for its sake
+        if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported just for this check
             raise
         print(
             f"error: the GPU is out of memory ({str(error).splitlines()[0]}); lower training.tokens_per_micro_batch or "
@@ -129,38 +129,38 @@ def _parser() -> argparse.ArgumentParser:
     stage("pass_rates", "Measure pass rates and filter the training problems.", "untrained")
     stage("train", "Train one model with one method and one seed.", "model", "method")
     evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", "model", "method")
-    evaluate.add_argument("--datasets", nargs="+", help="which sets (default: all of the scale's config)")
-    at = "instead of the config's, whose samples are kept: each gets a folder T<temperature>"
+    evaluate.add_argument("--datasets", nargs="+", help="evaluation sets (default: all of the scale's config)")
+    at = "used instead of the config's; samples of each go to a folder T<temperature>, existing ones are kept"
     evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
     stage("theory", "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model", "untrained")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
     stage("field", "Judge the claims of other papers by the results so far.")
-    report = stage("report", "Write report.html, one page with all tables, figures and claims that are there.")
-    stage("article", "Write article/article.tex, filled with the results, and its PDF where LaTeX is installed.")
-    watch = stage("watch", "Serve report.html on this machine only, rewritten while runs go on.")
-    watch.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
+    report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
+    stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
+    watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
+    watch.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
-        sub.add_argument("--compare", type=Path, metavar="RUN", help="beside this run: its claims.json, or its folder")
+        sub.add_argument("--compare", type=Path, metavar="RUN", help="run to compare with: claims.json or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
     summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
-    compare.add_argument("--table", action="store_true", help="all claims, below the three lines")
+    compare.add_argument("--table", action="store_true", help="also print a table of all claims")
     compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     archive = command("archive", "Write results into a zip file, as an RO-Crate.")
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("--out", type=_ending(".zip"), metavar="FILE", help="default: FOLDER.zip")
-    archive.add_argument("--policies", action="store_true", help="with the weights and tokenizers of all models")
-    ready = "instead, write the folder OUT for a data repository: counts, metrics, samples, data card, checksums"
+    archive.add_argument("--policies", action="store_true", help="include the weights and tokenizers of all models")
+    ready = "write a folder OUT for a data repository instead: counts, metrics, samples, data card, checksums"
     archive.add_argument("--publish", type=Path, metavar="OUT", help=ready)
     archive.add_argument("--doi", type=_doi, help="with --publish: the DOI that the repository has reserved for it")
 
-    restore = command("restore", "Results from published counts and metrics, for `claims` and `draw`.")
-    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="that `archive --publish` wrote")
-    restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="results/<scale>, new")
+    restore = command("restore", "Recreate results from published counts and metrics, for `claims` and `draw`.")
+    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by `archive --publish`")
+    restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
         sub = command(name, about)
@@ -168,31 +168,31 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     passes = diagnostic("pass-at-k", "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
-    passes.add_argument("--problem", metavar="COLUMN", help="what identifies a problem")
-    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample; above 0: correct, none: left out")
-    power = "how many problems show a difference of D points, from the rates of one FILE"
+    passes.add_argument("--problem", metavar="COLUMN", help="column that identifies a problem")
+    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: above 0: correct, missing: left out")
+    power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
-    lens = diagnostic("lens", "What each method would drop of a batch, and where it pushes entropy.", "FILE")
+    lens = diagnostic("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.", "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
-    lens.add_argument("--temperature", type=_positive, default=1.0, help="that logits are divided by (default: 1)")
+    lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
-    entropy.add_argument("--entropy", metavar="COLUMN", help="the metric that is the entropy")
-    check = command("entropy-check", "Is the entropy that a trainer logs right? A batch with known entropies tells.")
-    check.add_argument("value", type=_nats, nargs="?", metavar="VALUE", help="what the trainer got on the batch, nats")
+    entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
+    check = command("entropy-check", "Check the entropy that a trainer logs, on a batch with known entropies.")
+    check.add_argument("value", type=_nats, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats")
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")
-    prompt.add_argument("--problem", metavar="ID", help="of any problem set (default: the first training problem)")
+    prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
     verify = stage("verify", "Check results against their hashes, their samples and the configs.")
     verify.add_argument(
-        "folder", type=_scale_folder, nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of both options"
+        "folder", type=_scale_folder, nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of these options"
     )
-    plan = stage("plan", "Memory, tokens, hours and disk that a scale needs; nothing is started.")
-    plan.add_argument("--markdown", action="store_true", help="tables in Markdown")
+    plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
+    plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     plan.add_argument(
-        "--target", choices=("extras", "methods", "field"), help="the runs of this target, not the default ones"
+        "--target", choices=("extras", "methods", "field"), help="plan the runs of this target instead of the default"
     )
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
@@ -202,13 +202,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seed(text: str) -> int:
-    if not re.fullmatch("0|[1-9][0-9]{0,17}", text):  # as the wildcard of the workflow
+    if not re.fullmatch("0|[1-9][0-9]{0,17}", text):  # like the wildcard of the workflow
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
 
 
 def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], float]:
-    """The type of a finite number that is `allowed`; `what` says in an error what it should be."""
+    """An argparse type for finite numbers that are `allowed`; `what` describes them in the error message."""
 
     def number(text: str) -> float:
         with suppress(ValueError):
@@ -245,7 +245,7 @@ _figure = _ending(".png", ".svg", ".pdf")
 
 
 def _scale_folder(text: str) -> Path:
-    """<results>/<scale>, whose last part is the scale: `.` and `..` have no name, and the root has none at all."""
+    """<results>/<scale>, whose name is the scale. `.` and `..` are resolved first, as they have no name."""
     path = Path(text)
     path = path if path.name.strip(".") else path.resolve()
     if path.name:

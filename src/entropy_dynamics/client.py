@@ -1,10 +1,10 @@
-"""The command `entropy-dynamics`: handed to a process that has its imports already (preload.py), else run here."""
+"""The command `entropy-dynamics`: run by a process that already has its imports (preload.py), or else in this one."""
 
 import os
 import sys
 
 SERVER = "ENTROPY_DYNAMICS_SERVER"
-"""The environment variable with the address of that process."""
+"""Environment variable with the address of that process."""
 MESSAGE_BYTES = 1 << 20
 
 
@@ -13,7 +13,7 @@ def program() -> None:
     if SERVER in os.environ and "RANK" not in os.environ:
         try:
             code = hand_over(os.environ[SERVER], sys.argv)
-        except KeyboardInterrupt:  # before the command has begun
+        except KeyboardInterrupt:  # before the command has started
             print("interrupted; no half-written file is left", file=sys.stderr)
             code = 130
         if code is not None:
@@ -26,36 +26,40 @@ def program() -> None:
 
 
 def end_with_starter(address: str) -> None:
-    """Kill this process when the one that started the server ends: the server, which would do that, may be gone."""
+    """Kill this process when the one that started the server ends; the server, which usually does so, may be gone."""
     import fcntl
     import signal
     from threading import Thread
 
     try:
         folder = os.open(os.path.dirname(address), os.O_RDONLY)
-    except FileNotFoundError:  # no server was started here, or it has ended in good order
+    except FileNotFoundError:  # no server was started here, or it has ended normally
         return
 
     def wait() -> None:
-        fcntl.flock(folder, fcntl.LOCK_SH)  # the starter has locked it
+        fcntl.flock(folder, fcntl.LOCK_SH)  # blocks until the starter, which has locked it, ends
         os.kill(os.getpid(), signal.SIGKILL)
 
     Thread(target=wait, daemon=True).start()
 
 
 def python() -> list[str]:
-    """What decides which modules an import finds."""
+    """The settings that determine which modules an import finds."""
     return [sys.prefix, *(f"{name}={value}" for name, value in sorted(os.environ.items()) if name[:6] == "PYTHON")]
 
 
 def hand_over(address: str, command: list[str]) -> int | None:
-    """Have the server run a command, its program first, with the environment, folder and files of this process.
+    """Let the server run a command with the environment, working directory and standard files of this process.
 
-    Signals are passed on to it. If a signal ends it, this process ends by the same one; if this process is killed, the
-    server kills it.
+    Signals are forwarded to the command. If a signal ends it, this process ends by the same signal; if this process is
+    killed, the server kills the command.
+
+    Args:
+        command: its arguments, starting with the program.
 
     Returns:
-        The exit code; None if no server is there, it has other modules, or it was killed. Nothing is running then.
+        The exit code; None if there is no server, it has different modules, or it was killed. In that case nothing is
+        running anymore.
     """
     import contextlib
     import json
@@ -74,7 +78,7 @@ def hand_over(address: str, command: list[str]) -> int | None:
             return None
         if not processes:
             return None
-        (command,) = processes  # a pidfd, which stays the command's when it has ended
+        (command,) = processes  # a pidfd, which remains valid after the command has ended
 
         def pass_on(number: int, _: object) -> None:
             with contextlib.suppress(ProcessLookupError):
@@ -87,7 +91,7 @@ def hand_over(address: str, command: list[str]) -> int | None:
         except ConnectionResetError:
             status = b""
         if not status:
-            select.select([command], [], [])  # it dies with the server
+            select.select([command], [], [])  # the command dies with the server
             for number, handler in before.items():
                 signal.signal(number, handler)
             return None

@@ -1,6 +1,6 @@
-"""What each command of `entropy-dynamics` does; its arguments are in cli.py.
+"""The commands of `entropy-dynamics`; their arguments are defined in cli.py.
 
-Stages import their modules when they run: torch and transformers take seconds, and tables and figures need neither.
+Stages import their modules when they run, as torch and transformers take seconds, and tables and figures need neither.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def _results(options: argparse.Namespace) -> "Results":
 
 
 def _quieten(threads: int) -> None:
-    """Before transformers is imported: the number of threads, and none of its messages."""
+    """Set the number of threads and silence transformers; to be called before it is imported."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -46,7 +46,7 @@ def _quieten(threads: int) -> None:
 def load_torch(config: Config) -> None:
     """Import torch and transformers, set up for this config."""
     _quieten(config.threads)
-    if config.hardware.device == "cuda" and "PYTORCH_ALLOC_CONF" not in os.environ:  # torch's newer name for it
+    if config.hardware.device == "cuda" and "PYTORCH_ALLOC_CONF" not in os.environ:  # torch's newer name for the same
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # less fragmentation
     import_torch()
     import torch
@@ -55,24 +55,24 @@ def load_torch(config: Config) -> None:
 
 
 def import_torch() -> None:
-    """Import torch, and the part of transformers that takes long."""
+    """Import torch, and the slow part of transformers."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     gc.disable()  # garbage collection is a quarter of the import time
     try:
-        from transformers.modeling_utils import logging  # from the module that takes long, and imports torch
+        from transformers.modeling_utils import logging  # the slow module, which imports torch
     finally:
         gc.enable()
     logging.disable_progress_bar()
 
 
 def _device(config: StageConfig) -> AbstractContextManager[object]:
-    """The claim of one device for this process; a rank's is held by the process that launched it."""
+    """Claim a device for this process. The devices of ranks are claimed by the process that launched them."""
     return nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu)
 
 
 @contextmanager
 def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks | None"]:
-    """This process as one of the ranks that share the stage; None in the one that started them, once they are done."""
+    """This process as one of the stage's ranks, or None in the process that started them, after they have finished."""
     if config.hardware.ranks is not None and not launched():
         run_on_ranks(config, options.arguments)
         yield None
@@ -131,7 +131,7 @@ def pass_rates(options: argparse.Namespace) -> None:
 def train(options: argparse.Namespace) -> None:
     config, layout = load_config(options.scale, options.model, options.method, options.set), _layout(options)
     locks = layout.locks(options.model, options.method, options.seed)
-    # before torch is imported: a run that another job writes is refused at once
+    # before torch is imported, so that a run that another job writes is refused at once
     with held(locks) if answers_for_stage() else nullcontext() as dead:
         if dead:
             print(f"note: takes the run over from {dead}, which has ended", file=sys.stderr)
@@ -174,7 +174,7 @@ def draw(options: argparse.Namespace) -> None:
 
     results = _results(options)
     for name in options.names:
-        results.experiment(name)  # an unknown one ends it before anything is written
+        results.experiment(name)  # raises for an unknown name before anything is written
     for name in options.names:
         for path in render(name, results):
             print(path)
@@ -194,7 +194,7 @@ def field(options: argparse.Namespace) -> None:
 
 def _judge(options: argparse.Namespace, write: Callable[["Results"], list[Path]]) -> None:
     results = _results(options)
-    if not results.root.is_dir():  # missing files are part of a verdict, a missing folder is a mistake
+    if not results.root.is_dir():  # missing files are part of a verdict, but a missing folder is a mistake
         raise UserError(f"no folder {results.root}; make it with: snakemake --config scale={options.scale}")
     for path in write(results):
         print(path)
@@ -317,7 +317,7 @@ def entropy_check(options: argparse.Namespace) -> None:
 
 
 def prompt(options: argparse.Namespace) -> None:
-    """Print the prompt to stdout and all else to stderr, so that a file or a pipe gets only the prompt."""
+    """Print the prompt to stdout and everything else to stderr, so that a file or a pipe gets only the prompt."""
     from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
 
     config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)

@@ -1,47 +1,51 @@
-"""Avg@K and Pass@K of graded samples (Section 5.1): arrays in, numbers out; `stages/evaluate.py` samples. NumPy only.
+"""Avg@K and Pass@K of graded samples (Section 5.1). NumPy only; sampling is in `stages/evaluate.py`.
 
 Pass@k for k < n samples is the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374): the probability that k of the
-n samples, drawn without replacement, include a correct one. For k = n, as in the paper, it is "any of them".
+n samples, drawn without replacement, include a correct one. For k = n, as in the paper, it is whether any is correct.
 """
 
 import numpy as np
 
 
 def avg_at_k(correct: np.ndarray) -> float:
-    """Mean over the problems of their share of correct samples.
+    """Avg@K: the share of correct samples, averaged over problems.
 
     Args:
         correct: bool [problems, K].
+
+    Raises:
+        ValueError: `correct` is not a non-empty boolean matrix.
     """
     return float(_checked(correct).mean(axis=1).mean())
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> float:
-    """Mean over the problems of the unbiased pass@k.
+    """Pass@k: the unbiased estimator, averaged over problems.
 
     Args:
         correct: bool [problems, n].
         k: 1 <= k <= n.
 
     Raises:
-        ValueError: another k, or `correct` is no table of booleans.
+        ValueError: k is out of range, or `correct` is not a non-empty boolean matrix.
     """
     correct = _checked(correct)
     return float(problem_pass_at_k(correct.sum(axis=1), correct.shape[1], k).mean())
 
 
 def problem_pass_at_k(counts: np.ndarray, n: np.ndarray | int, k: int) -> np.ndarray:
-    """Pass@k of each problem, [problems], from its number of correct samples out of n: 1 - C(n-c, k) / C(n, k).
+    """Pass@k of each problem, [problems], given c correct samples out of n: 1 - C(n-c, k) / C(n, k).
 
     Args:
-        n: samples of every problem, or [problems].
+        counts: c, int [problems].
+        n: number of samples, of all problems or int [problems].
 
     Raises:
         ValueError: k is not in 1 ... n.
     """
     if not 1 <= k <= np.min(n):
         raise ValueError(f"k is {k}; it should be from 1 to the number of samples, {np.min(n)}")
-    # C(n-c, k) / C(n, k) = prod_{j<k} (n-c-j) / (n-j): no binomial, so nothing overflows, and exactly 0 if n-c < k.
+    # C(n-c, k) / C(n, k) = prod_{j<k} (n-c-j) / (n-j): no overflow of binomials, and exactly 0 if n-c < k.
     samples, incorrect = np.asarray(n)[..., None] - np.arange(k), (n - np.asarray(counts))[:, None] - np.arange(k)
     all_incorrect: np.ndarray = np.prod(np.maximum(incorrect, 0) / samples, axis=1)
     return 1.0 - all_incorrect

@@ -1,8 +1,8 @@
 """A process that imports torch and transformers once and runs each `entropy-dynamics` command in a fork of itself.
 
 Imports take longer than most jobs of a CPU scale. The workflow starts this process when it begins to execute jobs, and
-it ends with the workflow; its client is client.py. It listens on a Unix socket in a folder of mode 0700 and on nothing
-else. Modules are imported when the first command needs them, and it stays single-threaded, so that it can fork.
+the process ends with the workflow. Its client is client.py. It listens only on a Unix socket in a folder of mode 0700.
+Modules are imported when a command first needs them. It stays single-threaded, so that it can fork.
 """
 
 import atexit
@@ -34,16 +34,16 @@ DRAWING = ("draw", "claims", "field", "report")
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # torch's, pyarrow's
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
 
-_started: list[subprocess.Popen[bytes]] = []  # their standard input ends with this process, and they with it
+_started: list[subprocess.Popen[bytes]] = []  # they end when their standard input closes, i.e. with this process
 
 
 def start(*server: str | Path) -> None:
-    """Start the server, for the commands of this process and its children from now on.
+    """Start a server for the future commands of this process and its children.
 
-    Does nothing where there is one already, or it cannot be had (Linux only).
+    Does nothing if there is one already, or if it is not possible (Linux only).
 
     Args:
-        server: the arguments of Python for another program that calls `serve`.
+        server: Python's arguments for a different program that calls `serve`.
     """
     if sys.platform != "linux" or SERVER in os.environ:
         return
@@ -56,13 +56,13 @@ def start(*server: str | Path) -> None:
             listener.bind(address)
         except OSError:  # the path of the temporary folder is too long
             return
-        listener.listen(1024)  # clients wait here until the server is up
+        listener.listen(1024)  # clients queue here until the server is up
         process = subprocess.Popen(
             [sys.executable, *(server or ("-P", "-m", "entropy_dynamics.preload")), folder, str(listener.fileno())],
             stdin=subprocess.PIPE,
             env=os.environ | SINGLE_THREADED,
             pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C reaches the clients, which pass it on
+            start_new_session=True,  # Ctrl-C goes to the clients, which forward it
         )
     atexit.register(process.communicate)  # closes its standard input and waits for its end
     _started.append(process)
@@ -70,7 +70,7 @@ def start(*server: str | Path) -> None:
 
 
 def processor_seconds() -> float:
-    """Processor time of the started servers and of the commands that they have run, seconds."""
+    """Processor time of the started servers and of the commands they have run, seconds."""
     total = 0
     for process in _started:
         with suppress(OSError):
@@ -91,15 +91,15 @@ class Server:
         self.events.register(sys.stdin, selectors.EVENT_READ, self.finish)
 
     def run(self) -> tuple[dict[str, Any], list[int]]:
-        """Returns in the forks only: the request, and the client's standard files."""
+        """Serve clients. Returns only in the forks, with the request and the client's standard files."""
         while True:
             for key, _ in self.events.select():
-                registered = key in self.events.get_map().values()  # not so after an event before
+                registered = key in self.events.get_map().values()  # an earlier event may have unregistered it
                 if registered and (command := key.data()) is not None:
                     return command
 
     def finish(self) -> NoReturn:
-        """The process that started this one has ended: so do all commands, and their clients."""
+        """End all commands and their clients, because the process that started this one has ended."""
         for pid, client in self.clients.items():
             os.killpg(pid, signal.SIGKILL)
             _send(client, signal.SIGKILL)
@@ -110,18 +110,18 @@ class Server:
         client, _ = self.listener.accept()
         files: list[int] = []
         try:
-            client.settimeout(1)  # it may be stopped
+            client.settimeout(1)  # the client may be stopped
             message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
             request = json.loads(message)
             serves = request["python"] == python() and self.is_current()  # the same modules
             if serves:
                 self.load(request["command"])
-                serves = len(os.listdir("/proc/self/task")) == 1  # a fork has one thread, and locks of all
-        except Exception:  # whatever it is: the client runs its command by itself, and meets it again or does not
+                serves = len(os.listdir("/proc/self/task")) == 1  # a fork would keep only one thread, but all locks
+        except Exception:  # whatever it is, the client then runs the command itself and reports a real error
             serves = False
         if serves:
             pid = os.fork()
-            os.setpgid(pid, pid)  # in both processes
+            os.setpgid(pid, pid)  # in both processes, whichever comes first
             if pid == 0:
                 for other in (self.events, self.listener, client, *self.clients.values()):
                     other.close()
@@ -134,13 +134,13 @@ class Server:
         return None
 
     def is_current(self) -> bool:
-        """The code was not edited since this process started; the first time that it was, this says so."""
+        """Whether the code is unchanged since this process started; prints a note the first time it is not."""
         current = _sources() == self.sources
         if not current and not self.has_warned:
             self.has_warned = True
             print(
-                "note: the code was edited, so every job imports it by itself from now on, which takes seconds; "
-                "a new start of snakemake ends that",
+                "note: the code was edited, so from now on every job imports it itself, which takes seconds; "
+                "restart snakemake to avoid that",
                 file=sys.stderr,
                 flush=True,
             )
@@ -151,11 +151,11 @@ class Server:
         self.clients[pid] = client
         self.events.register(pidfd, selectors.EVENT_READ, partial(self.ended, pid, pidfd))
         self.events.register(client, selectors.EVENT_READ, partial(self.left, pid))
-        with suppress(OSError):  # it is gone, which is the next event
+        with suppress(OSError):  # the client is gone, which will be the next event
             socket.send_fds(client, [b"started"], [pidfd])
 
     def ended(self, pid: int, pidfd: int) -> None:
-        """A command has ended."""
+        """Report the end of a command to its client."""
         self.events.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
@@ -165,7 +165,7 @@ class Server:
             client.close()
 
     def left(self, pid: int) -> None:
-        """A client was killed: it sends nothing more, so its socket is readable only then."""
+        """Kill the command of a client that was killed. Clients send nothing more, so a readable socket means that."""
         client = self.clients.pop(pid)
         self.events.unregister(client)
         client.close()
@@ -173,23 +173,23 @@ class Server:
 
 
 def _send(client: socket.socket, number: int) -> None:
-    with suppress(OSError):  # it is gone, which is the next event
+    with suppress(OSError):  # the client is gone, which will be the next event
         client.send(str(number).encode())
 
 
 def _sources() -> list[tuple[str, int]]:
-    """Names and times of modification of the code that commands run."""
+    """Names and modification times of the package's source files."""
     return sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
 
 
 def load(command: list[str]) -> None:
-    """Import what an `entropy-dynamics` command needs."""
+    """Import the modules that an `entropy-dynamics` command needs."""
     _import_for(command[1] if len(command) > 1 else "")
 
 
 @cache
 def _import_for(command: str) -> None:
-    """Import what a command needs; what is not installed is the command's to report."""
+    """Import the modules that a command needs; the command itself reports any that are not installed."""
     with suppress(ImportError):
         import_module("entropy_dynamics.commands")
         _read_configs()
@@ -217,24 +217,24 @@ def _import_for(command: str) -> None:
             for same_for_all in (method_sections, engine_types, set_sources, code_hash, packages):
                 same_for_all()
             import_module(f"entropy_dynamics.stages.{command}")
-    gc.freeze()  # what is not visited is not copied in the forks
+    gc.freeze()  # memory that the collector does not visit is not copied in the forks
 
 
 @cache
 def _read_configs() -> None:
-    """Parse the configs, whose contents are then known to all forks: a changed file is parsed again."""
+    """Parse the configs, so that forks have them cached; a changed file is parsed again."""
     from entropy_dynamics.config import CONFIGS, read_yaml
 
     for path in CONFIGS.rglob("*.yaml"):
-        with suppress(UserError):  # the command's to report, if it needs that file
+        with suppress(UserError):  # the command reports it, if it needs that file
             read_yaml(path)
 
 
 def serve(load: Callable[[list[str]], object]) -> None:
-    """The process that `start` starts. Returns in the forks only, each with what `sys.argv` and the like are for it.
+    """Main function of the process that `start` starts. Returns only in the forks, with `sys.argv` etc. set up.
 
     Args:
-        load: called with each command before the fork, to import what it needs.
+        load: called with each command before the fork, to import the modules it needs.
     """
     folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     server = os.getpid()

@@ -1,4 +1,4 @@
-"""Pydantic with one-line errors: the base of every config section, method, experiment and claim."""
+"""Pydantic with one-line errors: the base class of every config section, method, experiment and claim."""
 
 import ast
 import inspect
@@ -26,17 +26,17 @@ from entropy_dynamics.errors import UserError, nearest
 Key = tuple[str | int, ...]
 Precision = Literal["float32", "bfloat16"]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
-PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they change results by rounding at most
-LOCATION = "location"  # marks paths that machine.yaml may set too: they replace data or a model
+PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they affect results only by rounding
+LOCATION = "location"  # marks paths that machine.yaml may also set: they replace data or a model
 PARALLEL = ": a run is divided by FSDP2 only; raise hardware.ranks"
 _PARALLEL_KEY = re.compile("(tensor|pipeline)_parallel")
 SHOWN_CHARACTERS = 60  # maximum length of a value in a message
 
 
 def _describe(schema: JsonSchemaValue, section: type[BaseModel]) -> None:
-    """Describe each key in the JSON schema by the string below its field: only there, as the search takes long."""
+    """Add the docstring below each field to the JSON schema as its description. Done lazily, as it is slow."""
     for kind in (each for each in reversed(section.__mro__) if issubclass(each, Section)):
-        with suppress(OSError, TypeError):  # a class that was made by a function has no source
+        with suppress(OSError, TypeError):  # a class created at run time has no source
             tree: Any = ast.parse(dedent(inspect.getsource(kind)))
             for field, text in pairwise(tree.body[0].body):
                 match field, text:
@@ -45,7 +45,7 @@ def _describe(schema: JsonSchemaValue, section: type[BaseModel]) -> None:
 
 
 class Section(BaseModel):
-    """A mapping of known keys. An unknown key is an error that names the nearest known one."""
+    """A mapping of known keys. An unknown key is an error whose message suggests the nearest known one."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, json_schema_extra=_describe
@@ -65,10 +65,10 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class OneOf:
-    """Annotation of a field whose section depends on its own entry `key`: `Annotated[Base, OneOf("source", kinds)]`.
+    """Annotation of a field whose section is selected by its entry `key`: `Annotated[Base, OneOf("source", kinds)]`.
 
-    `kinds()` maps each value of that entry to its section. It is called at the first use, so that a config can be
-    loaded without importing what it does not name.
+    `kinds()` maps each value of that entry to its section class. It is called on first use, so that a config can be
+    loaded without importing classes that it does not name.
     """
 
     def __init__(self, key: str, kinds: Callable[[], Mapping[str, type[BaseModel]]]):
@@ -94,13 +94,13 @@ class OneOf:
 
 
 def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
-    """`data` as a `kind`.
+    """Validate `data` as a `kind`.
 
     Args:
-        where: source of the data for messages: a name, or a function from a key to the file that set it.
+        where: source of the data, for messages: a name, or a function from a key to the file that set it.
 
     Raises:
-        UserError: one line with the file, the key, its value and what it should be.
+        UserError: invalid data, in one line with the file, the key, its value and what it should be.
     """
     try:
         return kind.model_validate(data)
@@ -127,7 +127,7 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
 
 
 def _innermost(outer: Key, details: ErrorDetails) -> tuple[Key, ErrorDetails]:
-    """The key and the details of an error, inside a `OneOf` too: there it is the cause of a `value_error`."""
+    """The key and details of the innermost error. Inside a `OneOf` it is the cause of a `value_error`."""
     key = (*outer, *details["loc"])
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, ValidationError):

@@ -1,7 +1,7 @@
-"""A short log of Snakemake: one line per finished job, with the time left and the table or figure that is ready.
+"""A concise Snakemake log: one line per finished job, with the time left and the table or figure that is ready.
 
-Chosen by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs appear as Snakemake formats
-them; a dry run shows everything. Once the Snakefile has called `expect`, the time of each job is recorded too.
+Selected by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs are shown as Snakemake
+formats them; a dry run shows everything. Once the Snakefile has called `expect`, job durations are recorded too.
 """
 
 import json
@@ -28,22 +28,23 @@ from entropy_dynamics.results.files import read_json_lines
 
 PAGE = "report"  # the rule that writes the page of all results
 PAGE_THERE = (
-    f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning: we wrote it
+    f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning about our page
 )
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
-PAGE_SECONDS = 180.0  # it is rewritten after a table or figure, and as often as this while jobs run
-PAGE_SECONDS_AT_END = 60.0  # until its command is ended: the file system may hang, and Snakemake waits
-PAGE_SECONDS_TO_END = 10.0  # for the command, once it has got SIGTERM
+PAGE_SECONDS = 180.0  # interval at which the page is rewritten while jobs run, besides after each table or figure
+PAGE_SECONDS_AT_END = 60.0  # timeout of its command at the end: Snakemake waits, and the file system may hang
+PAGE_SECONDS_TO_END = 10.0  # timeout of the command after SIGTERM
 COUNTED = "train"  # the rule whose jobs are the training runs
-# What is taken to have gone as expected, so that the first jobs do not decide the rest: of all work, and of each rule.
+# Prior of the estimate of the time left, so that it is not dominated by the first jobs: a fraction of all work, and a
+# number of jobs of each rule, that count as having taken as long as expected.
 AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
 LAST_STEP = r"  entropy ([\d.]+)  accuracy ([\d.]+)"  # in the log of a training run
-SHOWN = (".md", ".png")  # the file of a table or figure that is named when it is ready
+SHOWN = (".md", ".png")  # suffixes of the file that is named when a table or figure is ready
 
 
 @dataclass
 class Expectation:
-    """What the Snakefile knows about its jobs."""
+    """The Snakefile's information about its jobs; see `expect`."""
 
     record: Path | None = None
     results: Collection[str] = ()
@@ -64,16 +65,16 @@ def expect(
     no_rule_for: Callable[[str], str] | None = None,
     page: Sequence[str] = (),
 ) -> None:
-    """Called by the Snakefile, which runs in the process of the logger.
+    """Set the information about jobs. Called by the Snakefile, which runs in the process of the logger.
 
     Args:
-        record: JSON lines, one per finished job; those of earlier calls give the expected durations.
+        record: file of JSON lines, one per finished job; existing lines give the expected durations.
         results: rules that write a table or figure.
-        seconds: expected duration of a job, by rule, where `record` has none.
-        threads: threads of a job; None where something other than cores limits how many jobs run at a time.
-        no_rule_for: the message about a target that no rule makes.
-        page: the command that rewrites the page of all results, while there are `results` to come and the rule `PAGE`
-            has not begun.
+        seconds: expected duration of a job by rule, for rules without a duration in `record`.
+        threads: threads per job; None if the number of concurrent jobs is not limited by cores.
+        no_rule_for: returns the message about a target that no rule makes.
+        page: the command that rewrites the page of all results, as long as `results` are to come and the rule `PAGE`
+            has not started.
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
@@ -94,11 +95,11 @@ class Job:
 
     @property
     def begun(self) -> float | None:
-        """When it began, in seconds since 1970; None while it is pending."""
+        """When the job began, in Unix time (s); None while it is pending."""
         if not self.remote:
             return self.start
         begun = began(self.log) if self.log else None
-        return begun if begun and begun >= int(self.start) else None  # else of an attempt before it
+        return begun if begun and begun >= int(self.start) else None  # an earlier time is that of an earlier attempt
 
 
 class LogHandler(LogHandlerBase):
@@ -106,16 +107,16 @@ class LogHandler(LogHandlerBase):
     writes_to_file = has_formatter = needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        self.left: Counter[str] = Counter()  # jobs to do, by rule
+        self.left: Counter[str] = Counter()  # number of remaining jobs, by rule
         self.seconds: dict[str, list[float]] = defaultdict(list)  # durations of finished jobs, by rule
         self.running: dict[int, Job] = {}  # by job id
         self.failed: set[int] = set()  # ids of jobs that Snakemake may retry
         self.concurrent, self.remote = 1, False
         self.jobs = self.results = 0
-        self.planned = 0.0  # seconds, all jobs as expected
+        self.planned = 0.0  # expected seconds of all jobs
         self.cpu = (0.0, 0.0)
         self.page: subprocess.Popen | None = None
-        self.page_over, self.page_is_old = Event(), False  # not to be rewritten anymore; lacks a table or figure
+        self.page_over, self.page_is_old = Event(), False  # must not be rewritten anymore; lacks a table or figure
         self.page_over.set()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -187,50 +188,50 @@ class LogHandler(LogHandlerBase):
             self._rewrite_page()
 
     def _keep_page_new(self) -> None:
-        """In a thread: a job may run for hours, in which there is no event."""
+        """Rewrite the page regularly, in a thread, as there is no event while a job runs, possibly for hours."""
         while not self.page_over.wait(PAGE_SECONDS):
             with self.lock:  # logging holds it while `emit` runs
                 if not self.page_over.is_set():
                     self._rewrite_page()
 
     def _rewrite_page(self) -> None:
-        """In the background, unless it is being written."""
+        """Rewrite the page in the background, unless it is being written."""
         if self.page is None or self.page.poll() is not None:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             self.page, self.page_is_old = subprocess.Popen(expected.page, **quiet), False
 
     def _end_page(self) -> None:
-        """The rule writes the page now, from all results; a half-written one is never in its place."""
+        """Stop rewriting the page, as its rule now writes it from all results. (It is written atomically.)"""
         if self.page is not None:
             self._written(0)
-        self.page, self.page_is_old = None, False  # how it ended does not matter
+        self.page, self.page_is_old = None, False  # whether the command succeeded does not matter
         self.page_over.set()
 
     def _written(self, seconds: float) -> bool:
-        """Whether the command ends well within this time; else it is ended."""
+        """Whether the command succeeds within this time; otherwise it is terminated."""
         with suppress(subprocess.TimeoutExpired):
             return self.page.wait(seconds) == 0
         self.page.terminate()
-        with suppress(subprocess.TimeoutExpired):  # a process in a file system that hangs may not even end
+        with suppress(subprocess.TimeoutExpired):  # a process blocked in a hanging file system may not even end
             self.page.wait(PAGE_SECONDS_TO_END)
         return False
 
     def close(self) -> None:
-        """Snakemake ends: no page is being written after it, and none that can be lacks the last table or figure."""
+        """At the end of Snakemake, finish the page: write it once more if it lacks a table or figure."""
         with self.lock:
             self.page_over.set()
             if self.page is not None and (not self._written(PAGE_SECONDS_AT_END) or self.page_is_old):
-                self._rewrite_page()  # once: Ctrl-C's SIGINT has ended it, too
+                self._rewrite_page()  # only once; Ctrl-C also sends SIGINT to the command
                 self._written(PAGE_SECONDS_AT_END)
             self.page = None
         super().close()
 
     def _begun(self) -> list[float]:
-        """When each of the jobs began that are not pending."""
+        """Start times of all running jobs that are not pending."""
         return [begun for job in self.running.values() if (begun := job.begun) is not None]
 
     def _record(self, job: Job, seconds: float) -> None:
-        """Append a line, with the processor time of all jobs and of Snakemake since the line before."""
+        """Append a line to the record, with the processor time of jobs and of Snakemake since the previous line."""
         if expected.record is None or job.log is None:
             return
         used = os.times()
@@ -248,7 +249,11 @@ class LogHandler(LogHandlerBase):
         return sum(self.left[rule] for rule in expected.results)
 
     def _time_left(self) -> str:
-        """At the mean duration of each rule, the expected one scaled as all others turned out counting as some jobs."""
+        """Estimate from the mean duration of each rule.
+
+        The mean includes a prior: JOBS_AS_EXPECTED jobs of the expected duration, scaled by how long finished jobs took
+        compared with their expected durations.
+        """
         known = [rule for rule in self.seconds if rule in expected.seconds]
         took = sum(sum(self.seconds[rule]) for rule in known)
         planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)

@@ -33,7 +33,7 @@ from snakemake_logger_plugin_progress import expect
 
 @contextmanager
 def one_line():
-    """End with the user's mistake as one line; Snakemake would add a traceback."""
+    """Exit with a one-line message on a UserError, for which Snakemake would print a traceback."""
     try:
         yield
     except UserError as error:
@@ -51,13 +51,13 @@ LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
 UNTRAINED = ("{model}", BASE, "{seed}")
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
-REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, instead of built and trained
+REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, not warm-started
 LOCAL_CPU = (
     SCALE_CONFIG.hardware.device == "cpu" and SCALE_CONFIG.hardware.ranks is None
 )
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-# THEORY names the experiment whose model the theorems are checked on
+# THEORY is the experiment whose model is used to check the theorems
 THEORY, NAMED = "theory_check", SCALE_CONFIG.experiments or []
 with one_line():
     EXPERIMENTS = {
@@ -68,12 +68,12 @@ TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 TEMPERATURES = SCALE_CONFIG.evaluation.temperatures
 ((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
-# what `all` builds; each name is a target at every scale
+# built by `all`; every name is a target at every scale
 WANTED = NAMED or [
     name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target is None
 ]
 
-# Jobs run in the order of the tables and figures that need them; what only draws, and what all runs wait for, goes first.
+# Jobs run in the order of the tables and figures that need them; jobs that only draw, or that all runs need, go first.
 URGENCY = {}
 ORDER = [*(name for name in FIRST if name in EXPERIMENTS), *WANTED]
 for position, name in enumerate(reversed(ORDER)):
@@ -84,14 +84,14 @@ for position, name in enumerate(reversed(ORDER)):
             URGENCY[model, untrained] = URGENCY[(untrained,)] = position
 MOST_URGENT = len(ORDER)
 
-# the run that the page compares this one with: of other seeds than the default ones
+# the reference run, with other than the default seeds, with which the report compares this run
 REFERENCE = Path("docs/reference/second")
 COMPARED = SCALE == "laptop" and (REFERENCE / "claims.json").is_file()
 PAGE = f"report --scale {SCALE} {SET_SEEDS}{f' --compare {REFERENCE}' * COMPARED}"
 
 
 def no_rule_for(target):
-    """What a user is told about a target that no rule makes."""
+    """The message about a target that no rule makes."""
     results, scale, *_ = *Path(target).parts, "", ""
     if results == "results" and scale != SCALE and scale in known_names("scale"):
         return f"{target} is of another scale than {SCALE}: add --config scale={scale}"
@@ -141,7 +141,7 @@ def fingerprint_of(stage, *run):
 def settings(stage, *run):
     """A parameter of a job: a hash of the settings that it uses, by which Snakemake decides whether to rerun it.
 
-    Here and below `run` is the model and the method of a job, where its wildcards do not name them.
+    Here and below, `run` is the model and the method of a job if they are not among its wildcards.
     """
     return lambda wildcards: fingerprint_of(stage, *named(wildcards), *run)
 
@@ -152,7 +152,7 @@ def named(wildcards):
 
 
 def untrained(wildcards):
-    """What a run starts from: the untrained model and the pass rates of its seed."""
+    """The inputs of a run: the untrained model and the pass rates of its seed."""
     model, filtered = (
         SCALE_CONFIG.untrained(name, int(wildcards.seed))
         for name in (wildcards.model, PASS_RATE_MODEL)
@@ -161,7 +161,7 @@ def untrained(wildcards):
 
 
 def checked(wildcards):
-    """No input files: a misspelled model or method, or a wrong setting, ends the workflow before anything runs."""
+    """Returns no input files, but ends the workflow before anything runs if a model, method or setting is invalid."""
     config_of(*named(wildcards))
     return []
 
@@ -172,7 +172,7 @@ def urgency(wildcards):
 
 
 def problem_files(wildcards):
-    """The files from which problems are read: what the sets name, and what `data.folder` has."""
+    """The files from which problems are read: those named by the sets, and those in `data.folder`."""
     data = SCALE_CONFIG.data
     files = [source.path for source in data.sets.values() if source.source == "file"]
     if data.folder is not None:
@@ -197,7 +197,7 @@ def needs(stage, *run):
 
 
 def needs_of_ranks(stage, *run):
-    """The same for a stage on ranks, with the further resources of jobs on several nodes."""
+    """Like `needs`, for a stage on ranks, with the additional resources of jobs on several nodes."""
     names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
     return needs(stage, *run) | {name: of_job(name, stage, *run) for name in names}
 
@@ -216,7 +216,7 @@ def labels_in(name):
 
 
 def files_of(names):
-    """One file of each table and figure in `names`; a rule makes all of its files."""
+    """One file of each table and figure in `names`, as a rule makes all of its files."""
     return [
         LAYOUT.table(name, "csv") if name in TABLES else LAYOUT.figure(name, "png")
         for name in names
@@ -239,7 +239,7 @@ def in_report(experiment):
 
 @one_line()
 def claim_inputs(wildcards):
-    """The results that decide the claims: all that they name, or only what the scale's list of experiments makes."""
+    """The results needed by the claims: all of them, or only those that the scale's list of experiments makes."""
     files = claims.input_files(LAYOUT.root, SCALE, SEEDS)
     if SCALE_CONFIG.experiments is None:
         return files
@@ -251,5 +251,5 @@ def claim_inputs(wildcards):
 
 @one_line()
 def field_inputs(wildcards):
-    """The results that decide the claims of the field."""
+    """The results needed by the claims of the field."""
     return claims.input_files(LAYOUT.root, SCALE, SEEDS, field=True)

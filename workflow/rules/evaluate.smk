@@ -1,4 +1,4 @@
-# Evaluations of the untrained models; a training run evaluates its own policy, at the temperature of tables and claims.
+# Evaluates the untrained models; a training run evaluates its own policy, at the temperature of tables and claims.
 
 
 rule evaluate:
@@ -27,7 +27,7 @@ rule evaluate:
 
 if TEMPERATURES:
 
-    # Trained policies at further temperatures, all in one job.
+    # Evaluates trained policies at further temperatures, all in one job.
     rule temperatures:
         input:
             checked,

@@ -1,5 +1,5 @@
-# One rule per table and figure, as the report cannot choose a category by a wildcard: the target `table1` builds Table 1
-# and the runs that experiments/table1.yaml names.
+# One rule per table and figure, because the category in the report cannot depend on a wildcard. The target `table1`
+# builds Table 1 and the runs listed in experiments/table1.yaml.
 for name, experiment in EXPERIMENTS.items():
     kind, suffixes, shown = (
         ("table", ["csv", "tex"], "md")

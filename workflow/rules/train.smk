@@ -1,4 +1,4 @@
-# One job per run, a model, a method and a seed: trains, and evaluates the policy with the engine that is open already.
+# One job per run, i.e. per model, method and seed: it trains, and evaluates the policy with the engine of the training.
 
 
 rule train:

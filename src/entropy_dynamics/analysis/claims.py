@@ -1,6 +1,6 @@
 """The paper's claims: the schema of experiments/claims.yaml, and the runs that each claim needs at one scale.
 
-Snakemake asks this module for the input files of its rule, so it imports nothing heavy.
+Snakemake imports this module to find the input files of its rule, so it imports nothing heavy.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ Temperature = Literal["greedy", "best", "matched_pass"] | float
 
 SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0, "all_correct": 3.0}  # points
 SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1, "same_sign": 0.1, "correlation_difference": 0.1}
-"""The smallest effect of interest by metric or statistic: an inconclusive claim says how many seeds would find it."""
+"""The smallest effect of interest by metric or statistic; an inconclusive verdict states how many seeds detect it."""
 
 
 class ClaimSpec(Section):
@@ -51,11 +51,11 @@ class ClaimSpec(Section):
 
     id: str
     label: str
-    """In the figure of all claims."""
+    """Label in the figure of all claims."""
     statement: str
     """{model} is replaced by the model that ran."""
     place: str
-    """In the paper."""
+    """Place in the paper."""
     test: str
     unit: str
     above: float | None = None
@@ -79,14 +79,14 @@ class ClaimSpec(Section):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Ends of the claimed range, infinite where it is open."""
+        """Bounds of the claimed range; infinite if open."""
         if self.within:
             return self.within[0], self.within[1]
         return -inf if self.above is None else self.above, inf if self.below is None else self.below
 
     @property
     def smallest(self) -> float | None:
-        """The smallest effect of interest; None if none is known."""
+        """The smallest effect of interest, if one is defined."""
         return SMALLEST.get(getattr(self, "metric", "") or getattr(self, "statistic", ""))
 
     @property
@@ -103,7 +103,7 @@ class CurveClaim(ClaimSpec):
     statistic: Statistic
     columns: Columns
     window: Literal["all", "second_half", "last_tenth"] = "all"
-    """Which steps count."""
+    """The steps that count."""
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
@@ -128,13 +128,13 @@ class CurveDifference(CurveClaim):
 
 
 class SweepTrend(CurveClaim):
-    """Slope of the statistic over the logarithm of a parameter, through all of its values that drop some tokens."""
+    """Slope of the statistic over the logarithm of a parameter, over those of its values that drop any tokens."""
 
     test: Literal["sweep_trend"]
     runs: Annotated[Methods, Field(max_length=1)]
-    """A method with its parameter, without a value: clip_b@mu."""
+    """A method with its parameter, but without a value: clip_b@mu."""
     sweep: str
-    """The experiment that has the values."""
+    """The experiment that defines the values."""
 
 
 class ScoreDifference(ClaimSpec):
@@ -145,18 +145,18 @@ class ScoreDifference(ClaimSpec):
     runs: Methods
     against: Methods
     metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
-    """pass_area: mean of Pass@k over log k | all_correct: share of problems that every sample solves."""
+    """pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve."""
     evaluations: Names
     minus: list[str] = Field(default_factory=list)
     """Data sets whose mean difference is subtracted from that of `evaluations`."""
     problems: Literal["all", "hard", "easy"] = "all"
-    """A third of each data set by the untrained model's pass rate."""
+    """All problems, or the hardest or easiest third of each data set by the untrained models' pass rate."""
     everywhere: bool = False
-    """The smallest of the differences on each model and data set, instead of their mean."""
+    """Take the smallest of the differences over models and data sets instead of their mean."""
     temperature: Temperature | None = None
-    """Temperature of the evaluations; null: the paper's | greedy: 0 | best: for each method and model the one with the
-    highest metric on the validation set | matched_pass: the methods of `runs` at the paper's, that of `against` where,
-    interpolated between two, its Pass@K is theirs."""
+    """Temperature of the evaluations; null: the paper's | greedy: 0 | best: for each method and model, the one with the
+    highest metric on the validation set | matched_pass: the paper's for the method of `runs`; for that of `against`,
+    interpolated between temperatures such that both have the same Pass@K."""
 
     @model_validator(mode="after")
     def _fits_temperature(self) -> Self:
@@ -183,7 +183,7 @@ class EvaluationSize(Section):
 
 
 class PaperGains(Section):
-    """Gains that the paper prints, to be judged against the sampling noise of its own evaluations."""
+    """Gains printed in the paper, to be compared with the sampling noise of its own evaluations."""
 
     place: str
     models: Names
@@ -221,18 +221,18 @@ class ClaimsFile(Section):
 
 
 class FieldPaper(Section):
-    """What another paper claims: experiments/field/<name>.yaml."""
+    """The claims of another paper: experiments/field/<name>.yaml."""
 
     paper: str
     claims: Specs
-    """Their `place` is in that paper."""
+    """Their `place` refers to that paper."""
     untested: list[str] = Field(default_factory=list)
-    """What it claims besides, and why that cannot be tested here."""
+    """Its other claims, and why they cannot be tested here."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim at one scale: its entry in the file, and the methods that it compares, with their seeds."""
+    """A claim at one scale: its entry in the file, and the methods it compares, with their seeds."""
 
     spec: ClaimSpec
     runs: dict[str, range]
@@ -259,7 +259,7 @@ class Claim:
         return list(getattr(self.spec, "datasets", {}))
 
     def all_runs(self) -> list[Run]:
-        """The runs of the compared methods, and the untrained models if they define which problems are hard."""
+        """The runs of the compared methods, and the untrained models if these define the difficulty of problems."""
         by_method = self.seeds
         if getattr(self.spec, "problems", "all") != "all":
             by_method |= {BASE: max(self.seeds.values(), key=len)}
@@ -267,11 +267,11 @@ class Claim:
         return list(runs_of(((model, method, seed) for model, (method, seeds) in named for seed in seeds), self.config))
 
     def untrained(self, model: str) -> int:
-        """The seed of the untrained model whose model.json says what ran."""
+        """The seed of the untrained model whose model.json describes the model that ran."""
         return self.config.untrained(model, min(seeds.start for seeds in self.seeds.values()))
 
     def files(self, results: Path, run: Run) -> list[Path]:
-        """The files of one run that the claim reads; none for temperatures that the scale does not evaluate at."""
+        """The files of a run that the claim reads, without those of temperatures that the scale does not evaluate."""
         if not isinstance(self.spec, ScoreDifference):
             return [run.metrics_file(results)]
         at = self.spec.temperature
@@ -289,13 +289,17 @@ class Claim:
 
 
 def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
-    """experiments/claims.yaml. Raises UserError for broken YAML and unknown, missing or invalid keys or values."""
+    """Read experiments/claims.yaml.
+
+    Raises:
+        UserError: invalid YAML, or unknown, missing or invalid keys or values.
+    """
     path = experiments / "claims.yaml"
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
 def read_field(experiments: Path = EXPERIMENTS) -> dict[str, FieldPaper]:
-    """The files of experiments/field, by name. Raises UserError as `read_claims`, and for an id in two files."""
+    """Read the files of experiments/field, by name. Raises UserError like `read_claims`, and for duplicate ids."""
     paths = sorted((experiments / "field").glob("*.yaml"))
     papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
     ids = [claim.id for paper in papers.values() for claim in paper.claims]
@@ -305,7 +309,7 @@ def read_field(experiments: Path = EXPERIMENTS) -> dict[str, FieldPaper]:
 
 
 def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
-    """The files of the experiments whose parameter values claims refer to."""
+    """The files of the experiments that define the parameter values of claims."""
     sweeps = (getattr(spec, "sweep", None) for spec in read_claims(experiments).claims)
     return [experiments / f"{name}.yaml" for name in dict.fromkeys(sweeps) if name]
 
@@ -313,7 +317,7 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
 def load_claims(
     scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS, *, field: bool = False
 ) -> list[Claim]:
-    """All claims of the paper, or those of the `field`, for one scale. Raises UserError as `read_claims`."""
+    """All claims of the paper, or of the `field`, at one scale. Raises UserError like `read_claims`."""
     config = config_of(scale, configs)
     papers = read_field(experiments).values() if field else [read_claims(experiments)]
 
@@ -331,7 +335,7 @@ def load_claims(
 
 
 def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path) -> Methods:
-    """{'clip_b@mu=1.2': 'extras', ...}: the values that the sweep has at this scale, ascending."""
+    """{'clip_b@mu=1.2': 'extras', ...}: the values of the sweep at this scale, ascending."""
     [(swept, group)] = spec.runs.items()
     where = f"{experiments / 'claims.yaml'}: claim {spec.id}"
     try:
@@ -358,7 +362,7 @@ def input_files(
     *,
     field: bool = False,
 ) -> list[Path]:
-    """The files in results/<scale> that the claims are judged by, of the models that the scale has."""
+    """The files in results/<scale> from which the claims are judged, for the models of the scale."""
     config, layout = config_of(scale, configs), Layout(results)
     claims = load_claims(scale, seeds, experiments, configs, field=field)
     needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in config.models]

@@ -1,4 +1,4 @@
-"""Columns that are computed from those of metrics.parquet."""
+"""Columns derived from those of metrics.parquet."""
 
 import math
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-PAPER_TOKENS = 1_000_000  # in a step: 64 prompts with 16 responses each (Appendix B), about 1,000 tokens long
+PAPER_TOKENS = 1_000_000  # per step: 64 prompts with 16 responses each (Appendix B), of about 1,000 tokens
 KEPT = [f"lens_{part}_kept" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]
 
 
 def _noise(frame: pd.DataFrame, tokens: pd.Series | int) -> pd.Series:
-    """E|mean S_c| / mean S* where the mean of S_c is normal with the standard error of so many uncorrelated tokens.
+    """E|mean S_c| / mean S* if the mean of S_c is normal with the standard error of that many uncorrelated tokens.
 
-    Strictly on-policy S_c has the conditional mean 0 (Corollary 1), so the tokens of a response are uncorrelated.
+    Strictly on-policy, the conditional mean of S_c is 0 (Corollary 1), so the tokens of a response are uncorrelated.
     """
     return math.sqrt(2 / math.pi) * frame["s_centered_std"] / tokens**0.5 / frame["s_star_mean"]
 
@@ -32,10 +32,10 @@ DERIVED: dict[str, tuple[list[str], Callable[[pd.DataFrame], pd.Series]]] = {
     "push_balance": (KEPT, lambda frame: frame[KEPT].sum(axis=1) / frame[KEPT].abs().sum(axis=1)),
     "exp_entropy": (["entropy"], lambda frame: np.exp(frame["entropy"])),
 }
-"""Name -> the columns that it is made of, and how.
+"""Name -> (input columns, function of them).
 
 `s_centered_ratio` is |mean S_c| / mean S* of a batch, `s_centered_noise` its expectation from sampling alone, and
 `s_centered_noise_paper` that for a batch of the paper's size. `s_star_push` is the mean of -A S* with the effective
-advantages of the lens, the entropy change that S* predicts; `push_balance` is what raises the entropy minus what lowers
-it, as a share of both, which no step size changes. `exp_entropy` is exp(H).
+advantages of the lens, i.e. the entropy change that S* predicts. `push_balance` is the push that raises the entropy
+minus the push that lowers it, divided by their sum, and is independent of the step size. `exp_entropy` is exp(H).
 """

@@ -1,4 +1,4 @@
-"""Training curves: the columns of metrics.parquet, and their means over seeds."""
+"""Training curves: columns of metrics.parquet and their means over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Column:
     """How a column of metrics.parquet is drawn."""
 
     quantity: str
-    """The label of its axis."""
+    """Axis label."""
     unit: str = ""
     factor: float = 1.0
-    """From the stored unit to `unit`."""
+    """Conversion factor from the stored unit to `unit`."""
     legend: str = ""
     same_axis: bool = False
-    """Panels of one row share their axis, since levels are compared across them."""
+    """Whether the panels of a row share their axis, so that levels can be compared."""
 
     @property
     def axis(self) -> str:
@@ -55,7 +55,7 @@ SPARSE |= {"s_centered_after", "s_centered_reweighted"}
 
 
 def column(name: str) -> Column:
-    """Columns without an entry are shown under their own name."""
+    """The entry of a column; a column without one is shown under its own name."""
     return COLUMNS.get(name, Column(name.replace("_", " ")))
 
 
@@ -66,11 +66,11 @@ class Line:
     method: str
     column: str
     curve: pd.DataFrame
-    """With a further column x, the position on the x axis."""
+    """Columns of `curve_over_seeds`, and x, the position on the x axis."""
     points: pd.DataFrame | None
     """A second column of the same runs."""
     lengths: tuple[int, ...]
-    """Steps of each seed's run."""
+    """Number of steps of each seed's run."""
 
 
 def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Panel) -> list[Line]:
@@ -93,8 +93,8 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
 def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
     """Columns value (mean over the seeds), low and high (lowest and highest seed; NaN for one seed), indexed by step.
 
-    Values that are not finite count as missing, and only steps that every seed has are kept: a mean over changing seeds
-    would jump where one ends.
+    Non-finite values count as missing, and only steps that every seed has are kept: otherwise the mean would jump where
+    a seed ends.
     """
     table = pd.concat([values[np.isfinite(values)] for values in seeds], axis=1, join="inner").sort_index()
     curve = pd.DataFrame({"value": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})
@@ -102,7 +102,11 @@ def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
 
 
 def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> pd.DataFrame:
-    """The curves of all panels, one row per panel, line and step. `lines`: the lines of each panel."""
+    """The curves of all panels, one row per panel, line and step.
+
+    Args:
+        lines: the lines of each panel.
+    """
     frames = []
     for number, (panel, drawn) in enumerate(zip(experiment.spec.panels, lines, strict=True), 1):
         model = experiment.model_of(panel)

@@ -1,4 +1,4 @@
-"""Histograms over problems: pass rates after training, and of the base model before."""
+"""Histograms of problems by pass rate, after training and of the base model."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.statistics import share_interval
 
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
-    """Per method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
+    """For each method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,) = experiment.models, experiment.evaluations
     frames = []
     for method, seeds in results.paired_samples(experiment, model, dataset).items():
@@ -27,7 +27,7 @@ def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> 
 
 
 def filter_frame(experiment: Experiment[DataFilter], results: Results) -> pd.DataFrame:
-    """Kept and dropped training problems by an untrained model's number of correct samples, without unsampled ones."""
+    """Numbers of kept and dropped training problems by an untrained model's correct samples; sampled problems only."""
     ((model, seed),) = experiment.untrained.items()
     rates = results.pass_rates(seed)
     samples = int(rates["samples"].max())

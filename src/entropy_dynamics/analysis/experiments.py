@@ -1,6 +1,6 @@
-"""Experiments: the runs of each table and figure, and what it shows; one YAML file each in experiments/.
+"""Experiments: the runs and the content of each table and figure, from one YAML file each in experiments/.
 
-Snakemake asks this module for the input files of its rules, so it imports nothing heavy.
+Snakemake imports this module to find the input files of its rules, so it imports nothing heavy.
 """
 
 import re
@@ -59,7 +59,7 @@ class Run:
         return Layout(results).metrics(self.model, self.method, self.seed)
 
     def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
-        """`temperature`: null is that of all tables."""
+        """`temperature`: None means that of the tables."""
         return Layout(results).samples(self.model, self.method, self.seed, dataset, temperature)
 
 
@@ -76,7 +76,7 @@ class Experiment(Generic[S]):
     untrained: Mapping[str, int]
     """Model -> the seed of the untrained model whose model.json says what ran."""
     temperatures: tuple[float, ...] = ()
-    """At which evaluations are read, besides that of all tables."""
+    """Temperatures of the evaluations that are read, in addition to that of the tables."""
 
     @property
     def heading(self) -> str:
@@ -175,7 +175,7 @@ def _runs(spec: RunsSpec, config: Config, seeds: Seeds, scales: list[str]) -> tu
 
 
 def runs_of(named: Iterable[tuple[str, str, int]], config: Config) -> tuple[Run, ...]:
-    """Runs of (model, method, seed): of `base` the untrained models from which the runs of these seeds start."""
+    """The runs of (model, method, seed); for `base`, the untrained models from which runs with these seeds start."""
     runs = (
         Run(model, method, config.untrained(model, seed) if method == BASE else seed) for model, method, seed in named
     )
@@ -192,7 +192,7 @@ def first_of(seeds: Seeds) -> int:
 
 
 def _check_names(experiment: Experiment[Spec], where: str, config: Config, configs: Path) -> None:
-    """Unknown names of models, methods and evaluation sets: Snakemake would call their files missing."""
+    """Reject unknown models, methods and evaluation sets, whose files Snakemake would report as missing."""
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     for kind, names, known in (

@@ -1,4 +1,4 @@
-"""Avg@K against Pass@K over the temperature of the evaluation: a better policy, or one that samples as if warmer."""
+"""Avg@K against Pass@K over evaluation temperatures: a better policy, or one that only samples as if it were warmer?"""
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,11 @@ from entropy_dynamics.config import BASE
 
 
 def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd.DataFrame:
-    """One row per model, method and temperature: `avg` and `pass` with `_low` and `_high`, means over the data sets, %.
+    """One row per model, method and temperature: `avg` and `pass` with `_low` and `_high`, means over data sets, %.
 
-    `pass` is NaN at temperature 0, where one sample is drawn, and `avg` is the greedy accuracy. `matched`, in the rows
-    at the temperature of all tables: the median over seeds of Avg@K above the baseline's frontier at equal Pass@K, %
-    points; NaN where a seed's Pass@K is outside the frontier.
+    At temperature 0 one sample is drawn: `avg` is the greedy accuracy and `pass` is NaN. `matched`, in the rows at the
+    temperature of the tables, is the median over seeds of Avg@K minus the baseline's frontier at equal Pass@K, in
+    percentage points; NaN if a seed's Pass@K is outside the frontier.
     """
     usual, datasets = results.config.evaluation.temperature, experiment.evaluations
     rows = []
@@ -43,9 +43,10 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
 def frontier_gain(
     model: str, method: str, experiment: Experiment[ComparedSpec], results: Results
 ) -> list[Float[np.ndarray, "seed problem"]]:
-    """Avg@K above the baseline's frontier at equal Pass@K, % points, as columns of `score_interval`, one per data set.
+    """Avg@K minus the baseline's frontier at equal Pass@K, in percentage points.
 
-    NaN for a seed whose Pass@K is outside the frontier.
+    Returns:
+        Columns of `score_interval`, one per data set; NaN for a seed whose Pass@K is outside the frontier.
     """
     baseline, shares = experiment.spec.baseline, dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
     warm = [temperature for temperature in results.temperatures if temperature > 0]
@@ -60,5 +61,5 @@ def frontier_gain(
 
 
 def gain_interval(columns: list[Float[np.ndarray, "seed problem"]]) -> Interval:
-    """The interval of `frontier_gain`, NaN if any seed is outside the frontier."""
+    """The interval of `frontier_gain`; NaN if any seed is outside the frontier."""
     return Interval() if any(np.isnan(column).any() for column in columns) else score_interval(columns)

@@ -1,4 +1,4 @@
-"""Gains over the baseline: per data set, beside those that the paper states, and by the difficulty of the problems."""
+"""Gains over the baseline: per data set, next to the paper's, and by difficulty of the problems."""
 
 from itertools import product
 from typing import get_args
@@ -18,7 +18,7 @@ THIRDS = get_args(Third)
 
 
 def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataFrame:
-    """A row per model, metric, method and data set: gain, low and high, and the paper's gain, all in points."""
+    """One row per model, metric, method and data set: gain, low, high and the paper's gain, in points."""
     scores = scores_frame(experiment, results).set_index(["model", "method"])
     baseline, rows = experiment.spec.baseline, []
     for model, method in scores.index:

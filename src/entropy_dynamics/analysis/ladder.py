@@ -1,4 +1,4 @@
-"""What size does: scores, entropy and gains over the number of parameters, and a prediction from the smaller models."""
+"""Effects of model size: scores, entropy and gains over the number of parameters, and predictions from small models."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from entropy_dynamics.analysis.statistics import mean_interval, score_interval, 
 from entropy_dynamics.analysis.sweeps import ends_of, scores_of
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
-"""Column -> metric and temperature of the evaluation; null: that of all tables."""
+"""Column -> metric and temperature of the evaluation (None: that of the tables)."""
 GAINS = (*SCORES, "matched", "entropy")
 PER_DECADE = "per decade"
 
@@ -26,11 +26,13 @@ Sizes = Float[np.ndarray, " model"]
 def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, the smallest model first, and one per method for the slopes over size.
 
-    `avg`, `pass`, `greedy` (Avg@K, Pass@K, greedy accuracy, %) and `entropy` (mean over the last tenth, nats), means
-    over seeds with `_low` and `_high`. `<name>_gain` of these and of `matched` (Avg@K above the baseline's frontier at
-    the method's Pass@K), medians over seeds of the difference to the baseline with `_low` and `_high`; in the rows
-    PER_DECADE the slope over log10 of the parameters (least squares). `<score>_predicted`: from the fitted models, by
-    `saturating`. `accuracy`, `accuracy_predicted`: on the validation set, and by `entropy_law`, %.
+    - `avg`, `pass`, `greedy` (Avg@K, Pass@K, greedy accuracy, %) and `entropy` (mean over the last tenth of the steps,
+      nats): means over seeds with `_low` and `_high`.
+    - `<name>_gain` of these and of `matched` (Avg@K minus the baseline's frontier at the method's Pass@K): medians over
+      seeds of the difference from the baseline with `_low` and `_high`; in the rows PER_DECADE the least-squares slope
+      over log10 of the parameters.
+    - `<score>_predicted`: prediction by `saturating`, fitted to the `fitted` models.
+    - `accuracy`, `accuracy_predicted`: on the validation set, measured and predicted by `entropy_law`, %.
     """
     sizes = {model: results.model(model).parameters for model in experiment.models}
     models = sorted(sizes, key=lambda model: sizes[model])
@@ -62,9 +64,9 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
     for score in SCORES:
         frame[f"{score}_predicted"] = np.nan
         for method in methods:
-            of = frame["method"] == method
-            curve = saturating(*frame.loc[of & fitted, ["parameters", score]].to_numpy().T)
-            frame.loc[of, f"{score}_predicted"] = curve(frame.loc[of, "parameters"].to_numpy())
+            chosen = frame["method"] == method
+            curve = saturating(*frame.loc[chosen & fitted, ["parameters", score]].to_numpy().T)
+            frame.loc[chosen, f"{score}_predicted"] = curve(frame.loc[chosen, "parameters"].to_numpy())
     slopes = [
         {"model": PER_DECADE, "method": method} | _gains(slope, method, experiment, results)
         for method in methods
@@ -74,7 +76,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
 
 
 def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:
-    """The curve s = s_max N / (N + N_half) through scores at sizes N: 1/s is linear in 1/N (least squares)."""
+    """The curve s = s_max N / (N + N_half), fitted to scores at sizes N by least squares: 1/s is linear in 1/N."""
     rise, start = np.polyfit(1 / sizes, 1 / scores, 1)
     return lambda sizes: 1 / (start + rise / sizes)
 
@@ -85,8 +87,8 @@ def entropy_law(
     """R = -a exp(H) + b, with a and b linear in log N (arXiv 2505.22617): the mean R at each size's entropies.
 
     Args:
-        points: size N -> entropy H (nats) and accuracy R at the steps of training, from which a and b are fitted.
-        entropies: size -> the entropies at which R is predicted.
+        points: size N -> entropy H (nats) and accuracy R at training steps, to which a and b are fitted.
+        entropies: size -> entropies at which R is predicted, nats.
     """
     fits = [np.polyfit(np.exp(of_size[..., 0]).ravel(), of_size[..., 1].ravel(), 1) for of_size in points.values()]
     lines = np.polyfit(np.log(list(points)), np.array(fits), 1)  # [slope or intercept, -a or b]
@@ -100,7 +102,7 @@ def entropy_law(
 def _law_points(
     model: str, method: str, experiment: Experiment[LadderSpec], results: Results
 ) -> Float[np.ndarray, "step seed 2"]:
-    """Entropy and accuracy on the validation set at the steps that have it."""
+    """Entropy (nats) and validation accuracy at the steps with a validation."""
     frames = [results.metrics(run, ("entropy", "validation_accuracy")) for run in experiment.of(model, method)]
     return np.stack([frame.dropna()[["entropy", "validation_accuracy"]].to_numpy() for frame in frames], axis=1)
 
@@ -108,7 +110,7 @@ def _law_points(
 def _gains(
     of_model: Mapping[str, float], method: str, experiment: Experiment[LadderSpec], results: Results
 ) -> dict[str, float]:
-    """Intervals of the weighted sum over models of a method's differences to the baseline."""
+    """Intervals of a method's differences from the baseline, summed over models with weights."""
     signs = {method: 1.0, experiment.spec.baseline: -1.0}
     weights: dict[Arm, float] = {
         (model, name): sign * weight for model, weight in of_model.items() for name, sign in signs.items()

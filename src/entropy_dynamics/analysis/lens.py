@@ -11,7 +11,7 @@ PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # columns 
 
 
 def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
-    """One row per method: the share that it keeps of each quadrant's sum over the steps, and its entropy at the end."""
+    """One row per method: the share of each quadrant's push that it keeps, summed over steps, and its final entropy."""
     (model,) = experiment.models
     runs = {method: experiment.of(model, method) for method in experiment.methods(model)}
     return results.identified(pd.DataFrame(_row(results, *of_method) for of_method in runs.items()), model)

@@ -1,4 +1,4 @@
-"""Corollary 4 taken apart: how two columns of each pair go together over the steps of a run."""
+"""The chain behind Corollary 4: correlation of pairs of columns over the steps of a run."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,14 +22,14 @@ class Link:
     steps: pd.DataFrame
     """One row per seed and step: seed, step, x, y (nats) and the correlation of the seed's run."""
     correlation: Interval
-    """Over the seeds; NaN where a run has too few steps."""
+    """Over seeds; NaN if a run has too few steps."""
 
     def frame(self) -> pd.DataFrame:
         return self.steps.assign(x_column=self.x, y_column=self.y, **self.correlation.columns("correlation_over_seeds"))
 
 
 def links(experiment: Experiment[LinksSpec], results: Results) -> list[Link]:
-    """One per pair of neighbors among the columns, and last the two ends."""
+    """One link per pair of neighboring columns, and finally one between the first and the last column."""
     columns = experiment.spec.columns
     curves = [(run.seed, results.metrics(run, columns)) for run in experiment.runs]
     pairs = [*pairwise(columns), (columns[0], columns[-1])]

@@ -11,7 +11,7 @@ Scores = dict[str, dict[Literal["avg", "pass"], Percent]]
 
 
 class Level(Section):
-    """A level that the text states in words, as one number."""
+    """A level that the paper states only in words, as a number."""
 
     place: str
     value: float
@@ -24,7 +24,7 @@ class PaperValues(Section):
     """Column of metrics.parquet -> level."""
 
     def score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
-        """None where the paper reports none."""
+        """The paper's score in percent, or None if it reports none."""
         for models in self.scores.values():
             if metric in (scores := models.get(model, {}).get(method, {}).get(dataset, {})):
                 return scores[metric]

@@ -1,4 +1,4 @@
-"""The paper's own scores against their sampling noise: its printed gains, and the claims on scores."""
+"""The paper's own scores compared with their sampling noise: its printed gains, and the claims about scores."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -16,12 +16,12 @@ from entropy_dynamics.errors import UserError
 
 
 def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperValues) -> Finding | None:
-    """A claim on scores judged by the paper's own numbers; None where it does not print them.
+    """Judge a claim about scores by the paper's own numbers; None if the paper does not print them.
 
-    The data sets are weighted as for our runs. Without Pass@K there is no sampling error, and so no interval.
+    Data sets are weighted as for our runs. Without Pass@K the sampling error is unknown, so there is no interval.
 
     Args:
-        sizes: of the paper's evaluations.
+        sizes: problems and samples of the paper's evaluations.
     """
     spec = claim.spec
     if not isinstance(spec, ScoreDifference) or spec.temperature is not None or spec.problems != "all":
@@ -51,7 +51,7 @@ def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperV
 def _score(
     paper: PaperValues, model: str, method: str, dataset: str, metric: str, sizes: Mapping[str, EvaluationSize]
 ) -> tuple[float, float] | None:
-    """A printed score with its sampling error, points; the error is NaN if that takes a score that is not printed."""
+    """A printed score and its sampling error, points; the error is NaN if it needs a score that is not printed."""
     printed: dict[str, float | None] = {name: paper.score(model, method, dataset, name) for name in METRICS}
     avg, passed, size = printed["avg"], printed["pass"], sizes.get(dataset)
     if metric == "pass_minus_avg":
@@ -66,9 +66,11 @@ def _score(
 
 
 def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
-    """An entry of claims.json per model, method, data set and metric.
+    """Yield an entry of claims.json per model, method, data set and metric.
 
-    Raises UserError if paper_values.yaml lacks a score, or has 0 or 100, which leaves the spread of the problems open.
+    Raises:
+        UserError: paper_values.yaml lacks a score, or a score is 0 or 100, which does not determine the spread between
+            problems.
     """
     for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
         sides = (method, gains.against)
@@ -99,18 +101,19 @@ def _printed(paper: PaperValues, model: str, method: str, dataset: str, metric: 
 
 
 def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> dict[str, float]:
-    """Standard errors of avg, pass and pass_minus_avg, in points, if K answers to each problem are sampled again.
+    """Standard errors of avg, pass and pass_minus_avg, in points, from resampling K answers to each problem.
 
-    The probability p of a correct answer is Beta(a, b) over the problems, with the parameters that give both scores;
-    then Var(Avg@K) = E[p (1 - p)] / (K problems), and with f = (1 - p)^K, the probability that all K are incorrect,
-    Var(Pass@K) = E[f (1 - f)] / problems, Cov(Avg@K, Pass@K) = E[p f] / problems (without a correct answer both are 0).
+    The probability p of a correct answer is modeled as Beta(a, b) over the problems, with the parameters that reproduce
+    both scores. Let f = (1 - p)^K be the probability that all K answers are incorrect. Then
+    Var(Avg@K) = E[p (1 - p)] / (K problems), Var(Pass@K) = E[f (1 - f)] / problems and
+    Cov(Avg@K, Pass@K) = E[p f] / problems, as both scores of a problem are 0 without a correct answer.
 
     Args:
         avg, passed: Avg@K and Pass@K, percent.
         samples: K.
     """
     mean, missed = avg / 100, 1 - passed / 100
-    # Bisection over a + b: the larger, the more alike the problems, and the fewer are missed by all K samples.
+    # Bisection over a + b. The larger it is, the more similar the problems, and the fewer are missed by all K samples.
     low, high = 1e-6, 1e6
     for _ in range(200):
         total = (low * high) ** 0.5
@@ -123,6 +126,6 @@ def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> d
 
 
 def _all_incorrect(mean: float, total: float, samples: int, correct: int = 0) -> float:
-    """E[(1 - p)^samples] for p ~ Beta(mean * total, (1 - mean) * total), 0 < mean < 1, after `correct` answers."""
+    """E[(1 - p)^samples] for p ~ Beta(mean * total + correct, (1 - mean) * total), 0 < mean < 1."""
     a, b = mean * total + correct, (1 - mean) * total
     return exp(betaln(a, b + samples) - betaln(a, b))

@@ -1,4 +1,4 @@
-"""Pass@k over k: how many problems a policy solves with one sample, and how many with all of them."""
+"""Pass@k as a function of k, from a single sample to all of them."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Scores per problem, from the counts of its correct samples: what tables and claims average over problems."""
+"""Scores per problem, from its number of correct samples. Tables and claims average these over problems."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
@@ -24,7 +24,7 @@ Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
 
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
-    """The metric of each problem, in [-1, 1]."""
+    """The metric of each problem, from -1 to 1."""
     match metric:
         case "avg":
             return samples.pass_rates
@@ -40,12 +40,12 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
 
 
 def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
-    """One method's scores; without the seed axis if there is only one untrained model, from which all seeds start."""
+    """One method's scores, without the seed axis for a single untrained model from which all seeds start."""
     return seeds[0] if method == BASE and len(seeds) == 1 else np.stack(seeds)
 
 
 def paired(scores: Mapping[Arm, BySeed], weights: Mapping[Arm, float]) -> Scores:
-    """The weighted sum of arms on the seeds that all of them have. Raises UserError if there is none."""
+    """The weighted sum of arms on the seeds that they share. Raises UserError if they share none."""
     shared = on_shared_seeds({arm: scores[arm] for arm in weights})
     if not all(shared.values()):
         raise UserError(f"{', '.join(dict.fromkeys(method for _, method in weights))} have no seed in common")
@@ -54,9 +54,9 @@ def paired(scores: Mapping[Arm, BySeed], weights: Mapping[Arm, float]) -> Scores
 
 
 def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
-    """What each arm has of the seeds that all of them have, in the same order.
+    """The values of each arm for the seeds that all arms have, in the same order.
 
-    A single untrained model belongs to all seeds.
+    A single untrained model counts for all seeds.
     """
     alone = {arm for arm, by_seed in arms.items() if arm[1] == BASE and len(by_seed) == 1}
     seeds = sorted(set.intersection(*(set(by_seed) for arm, by_seed in arms.items() if arm not in alone)))
@@ -64,12 +64,12 @@ def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
 
 
 def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.ndarray, "k problem"]:
-    """The unbiased Pass@k of each problem for k = 1 ... samples; the first row is Avg@K, the last Pass@K."""
+    """The unbiased Pass@k of each problem for k = 1 ... `samples`; the first row is Avg@K, the last Pass@K."""
     return np.stack([problem_pass_at_k(correct, samples, k) for k in range(1, samples + 1)])
 
 
 def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " point"]) -> Float[np.ndarray, "..."]:
-    """The mean height of a curve over its first axis, by the trapezoidal rule."""
+    """The mean of a curve over x, along its first axis, by the trapezoidal rule."""
     mean: np.ndarray = curve[0] if len(x) == 1 else np.trapezoid(curve, x, axis=0) / (x[-1] - x[0])
     return mean
 
@@ -81,17 +81,17 @@ def score_columns(
     problems: Selection = "all",
     of_datasets: Mapping[str, float] | None = None,
 ) -> list[Scores]:
-    """The columns of `score_interval` for a weighted sum of methods, in points: the mean over data sets and models.
+    """The columns of `score_interval` for a weighted sum of methods, in points, averaged over data sets and models.
 
     Args:
-        samples: with the untrained models, if only some problems are selected. Their difficulty is the pass rate
-            averaged over the untrained models, so that all models have the same thirds. It takes no part in the
-            difference between two trained methods, so its samples bring no regression to the mean into that.
+        samples: must include the untrained models if `problems` selects a third. Difficulty is the pass rate averaged
+            over the untrained models, so that all models have the same thirds. These samples do not enter the
+            difference between two trained methods, so they cause no regression to the mean in it.
         weights: the weight of each method in the sum.
-        of_datasets: the weight of each data set in place of the mean over all.
+        of_datasets: the weight of each data set; None: the mean over all.
 
     Raises:
-        UserError: no seed is common to all.
+        UserError: the arms share no seed.
     """
     models = list(dict.fromkeys(model for model, _ in samples))
     known = list(next(iter(next(iter(samples.values())).values())))
@@ -108,7 +108,7 @@ def score_columns(
 
 
 def _chosen(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> Any:
-    """The indices of these problems of one data set; ties of difficulty in the order of the problems."""
+    """The indices of the selected problems of a data set; problems of equal difficulty stay in order."""
     if problems == "all":
         return slice(None)
     untrained = [seed[dataset].pass_rates for model in models for seed in samples[model, BASE].values()]

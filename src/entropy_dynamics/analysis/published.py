@@ -1,4 +1,4 @@
-"""What anyone needs to recompute the results of a scale: counts per problem, metrics, samples; and the way back."""
+"""Published data from which a scale's results can be recomputed (counts per problem, metrics, samples), and back."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ from entropy_dynamics.results.files import read_json, read_parquet, write_json, 
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.validation import parse
 
-MODELS = "models.json"  # what ran under each name
+MODELS = "models.json"  # the model that ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
-NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets: they become paths, so no separator and no leading dot
+NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets become paths, so no separator and no leading dot
 Counts = Int[np.ndarray, " problem"]
 File = tuple[Path, Run, dict[str, Any]]
-"""A file of a run, with the columns that say what else it is of."""
+"""A file of a run, with further identifying columns, such as the data set."""
 COUNT_TYPES = {
     "seed": np.int16,
     "problem": np.int16,
@@ -35,9 +35,9 @@ COUNT_TYPES = {
 
 
 def counts_frame(results: Results) -> pd.DataFrame:
-    """A row per model, method, seed, temperature, data set and problem: `correct` of `samples`.
+    """One row per model, method, seed, temperature, data set and problem: `correct` of `samples`.
 
-    `problem` is its place in the order of the data set's ids.
+    `problem` is the problem's index in the sorted ids of its data set.
     """
     frames = []
     for _, run, of in _evaluations(results):
@@ -48,7 +48,7 @@ def counts_frame(results: Results) -> pd.DataFrame:
 
 
 def metrics_frame(results: Results) -> pd.DataFrame:
-    """The metrics of all runs, a row per model, method, seed and step, in single precision."""
+    """The metrics of all runs in single precision, one row per model, method, seed and step."""
     frames = []
     for path in _files(results, "runs/*/*/seed*/metrics.parquet"):
         run, frame = _run(path.parent), read_parquet(path)
@@ -59,29 +59,29 @@ def metrics_frame(results: Results) -> pd.DataFrame:
 
 
 def write_samples(results: Results, path: Path) -> int:
-    """The samples of all evaluations as one file, a row each, after the columns of their run; returns their number."""
+    """Write the samples of all evaluations to one file, with the columns of their run first; returns their number."""
     return _stack(path, _evaluations(results))
 
 
 def write_tokens(results: Results, path: Path) -> int:
-    """The same for responses with the statistics of every token. Raises UserError if no run kept any."""
+    """Write all token samples to one file, like `write_samples`. Raises UserError if no run kept any."""
     files = _files(results, TOKENS)
     return _stack(path, [(file, _run(file.parent), {"step": int(file.stem.removeprefix("step"))}) for file in files])
 
 
 def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str, int]:
-    """Write results/<scale> from published counts and metrics: enough for claims, tables, figures of scores and curves.
+    """Recreate results/<scale> from published counts and metrics, as far as claims, tables, scores and curves need it.
 
     Args:
-        folders: of several runs, whose seeds are renumbered from 0 on in this order, so that they count as one run.
+        folders: published folders, whose seeds are renumbered from 0 in this order, so that they count as one run.
         root: results/<scale>, a new folder.
-        temperature: of the evaluations of all tables.
+        temperature: temperature of the tables' evaluations.
 
     Returns:
-        The seeds of the method that has most, `tables`, and of the one that has fewest, `extras`.
+        `tables`, the largest number of seeds of any method, and `extras`, the smallest.
 
     Raises:
-        UserError: two folders have a seed in common, a file is missing or damaged, or a name cannot be a folder's.
+        UserError: two folders share a seed, a file is missing or damaged, or a name is not a valid folder name.
     """
     frames = {folder: (_counts(folder), _published(folder, "metrics", "step")) for folder in folders}
     seeds: dict[int, Path] = {}
@@ -114,7 +114,7 @@ def _counts(folder: Path) -> pd.DataFrame:
 
 
 def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
-    """A published table that has these columns and `KEYS`, and in them only names that can be a folder's."""
+    """A published table, checked to have `columns` and `KEYS` and only names that are valid folder names."""
     path = _existing(folder / f"{name}.parquet")
     frame = read_parquet(path, remedy="get it again")
     for column in (*KEYS, *columns):
@@ -151,7 +151,7 @@ def _numbered(run: Sequence[Any], number: Mapping[int, int]) -> Run:
 
 
 def _samples(correct: Counts, k: int) -> pd.DataFrame:
-    """Samples with these counts; which of the k are correct, and their answers, are not published with counts."""
+    """Samples with the given counts. Counts do not tell which of the k are correct, nor their answers."""
     problems = np.repeat([f"{place:06d}" for place in range(len(correct))], k)
     places = np.tile(np.arange(k), len(correct))
     is_correct = places < np.repeat(correct, k)
@@ -160,7 +160,7 @@ def _samples(correct: Counts, k: int) -> pd.DataFrame:
 
 
 def _stack(path: Path, files: Sequence[File]) -> int:
-    """Write the rows of all files, each after the columns about it; the files of two methods at most are in memory."""
+    """Write the rows of all files, identifying columns first. At most two methods' files are in memory at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Two complete runs side by side: do their effects agree, and did verdicts change?"""
+"""Comparison of two complete runs: whether their effects agree, and which verdicts changed."""
 
 import json
 import math
@@ -22,26 +22,26 @@ class Replicate:
     verdicts: tuple[str, str]
     effects: tuple[Interval, Interval]
     claimed: tuple[float, float]
-    """Ends of the claimed range; NaN where claims.json has none."""
+    """Bounds of the claimed range; NaN if claims.json has none."""
     random: bool
-    """Whether seeds decide the effect: what is computed without any agrees with itself."""
+    """Whether the effect depends on seeds; one that does not agrees with itself trivially."""
     alike: bool = True
-    """Whether both runs were judged by the same range."""
+    """Whether both runs were judged against the same range."""
 
     @property
     def judged(self) -> tuple[bool, bool]:
-        """Whether each run has an interval, without which a claim is inconclusive whatever its truth."""
+        """Whether each run has an interval; without one a claim is always inconclusive."""
         first, second = (not math.isnan(effect.low + effect.high) for effect in self.effects)
         return first, second
 
     @property
     def compared(self) -> bool:
-        """Whether both runs have a verdict that seeds decide, on the same claim."""
+        """Whether both runs have a verdict that depends on seeds, on the same claim."""
         return self.random and self.alike and all(self.judged)
 
     @property
     def same(self) -> bool:
-        """Whether the effects are equal but for rounding: published metrics are in single precision."""
+        """Whether the effects are equal up to rounding: published metrics are in single precision."""
         first, second = self.effects
         return all(
             math.isclose(getattr(first, end), getattr(second, end), rel_tol=1e-4) for end in ("value", "low", "high")
@@ -49,15 +49,17 @@ class Replicate:
 
     @property
     def changed(self) -> bool:
+        """Whether the verdicts differ."""
         return self.compared and self.verdicts[0] != self.verdicts[1]
 
     @property
     def reversed(self) -> bool:
+        """Whether one verdict is "holds" and the other "does not hold"."""
         return set(self.verdicts) == {"holds", "does not hold"}
 
     @property
     def difference(self) -> Interval:
-        """Second minus first, with the interval that follows from both (MOVER: Zou and Donner 2008)."""
+        """Second effect minus first, with an interval derived from theirs (MOVER: Zou and Donner 2008)."""
         first, second = self.effects
         value = second.value - first.value
         below = math.hypot(second.value - second.low, first.high - first.value)
@@ -66,18 +68,19 @@ class Replicate:
 
     @property
     def agrees(self) -> bool | None:
-        """Zero is in the interval of the difference; None without seeds, or if one of the runs has no interval."""
+        """Whether the interval of the difference includes zero; None if the runs are not `compared`."""
         difference = self.difference
         return difference.low <= 0 <= difference.high if self.compared else None
 
     @property
     def chance_of_change(self) -> float:
-        """Probability that the verdicts differ if both effects estimate the same number, their weighted mean.
+        """Probability that the verdicts differ if both effects estimate the same true effect, their weighted mean.
 
-        Normal effects, with the standard errors and the distances to the ends that the intervals of both runs have.
-        The mean stands in for the true effect, and an interval of order statistics is wider than its standard error
-        says; so the sum over many claims is 0.9 to 1 times what happens where true effects lie close to where intervals
-        end, and twice as much at a threshold or far from it. 0 if no seed decides, NaN if the range is unknown.
+        Assumes normal estimates whose standard errors and distances to the bounds are those of the two intervals. The
+        mean only approximates the true effect, and an interval between order statistics is wider than its standard
+        error implies. Summed over many claims, the result is therefore 0.9 to 1 times the actual number of changes if
+        true effects are close to where intervals end, and twice that number if they are at a threshold or far from it.
+        0 if the verdicts do not depend on seeds, NaN if the range is unknown.
         """
         errors = [(effect.high - effect.low) / 2 / NORMAL for effect in self.effects]
         if not (self.compared and all(errors)):
@@ -98,7 +101,7 @@ class Replicate:
 
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
-    """The claims of both runs, in the order of the first. Raises UserError if there are none."""
+    """The claims that both runs have, in the order of the first. Raises UserError if there are none."""
     entries, others = verdicts_of(first), verdicts_of(second)
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
     if not pairs:
@@ -117,7 +120,7 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
 
 
 class _Entry(BaseModel):
-    """What is read of an entry of claims.json."""
+    """The fields of an entry of claims.json that are read here."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -139,7 +142,14 @@ class _Entry(BaseModel):
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
-    """The entries of claims.json (`path`, or in that folder) on this run, by id. Raises UserError if it is damaged."""
+    """The entries about this run in claims.json, by id.
+
+    Args:
+        path: the file, or the folder that holds it.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
     file = path / "claims.json" if path.is_dir() else path
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))

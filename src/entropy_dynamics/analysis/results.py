@@ -1,4 +1,4 @@
-"""Results of one scale as data frames, with one-line errors for missing and damaged files."""
+"""The results of a scale as data frames, with one-line errors for missing and damaged files."""
 
 import hashlib
 import re
@@ -33,7 +33,7 @@ class Model(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
     label: str
-    """The paper's model, as the paper writes it."""
+    """Name of the paper's model, as written in the paper."""
     toy: bool
     substitute: bool
     architecture: str
@@ -61,12 +61,12 @@ class Model(BaseModel):
 
 @dataclass(frozen=True)
 class Samples:
-    """Counts of one run's evaluation on one data set."""
+    """Counts from the evaluation of a run on a data set."""
 
     ids: str
     """Digest of the problems' ids."""
     correct: Int[np.ndarray, " problem"]
-    """Correct samples out of K, in the order of the ids."""
+    """Number of correct samples out of K, in the order of the sorted ids."""
     k: int
     unreadable: float
     """Share of samples without an answer in the required format."""
@@ -75,12 +75,12 @@ class Samples:
 
     @property
     def pass_rates(self) -> Float[np.ndarray, " problem"]:
-        """Their mean is Avg@K."""
+        """Share of correct samples of each problem; the mean is Avg@K."""
         return self.correct / self.k
 
     @property
     def solved(self) -> Float[np.ndarray, " problem"]:
-        """0 or 1; their mean is Pass@K."""
+        """1 for each problem with a correct sample, else 0; the mean is Pass@K."""
         return problem_pass_at_k(self.correct, self.k, self.k)
 
 
@@ -119,19 +119,19 @@ class Results:
         return load_experiment(name, self.scale, self.seeds, self.experiments, self.configs)
 
     def model(self, name: str) -> Model:
-        """What ran under this name, from any of its untrained models, which differ in their weights only."""
+        """The model that ran under this name, from any of its untrained models, which differ only in their weights."""
         first = self.layout.model(name, self.config.untrained(name, first_of(self.seeds)))
         path = self._existing(next(iter(sorted(first.parent.glob(f"seed*/{FACTS}"))), first / FACTS))
         return parse(Model, read_json(path), str(path))
 
     @property
     def models(self) -> dict[str, Model]:
-        """The models that are there, by name."""
+        """All models with results, by name."""
         names = {path.parents[1].name for path in self.root.glob(f"models/*/*/{FACTS}")}
         return {name: self.model(name) for name in sorted(names)}
 
     def method_label(self, method: str) -> str:
-        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'; a key of another section is shortened to its last part."""
+        """'clip_b@mu=1.2' -> 'Clip_B (mu 1.2)'. Keys of other sections are shortened to their last part."""
         name, parameters = split_method(method)
         label = method_label(name, self.configs)
         values = (re.sub(r"[\w.]*\.(?=\w+=)", "", parameter).replace("=", " ") for parameter in parameters)
@@ -143,18 +143,18 @@ class Results:
 
     @property
     def temperatures(self) -> list[float]:
-        """At which the policies of the tables are evaluated, ascending."""
+        """Temperatures at which the policies of the tables are evaluated, ascending."""
         return self.config.evaluation.all_temperatures
 
     def dataset_label(self, dataset: str) -> str:
-        """'AIME24', or 'toy AIME24' where generated problems have its name."""
+        """'AIME24', or 'toy AIME24' for generated problems under that name."""
         source = self.config.data.evaluation[dataset]
         toy = isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
         name = dataset.upper() if re.search(r"\d", dataset) else dataset  # not `validation`
         return f"toy {name}" if toy else name
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
-        """Columns of a run's training curve, or of `DERIVED`, with `step`."""
+        """`step` and `columns` of a run's training curve, including those of `DERIVED`."""
         wanted = ["step", *columns]
         parts = [part for column in wanted for part in DERIVED.get(column, ([column],))[0]]
         frame = self._parquet(run.metrics_file(self.root), parts)
@@ -162,10 +162,10 @@ class Results:
         return frame.assign(**computed)[wanted].sort_values("step")
 
     def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
-        """A run's counts on one data set. The file is read once: many claims ask for the same.
+        """The counts of a run on a data set. Cached, as many claims read the same file.
 
         Args:
-            temperature: null is that of all tables.
+            temperature: of the evaluation; None: that of the tables.
         """
         is_usual = temperature == self.config.evaluation.temperature
         path = run.evaluation_file(self.root, dataset, None if is_usual else temperature)
@@ -193,12 +193,12 @@ class Results:
     def paired_samples(
         self, experiment: Experiment[Spec], model: str, dataset: str, temperature: float | None = None
     ) -> dict[str, list[Samples]]:
-        """Each method's evaluations on one data set, one per seed; all on the same problems with the same K."""
+        """Each method's evaluations on a data set, one per seed, checked to have the same problems and the same K."""
         of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset, temperature)
         return {method: [of_run[run] for run in experiment.of(model, method)] for method in experiment.methods(model)}
 
     def same_problems(self, runs: Sequence[Run], dataset: str, temperature: float | None = None) -> dict[Run, Samples]:
-        """The runs' counts on one data set. Raises UserError if their problems or K differ."""
+        """The counts of runs on a data set. Raises UserError if their problems or K differ."""
         of_run = {run: self.samples(run, dataset, temperature) for run in runs}
         first = of_run[runs[0]]
         for run, samples in of_run.items():
@@ -208,7 +208,7 @@ class Results:
         return of_run
 
     def pass_rates(self, seed: int) -> pd.DataFrame:
-        """One row per training problem: its rate with an untrained model, and whether it was kept or why not."""
+        """One row per training problem: its pass rate with an untrained model, and whether it was kept, or why not."""
         return self._parquet(self.layout.pass_rates(seed), ("correct", "samples", "rate", "kept", "reason"))
 
     def logit_steps(self) -> pd.DataFrame:
@@ -216,7 +216,7 @@ class Results:
         return self._parquet(self.layout.logit_steps, ("theorem", "step_size", "predicted", "realised"))
 
     def identified(self, frame: pd.DataFrame, model: str) -> pd.DataFrame:
-        """`frame` after the columns `model` and `model_that_ran`."""
+        """`frame` with `model` and `model_that_ran` inserted as the first columns."""
         frame.insert(0, "model", model)
         frame.insert(1, "model_that_ran", self.model(model).ran_with_size)
         return frame

@@ -1,4 +1,4 @@
-"""Tables of scores: ours with an interval, the difference to the baseline, the paper's value."""
+"""Tables of scores: our value with its interval, the difference from the baseline, and the paper's value."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,14 +22,15 @@ def scores_frame(
 ) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in percent.
 
-    Per data set and metric the columns <dataset>_<metric>, _low, _high, _paper, and _difference, _difference_low,
-    _difference_high, the median over seeds of the difference to the baseline on the same seeds and problems, with
-    _difference_p, the p value after Holm's correction for all differences of the table. Per data set _unreadable and
-    _truncated, the shares of samples without an answer in the required format and cut off at the token limit,
-    _problems, and _samples, their number per problem. A table with `entropy` also has the columns of `_entropy`, a
-    pooled one those of the mean over the data sets, as of a data set called POOLED.
+    For each data set and metric: <dataset>_<metric>, _low, _high and _paper; _difference, _difference_low and
+    _difference_high, the median over seeds of the difference from the baseline on the same seeds and problems; and
+    _difference_p, its p value after Holm's correction for all differences of the table. For each data set: _unreadable
+    and _truncated, the shares of samples without an answer in the required format and of those cut off at the token
+    limit; _problems; and _samples, the number of samples per problem. A table with `entropy` also has the columns of
+    `_entropy`; a pooled table has those of the mean over data sets, under the data set name POOLED.
 
-    columns: name -> the data sets whose mean score a column is; None: `score_columns`.
+    Args:
+        columns: name -> data sets over whose scores the column is a mean; None: `score_columns`.
     """
     rows = []
     columns = columns or score_columns(experiment)
@@ -81,14 +82,14 @@ def scores_frame(
 
 
 def score_columns(experiment: Experiment[MetricsSpec]) -> dict[str, list[str]]:
-    """Name -> the data sets whose mean score a column is."""
+    """Name of each score column -> data sets over whose scores it is a mean."""
     spec = experiment.spec
     pooled = {POOLED: list(experiment.evaluations)} if isinstance(spec, ScoresSpec) and spec.pooled else {}
     return {dataset: [dataset] for dataset in experiment.evaluations} | pooled
 
 
 def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
-    """Entropy at the end, nats (NaN without steps), and whether every step of every seed equals the baseline's."""
+    """Final entropy, nats (NaN without training), and whether every step of every seed equals the baseline's."""
     baseline = experiment.spec.baseline
     curves, compared = (
         [results.metrics(run, ["entropy"])["entropy"].to_numpy() for run in experiment.of(model, name) if name != BASE]

@@ -1,4 +1,4 @@
-"""The keys of the files in experiments/: one spec for each `kind` of table or figure."""
+"""The keys of the files in experiments/: one spec class per `kind` of table or figure."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, get_args
@@ -31,12 +31,12 @@ SeedGroup = Literal["tables", "extras", "pilot"]
 
 
 class RunGroup(Section):
-    """Every method on every model."""
+    """Runs of every method on every model."""
 
     models: Names
     methods: Names
     seeds: SeedGroup | None = None
-    """null: the experiment's own."""
+    """null: those of the experiment."""
 
 
 class Sweep(Section):
@@ -46,7 +46,7 @@ class Sweep(Section):
     method: str
     parameter: str
     values: dict[str, Annotated[list[int | float], Field(min_length=1)]]
-    """By scale, for those that extend it, too; `default` for all others."""
+    """Values by scale, which also apply to scales that extend it; `default` for all others."""
 
     @model_validator(mode="after")
     def _has_default(self) -> Self:
@@ -55,7 +55,7 @@ class Sweep(Section):
         return self
 
     def methods(self, scales: Iterable[str]) -> dict[str, int | float]:
-        """{'clip_b@mu=1.2': 1.2, ...}. scales: those of `scale_names`, of which the last with values counts."""
+        """{'clip_b@mu=1.2': 1.2, ...}; of `scales`, the result of `scale_names`, the last one with values counts."""
         values = self.values["default"]
         for scale in scales:
             values = self.values.get(scale, values)
@@ -63,20 +63,20 @@ class Sweep(Section):
 
 
 class Panel(Section):
-    """One axes of a figure, with a line per method and column."""
+    """A panel of a figure, with a line per method and column."""
 
     columns: Columns
     x: str = "step"
-    """The column on the x axis. Any other than step gives trajectories over training: the mean over seeds of both
-    columns at each step where both are finite, without a band, from a marker at the first step on."""
+    """The column on the x axis. Any column other than step gives trajectories over training: the means over seeds of
+    both columns at each step where both are finite, without a band, starting with a marker at the first step."""
     model: str | None = None
     """One of the models of the runs; optional if there is only one."""
     methods: Names = Field(default_factory=lambda: ["*"])
-    """Methods of the runs, or patterns such as clip_b@*."""
+    """Methods of the runs, or patterns like clip_b@*."""
     title: str = ""
     """{model} is replaced by the model that ran."""
     points: str | None = None
-    """A second column, drawn as separate points."""
+    """Another column, drawn as separate points."""
     log: bool = False
 
     @model_validator(mode="after")
@@ -96,13 +96,13 @@ class Spec(Section):
     kind: str
     title: str
     shows: str
-    """Its caption in the report, with what to look for."""
+    """Caption in the report, including what to look for."""
     target: Literal["extras", "methods", "ladder"] | None = None
-    """The target that builds it; null: built by default."""
+    """The workflow target that builds it; null: built by default."""
 
 
 class DataFilter(Spec):
-    """Histogram of the training problems by pass rate, with those that were dropped."""
+    """Histogram of the training problems by pass rate, including dropped ones."""
 
     kind: Literal["data_filter"]
 
@@ -115,12 +115,12 @@ class RunsSpec(Spec):
 
 class BaselineSpec(RunsSpec):
     baseline: str = "grpo"
-    """The method that others are compared with; black, or a line of its own."""
+    """The method that others are compared with; drawn in black, or as a separate line."""
 
 
 class LabelledSpec(BaselineSpec):
     labels: dict[str, str] = Field(default_factory=dict)
-    """Labels that replace the methods' own where these are too long."""
+    """Labels that replace those of methods if these are too long."""
 
 
 class ComparedSpec(BaselineSpec):
@@ -136,13 +136,13 @@ class ScoresSpec(MetricsSpec, LabelledSpec):
 
     kind: Literal["scores"]
     entropy: bool = False
-    """Also the entropy at the end, and which methods are exactly the baseline."""
+    """Also show the final entropy, and which methods are identical to the baseline."""
     pooled: bool = False
-    """Also the mean over the data sets."""
+    """Also show the mean over the data sets."""
 
 
 class GainsSpec(MetricsSpec):
-    """Gains over the baseline on each data set, beside those that the paper states."""
+    """Gains over the baseline on each data set, next to those in the paper."""
 
     kind: Literal["gains"]
 
@@ -160,11 +160,11 @@ class FrontierSpec(ComparedSpec, LabelledSpec):
 
 
 class LadderSpec(ComparedSpec):
-    """Scores, entropy and gains over the models' number of parameters, and those that the `fitted` models predict."""
+    """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
 
     kind: Literal["ladder"]
     fitted: Annotated[Names, Field(min_length=3)]
-    """Models from which the scores of all others are predicted."""
+    """Models from which the scores of all other models are predicted."""
 
     @model_validator(mode="after")
     def _one_ladder(self) -> Self:
@@ -217,11 +217,11 @@ class StrengthSpec(SweepsSpec):
 
 
 class MatchedSpec(SweepsSpec, OneModelSpec):
-    """Scores over the entropy that each strength ends with, and methods compared at the entropy of one of them."""
+    """Scores over the final entropy of each strength, and methods compared at the entropy of one of them."""
 
     kind: Literal["matched"]
     reference: str = "clip_b"
-    """The method whose entropy the others are compared at."""
+    """The method at whose entropy the others are compared."""
 
     @model_validator(mode="after")
     def _one_line_per_method(self) -> Self:
@@ -245,7 +245,7 @@ class TheorySpec(OneModelSpec):
 
 
 class LinksSpec(OneModelSpec):
-    """How columns go together over the steps of one method: each with the next, and the first with the last."""
+    """Correlation of columns over the steps of a method: each with the next, and the first with the last."""
 
     kind: Literal["links"]
     runs: Annotated[list[RunGroup], Field(min_length=1, max_length=1)]

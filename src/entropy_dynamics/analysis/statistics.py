@@ -1,9 +1,9 @@
-"""Intervals of effects over seeds and problems. Arrays in, intervals out; further axes in front are repetitions.
+"""Confidence intervals of effects over seeds and problems. Leading array axes are independent repetitions.
 
-The unit is the seed: an untrained model and the randomness of training. All methods of a seed start from the same
-untrained model, so methods are compared by their differences per seed, and an effect is the median of these over seeds:
-what a typical seed shows. Its interval lies between order statistics, so it assumes nothing about how seeds vary: some
-may collapse or explode. It takes five seeds; three or four get Student's t, fewer no interval (docs/results.md).
+The unit of replication is the seed: an untrained model and the randomness of training. All methods with the same seed
+start from the same untrained model, so methods are compared by their differences per seed, and an effect is the median
+of these differences. Its interval is between order statistics, so it assumes no distribution: some seeds may collapse
+or diverge. That takes five seeds; three or four get Student's t interval, fewer get none (docs/results.md).
 """
 
 import math
@@ -19,21 +19,21 @@ from jaxtyping import Float
 
 LEVEL = 0.95
 POWER = 0.9
-T_SEEDS = 3  # the fewest with an interval: of two, Student's t is too wide to be of use
-MIN_SEEDS = 5  # the fewest with an interval that assumes no distribution, and so with a verdict
-MAX_SEEDS = 100  # more are not worth naming
-ROUNDING = 1e-9  # smaller differences come from the order of additions
+T_SEEDS = 3  # minimum for an interval; with two seeds, Student's t is too wide to be useful
+MIN_SEEDS = 5  # minimum for a distribution-free interval, and therefore for a verdict
+MAX_SEEDS = 100  # `seeds_needed` reports no larger number
+ROUNDING = 1e-9  # smaller differences come from the order of summation
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
-Number = Any  # a float, or an array of them if there are axes in front
+Number = Any  # a float, or an array of floats if there are leading axes
 PerSeed = Float[np.ndarray, "*repetition seed"]
 Scores = Float[np.ndarray, "*repetition seed problem"] | Float[np.ndarray, " problem"]
-"""Without the seed axis: a single untrained model."""
+"""Scores without a seed axis are those of a single untrained model."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the ends of its 95 % interval; NaN where they are unknown."""
+    """An estimate with the bounds of its 95 % confidence interval; NaN if they are unknown."""
 
     value: Number = math.nan
     low: Number = math.nan
@@ -42,21 +42,28 @@ class Interval:
     """Standard deviation between seeds."""
     seeds: int = 0
     error: Number = math.nan
-    """Standard error that more seeds do not lower, that of the problems; NaN where the seeds do not differ at all."""
+    """Standard error due to the problems, which more seeds do not reduce; NaN if the seeds do not differ at all."""
 
     @classmethod
     def normal(cls, value: Number, error: Number) -> Self:
-        """The interval of an estimate with a known standard error."""
+        """The normal interval of an estimate with a known standard error."""
         return cls(value, value - NORMAL * error, value + NORMAL * error, error=error)
 
     def detectable(self, seeds: int | None = None) -> Number:
-        """The smallest distance from a threshold found with 90 % power, by so many seeds, if seeds are normal."""
+        """The smallest distance from a threshold that is detected with 90 % power, if seeds are normal.
+
+        Args:
+            seeds: number of seeds; None: that of the interval.
+        """
         from_problems = (NORMAL + scipy.special.ndtri(POWER)) * self.error
         return np.hypot(self.spread * _detectable(seeds or self.seeds), from_problems)
 
     @property
     def standard_error(self) -> Number:
-        """If seeds are normal: a median of five or more then varies by sqrt(pi / 2) more than their mean."""
+        """Standard error of the estimate, if seeds are normal.
+
+        From five seeds on the estimate is a median, whose standard error is sqrt(pi / 2) times that of the mean.
+        """
         factor = (math.pi / 2 if self.seeds >= MIN_SEEDS else 1) / max(1, self.seeds)
         return np.hypot(self.spread * factor**0.5, self.error)
 
@@ -71,28 +78,30 @@ class Interval:
         return 2 * scipy.special.stdtr(self.df, -np.abs(self.value) / self.standard_error)
 
     def columns(self, name: str) -> dict[str, Number]:
-        """The columns of a table of results: the value and its ends."""
+        """The value and its bounds as columns of a results table."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def times(self, factor: float) -> Self:
+        """The interval of the estimate times a factor > 0."""
         names = ("value", "low", "high", "spread", "error")
         return replace(self, **{name: factor * getattr(self, name) for name in names})
 
     def widened(self, error: Number) -> Self:
-        """With a further, independent standard error (MOVER: Zou and Donner 2008)."""
+        """The interval widened by an additional, independent standard error (MOVER: Zou and Donner 2008)."""
         low = self.value - np.hypot(self.value - self.low, NORMAL * error)
         high = self.value + np.hypot(self.high - self.value, NORMAL * error)
         return replace(self, low=low, high=high, error=np.hypot(self.error, error))
 
 
 def seed_interval(values: PerSeed) -> Interval:
-    """The median over seeds, with the interval between order statistics (Hettmansperger and Sheather 1986).
+    """Median over seeds, with an interval between order statistics (Hettmansperger and Sheather 1986).
 
-    Five seeds: the lowest and the highest, which enclose the median of any distribution with 93.75 %; more: between two
-    order statistics, by 95 %. Three or four seeds: `mean_interval`. Fewer, or no spread at all: no ends.
+    With five seeds the bounds are the lowest and the highest, which enclose the median of any distribution with 93.75 %
+    probability. With more, they are interpolated between order statistics to a level of 95 %. Three or four seeds:
+    `mean_interval`. Fewer, or no spread between seeds: NaN bounds.
 
     Args:
-        values: a number per seed, such as a difference between methods of the same seed.
+        values: one number per seed, such as the difference between two methods with the same seed.
     """
     mean, seeds = mean_interval(values), values.shape[-1]
     if seeds < MIN_SEEDS:
@@ -106,7 +115,7 @@ def seed_interval(values: PerSeed) -> Interval:
 
 
 def mean_interval(values: PerSeed) -> Interval:
-    """The mean over seeds with Student's t interval, which assumes that seeds are normal; without ends below three."""
+    """Mean over seeds with Student's t interval, which assumes normal seeds; NaN bounds below three seeds."""
     value, seeds = values.mean(axis=-1), values.shape[-1]
     if seeds < T_SEEDS:
         return Interval(value, seeds=seeds)
@@ -117,17 +126,18 @@ def mean_interval(values: PerSeed) -> Interval:
 
 
 def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], Interval] = seed_interval) -> Interval:
-    """The interval over seeds of the sum of the data sets' mean scores, widened by what other problems would change.
+    """Interval of the sum of the data sets' mean scores, over seeds and over the sampling of problems.
 
-    Problems are crossed with seeds. The mean square between the problems' means over seeds contains the interaction of
-    seeds and problems, and with it the noise of sampling, which the spread between seeds contains already; so it is
-    subtracted (two-way crossed random effects: Searle, Casella and McCulloch 1992, chapter 4).
+    Problems are crossed with seeds. The variance between the problems' means over seeds includes the interaction of
+    seeds and problems, and with it the sampling noise, both of which the spread between seeds already includes; so the
+    interaction is subtracted (two-way crossed random effects: Searle, Casella and McCulloch 1992, chapter 4).
 
     Args:
-        columns: per data set the scores, or their differences between methods of a seed, times their weight in the sum.
+        columns: for each data set, the scores, or the differences between methods with the same seed, times the data
+            set's weight in the sum.
         over_seeds: `seed_interval` for differences, `mean_interval` for the scores of one method.
     """
-    if any(column.shape[-1] < 2 for column in columns):  # one problem has no spread
+    if any(column.shape[-1] < 2 for column in columns):  # a single problem has no spread
         return Interval(sum(column.mean() for column in columns))
     error = sum(_problem_variance(column) for column in columns) ** 0.5
     if columns[0].ndim == 1:
@@ -136,9 +146,9 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
 
 
 def _problem_variance(scores: Scores) -> Number:
-    """The variance of the mean score over other problems, without that of the interaction with seeds.
+    """Variance of the mean score over random problems, without that of the interaction with seeds.
 
-    Times what Student's t adds to the normal quantile for a few problems.
+    Scaled by the squared ratio of Student's t quantile to the normal one, which matters with few problems.
     """
     problems = scores.shape[-1]
     share = (_quantile(problems - 1) / NORMAL) ** 2 / problems
@@ -153,9 +163,9 @@ def _problem_variance(scores: Scores) -> Number:
 
 
 def share_interval(scores: Scores) -> Interval:
-    """Mean of one method's scores in [0, 1], with its interval on the logit scale, which keeps it within [0, 1].
+    """Mean of one method's scores in [0, 1]. The interval is on the logit scale, which keeps it within [0, 1].
 
-    If all scores are 0 or all are 1, n of n problems have this value: the one-sided Clopper-Pearson bound.
+    If all scores are 0 or all are 1, the inner bound is the one-sided Clopper-Pearson bound for n of n problems.
     """
     interval = score_interval([scores], mean_interval)
     if scores.ndim > 1 and scores.shape[-2] < T_SEEDS:
@@ -170,11 +180,12 @@ def share_interval(scores: Scores) -> Interval:
 
 
 def smallest_effect(intervals: Sequence[Interval]) -> Interval:
-    """The smallest of several effects: above zero, all are.
+    """The smallest of several effects; if it is above zero, all of them are.
 
-    The lower end is the lowest of theirs, since the one of the smallest effect is among them. Any upper end bounds the
-    smallest effect from above, but the lowest of several would be too low too often: the lowest after Bonferroni's
-    correction. Order statistics of a few seeds do not reach its level, so it is Student's t with the median's error.
+    The lower bound is the lowest of the lower bounds, as that of the smallest effect is among them. Every upper bound
+    is one of the smallest effect too, but the lowest of several would be too low too often, so it is the lowest after
+    Bonferroni's correction. Order statistics of a few seeds do not reach the corrected level, so the corrected bounds
+    are Student's t with the standard error of the median.
     """
     first = min(intervals, key=lambda interval: interval.value)
     level = 1 - (1 - LEVEL) / 2 / len(intervals)
@@ -184,12 +195,12 @@ def smallest_effect(intervals: Sequence[Interval]) -> Interval:
 
 
 def seeds_needed(interval: Interval, effect: float) -> int | None:
-    """The fewest seeds, five or more, that detect an effect of this size; None: more than MAX_SEEDS."""
+    """Minimum number of seeds, five or more, that detects an effect of this size; None: more than MAX_SEEDS."""
     return next((n for n in range(MIN_SEEDS, MAX_SEEDS + 1) if interval.detectable(n) <= effect), None)
 
 
 def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:
-    """p values adjusted for their number (Holm 1979). NaN counts as no comparison."""
+    """p values adjusted for multiple comparisons (Holm 1979). NaN entries are not counted and stay NaN."""
     known = np.flatnonzero(~np.isnan(p))
     ordered = known[np.argsort(p[known], kind="stable")]
     adjusted = np.full(len(p), np.nan)
@@ -198,15 +209,19 @@ def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"
 
 
 def _quantile(df: Number) -> Number:
+    """Two-sided 95 % quantile of Student's t."""
     return scipy.special.stdtrit(df, (1 + LEVEL) / 2)
 
 
 @cache
 def _depth(seeds: int) -> tuple[int, float]:
-    """The interval begins between these order statistics from the ends: the number, and the share of the next."""
+    """Position of the interval's bounds: an order statistic, counted from 1 at either end, and the share of the next.
+
+    A bound is (1 - share) times that order statistic plus share times the next one inward.
+    """
 
     def level(depth: int) -> float:
-        """The probability that the order statistics of this depth enclose the median."""
+        """Probability that the order statistics at this depth from both ends enclose the median."""
         return float(1 - 2 * scipy.special.bdtr(depth - 1, seeds, 0.5))
 
     depth = max([d for d in range(1, seeds // 2 + 1) if level(d) >= LEVEL], default=1)
@@ -218,12 +233,12 @@ def _depth(seeds: int) -> tuple[int, float]:
 
 @cache
 def _detectable(seeds: int) -> float:
-    """The smallest effect on normal seeds that is found with 90 % power, in their standard deviations."""
+    """Smallest effect that is detected with 90 % power, in standard deviations of normal seeds."""
     if not seeds:
         return 0.0
     if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
         return float(scipy.special.nctdtrinc(seeds - 1, 1 - POWER, _quantile(seeds - 1)) / seeds**0.5)
-    # The lower end is above zero if so many seeds are.
+    # The lower bound is above zero if all but the lowest few seeds are.
     return float(
         scipy.special.ndtri(scipy.special.betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), POWER))
     )

@@ -1,4 +1,4 @@
-"""What each strength of a method buys: clipped tokens, entropy and scores over a parameter, and at matched entropy."""
+"""Clipped tokens, entropy and scores as functions of a method's strength, and scores at matched entropy."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,11 +18,11 @@ SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 
 
 def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.DataFrame:
-    """One row per model, method and value of its swept parameter, NaN for runs outside the sweeps.
+    """One row per model, method and value of its swept parameter (NaN for runs outside the sweeps).
 
-    `run` is a run's full name; `method` is the swept method's name, or outside the sweeps the full name. Columns
-    `clip_fraction` (mean over all steps, percent), `entropy` (mean over the last tenth, nats), `avg`, `pass` and
-    `pass_area` (mean over the data sets, percent), the last four with `_low` and `_high`.
+    `run` is the full name of the run; `method` is the name of the swept method, or the full name outside the sweeps.
+    Columns: `clip_fraction` (mean over all steps, percent), `entropy` (mean over the last tenth of the steps, nats),
+    `avg`, `pass` and `pass_area` (mean over data sets, percent), the last four with `_low` and `_high`.
     """
     rows = []
     swept = {
@@ -55,7 +55,7 @@ def scores_of(
     results: Results,
     temperature: float | None = None,
 ) -> list[Scores]:
-    """A weighted sum of arms on each data set, as shares of their mean in percent: the columns of `score_interval`."""
+    """Columns of `score_interval` for a weighted sum of arms: one per data set, summing to the mean in percent."""
     shares = {arm: 100 / len(experiment.evaluations) * weight for arm, weight in weights.items()}
     columns = []
     for dataset in experiment.evaluations:
@@ -74,7 +74,7 @@ def scores_of(
 def ends_of(
     arms: Iterable[Arm], experiment: Experiment[Any], results: Results
 ) -> dict[Arm, dict[int, Float[np.ndarray, " 1"]]]:
-    """The entropy at the end of the run of each arm and seed, nats."""
+    """The final entropy of each arm and seed, nats."""
     return {
         arm: {run.seed: final_means([results.metrics(run, ["entropy"])["entropy"]]) for run in experiment.of(*arm)}
         for arm in arms
@@ -84,9 +84,9 @@ def ends_of(
 def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.DataFrame:
     """The rows of `strength_frame`, one per method and strength, sorted by entropy within a method.
 
-    `avg_front`, `pass_front`: whether the row is on the Pareto front of entropy and score.
-    `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the reference's entropy
-    minus the reference's score, in points; NaN for the reference's method, and if no two strengths enclose it.
+    - `avg_front`, `pass_front`: whether the row is on the Pareto front of entropy and score.
+    - `avg_matched`, `pass_matched` with `_low` and `_high`: the score of the row's method at the reference's entropy
+      minus the reference's score, in points; NaN for the reference method, and if no two strengths enclose its entropy.
     """
     frame = strength_frame(experiment, results).sort_values(["method", "entropy"], kind="stable")
     frame = frame.reset_index(drop=True)
@@ -101,7 +101,7 @@ def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.D
 
 
 def _front(x: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"]) -> Bool[np.ndarray, " row"]:
-    """The Pareto front, where more of both is better."""
+    """Whether each point is on the Pareto front, where more of both is better."""
     at_least = (x[None] >= x[:, None]) & (y[None] >= y[:, None])
     better = at_least & ((x[None] > x[:, None]) | (y[None] > y[:, None]))
     front: np.ndarray = ~better.any(axis=1) & np.isfinite(x) & np.isfinite(y)
@@ -111,9 +111,10 @@ def _front(x: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"]) -> Bool[n
 def _matched(
     metric: Metric, rows: pd.DataFrame, frame: pd.DataFrame, experiment: Experiment[MatchedSpec], results: Results
 ) -> Interval:
-    """The difference to the reference, linear between the two strengths whose entropies enclose the reference's.
+    """The difference from the reference, interpolated between the two strengths whose entropies enclose its entropy.
 
-    A seed whose entropies differ from the means is moved along that line, so the interval contains their spread.
+    Each seed is corrected along that line for the deviation of its entropies from the means, so the interval includes
+    their spread.
     """
     (model,), reference = experiment.models, experiment.spec.reference
     entropies = rows["entropy"].to_numpy()  # ascending

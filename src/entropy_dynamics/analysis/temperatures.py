@@ -1,4 +1,4 @@
-"""Policies compared at the temperatures that suit each of them, instead of at one for all."""
+"""Comparison of policies at a temperature chosen for each of them, instead of the same for all."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -14,7 +14,7 @@ Evaluation = Mapping[str, Samples]
 
 
 def best_temperature(metric: Metric, validation: Mapping[float, Sequence[Samples]]) -> float:
-    """That of the highest metric on the validation set, mean over the seeds; of equal ones the first."""
+    """The temperature with the highest mean metric over seeds on the validation set; ties go to the first."""
     means = {
         temperature: np.mean([problem_scores(metric, samples).mean() for samples in seeds])
         for temperature, seeds in validation.items()
@@ -25,20 +25,20 @@ def best_temperature(metric: Metric, validation: Mapping[float, Sequence[Samples
 def matched_pass(
     policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[str, float]
 ) -> dict[str, Float[np.ndarray, " problem"]] | None:
-    """Avg@K of a policy over that of another one at equal Pass@K, for each data set as a score per problem.
+    """Avg@K of a policy minus that of another policy at equal Pass@K, as a score per problem of each data set.
 
-    The other policy's frontier goes through its (Pass@K, Avg@K) at each temperature, without those that another one
-    surpasses in both, linearly between neighbors. With `weights` the means of the scores sum to the difference f - f*,
-    f = Avg@K of the policy and f* the frontier at its Pass@K. A score is the problem's share of the difference to first
-    order, a - m p of the policy minus the same of the frontier's two neighbors in their shares, m the frontier's slope:
-    the sampling of Pass@K moves the point on the frontier.
+    The other policy's frontier is the linear interpolation of its non-dominated points (Pass@K, Avg@K) over
+    temperatures. The means of the scores, weighted by `weights`, sum to f - f*, where f is the policy's Avg@K and f*
+    the frontier at its Pass@K. A score is the problem's contribution to first order: a - m p of the policy, minus that
+    interpolated between the two neighboring points, where a and p are the problem's Avg@K and Pass@K and m is the slope
+    of the frontier, since sampling error in Pass@K moves the point along the frontier.
 
     Args:
         others: the other policy at each of its temperatures.
         weights: the weight of each data set.
 
     Returns:
-        None if the policy's Pass@K is outside the frontier: nothing is extrapolated.
+        Scores by data set, or None if the policy's Pass@K is outside the frontier, which is not extrapolated.
     """
     passed, _ = _pooled(policy, weights)
     points = [_pooled(other, weights) for other in others]
@@ -64,7 +64,7 @@ def matched_pass(
 
 
 def _pooled(policy: Evaluation, weights: Mapping[str, float]) -> tuple[float, float]:
-    """(Pass@K, Avg@K) over the data sets."""
+    """Weighted sums of Pass@K and Avg@K over the data sets."""
     means = {
         metric: sum(weight * problem_scores(metric, policy[dataset]).mean() for dataset, weight in weights.items())
         for metric in ("pass", "avg")

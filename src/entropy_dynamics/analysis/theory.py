@@ -12,24 +12,24 @@ from entropy_dynamics.analysis.specs import TheorySpec
 from entropy_dynamics.errors import UserError
 
 BINS = 60  # per axis of a density
-MIN_PAIRS = 3  # fewer make no correlation
+MIN_PAIRS = 3  # minimum for a correlation
 THEOREMS = (1, 2)
 
 
 @dataclass(frozen=True)
 class Density:
-    """Tokens of one theorem and step size, counted in the cells of the (predicted, realized) plane."""
+    """Two-dimensional histogram of (predicted, realized) entropy changes for one theorem and step size."""
 
     theorem: int
     step_size: float
     edges: Float[np.ndarray, " edge"]
-    """Bin edges of both axes, nats per unit of the step: a first-order prediction is one line for all sizes."""
+    """Bin edges of both axes, nats per unit of step size, so that a first-order prediction is the same line for all."""
     counts: Float[np.ndarray, "predicted realized"]
     slope: float
     correlation: float
 
     def frame(self) -> pd.DataFrame:
-        """One row per cell with tokens; its middle in nats."""
+        """One row per non-empty cell, with its center in nats."""
         x, y = np.nonzero(self.counts)
         middle = (self.edges[:-1] + self.edges[1:]) / 2 * self.step_size
         cells = {"predicted": middle[x], "realised": middle[y], "tokens": self.counts[x, y].astype(int)}
@@ -38,9 +38,10 @@ class Density:
 
 
 def densities(results: Results) -> list[Density]:
-    """One per theorem and step size, in this order; all densities of a theorem have the same edges.
+    """One density per theorem and step size, in this order; all densities of a theorem share their edges.
 
-    Raises UserError for a theorem without tokens, or a change that is not finite.
+    Raises:
+        UserError: a theorem has no tokens, or an entropy change is not finite.
     """
     steps, tokens = results.logit_steps(), []
     for theorem in THEOREMS:

@@ -1,4 +1,4 @@
-"""The verdict on one claim: an effect, its 95 % interval, and on which side of the threshold the interval lies."""
+"""The verdict on a claim: an effect, its 95 % interval, and the side of the threshold on which the interval lies."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,48 +30,50 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
-MIN_STEPS = 8  # fewer make no correlation
-MIN_VALUES = 3  # in a sweep: two make a difference, not a trend
-SHOWN = 2  # obstacles in a reason: all seeds of a method tend to have the same
+MIN_STEPS = 8  # minimum for a correlation
+MIN_VALUES = 3  # minimum for a trend over a sweep: two values only give a difference
+SHOWN = 2  # maximum number of obstacles in a reason, as the seeds of a method tend to have the same
 
 T = TypeVar("T")
 
 
 @dataclass
 class Finding:
-    """What the runs of a claim show, and the verdict."""
+    """The evidence from a claim's runs, and the verdict."""
 
     interval: Interval = field(default_factory=Interval)
     seeds: int | None = None
-    """Usable seeds, those that every method has; None: no seed is involved."""
+    """Number of usable seeds, i.e. those that every method has; None: the claim involves no seeds."""
     missing: list[str] = field(default_factory=list)
-    """Files, from results/<scale>."""
+    """Missing files, relative to results/<scale>."""
     obstacles: list[str] = field(default_factory=list)
     """Any obstacle, like any missing file, makes the verdict inconclusive."""
     notes: list[str] = field(default_factory=list)
     claimed: tuple[float, float] = (-math.inf, math.inf)
-    """Ends of the claimed range."""
+    """Bounds of the claimed range."""
     verdict: str = ""
     reason: str = ""
     seeds_needed: int | None = None
-    """Seeds that find the smallest effect of interest; one more than `MAX_SEEDS` stands for all beyond it. None: the
-    verdict is not open, or nothing says how many."""
+    """Number of seeds that detect the smallest effect of interest; `MAX_SEEDS` + 1 means more than `MAX_SEEDS`. None:
+    the verdict is not open, or the number is unknown."""
 
     def read(self, results: Results, path: Path, reader: Callable[[], T]) -> T | None:
-        """`reader()`; None, with the reason, if the file is missing or unusable."""
+        """Call `reader`; record the reason and return None if the file is missing or unusable."""
         if not path.is_file():
             self.missing.append(str(path.relative_to(results.root)))
             return None
         try:
             return reader()
         except UserError as error:
-            self.obstacles.append(str(error).removeprefix(f"{results.root}/"))  # the remedy names whole paths
+            self.obstacles.append(str(error).removeprefix(f"{results.root}/"))  # its remedy still has the full path
             return None
 
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
-        """Set the verdict for this claimed range, and its reason.
+        """Set the verdict for the claimed range, and its reason.
 
-        `smallest`: the smallest effect of interest; an inconclusive claim says how many seeds find it with 90 % power.
+        Args:
+            smallest: the smallest effect of interest; an inconclusive verdict states how many seeds detect it with 90 %
+                power.
         """
         self.claimed = (low, high)
         ends, obstacles = self.interval, list(self.obstacles)
@@ -98,7 +100,7 @@ class Finding:
         return self
 
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
-        """An entry of claims.json, with null for an unknown number and for an open end of the claimed range."""
+        """An entry of claims.json; unknown numbers and open bounds of the claimed range are null."""
         ends = {"low": self.interval.low, "high": self.interval.high, "detectable": self.interval.detectable()}
         numbers = {name: _rounded(end) for name, end in ends.items()}
         judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
@@ -108,12 +110,12 @@ class Finding:
 
 
 def _rounded(number: float) -> float | None:
-    """Six digits: more would differ between machines."""
+    """Round to six digits: further ones differ between machines."""
     return float(f"{number:.6g}") if math.isfinite(number) else None
 
 
 def judge(claim: Claim, results: Results) -> Finding:
-    """The verdict on one claim from the files of one scale; a missing file makes it inconclusive."""
+    """Judge a claim by the files of one scale; a missing file makes the verdict inconclusive."""
     finding, spec = Finding(), claim.spec
     match spec:
         case CurveClaim():
@@ -148,9 +150,9 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
 
 
 def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -> dict[str, float]:
-    """The weights that make a sum of methods the slope over the logarithm of their parameter (least squares).
+    """Weights such that the weighted sum over methods is the least-squares slope over the log of their parameter.
 
-    A value with which no step of any seed drops a token is not a dose of the method, but the baseline, and left out.
+    Parameter values with which no step of any seed drops a token are left out, as they are just the baseline.
     """
 
     def drops(method: str) -> bool:
@@ -171,7 +173,7 @@ def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -
 
 
 def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> dict[Arm, list[np.ndarray]]:
-    """[steps, columns] of each arm's usable seeds, in the claim's window of the steps that all of them have."""
+    """[steps, columns] for each usable seed of each arm, in the claim's window of the steps that all of them have."""
     frames: dict[Arm, dict[int, pd.DataFrame]] = {(spec.model, method): {} for method in claim.seeds}
     for run in claim.all_runs():
         frame = finding.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
@@ -191,7 +193,7 @@ def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) 
 
 
 def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
-    """One run's curve. Raises UserError if it is damaged or diverged."""
+    """The curve of a run. Raises UserError if its file is damaged or it diverged."""
     frame = results.metrics(run, dict.fromkeys(["entropy", *spec.columns]))
     for name in frame.columns.difference(["step", *SPARSE]):
         bad = ~np.isfinite(frame[name].to_numpy(float))
@@ -202,7 +204,7 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
 
 
 def _statistic(name: str, rows: np.ndarray) -> float:
-    """The statistic of [steps, columns]; NaN if undefined."""
+    """The statistic of a [steps, columns] array; NaN if undefined."""
     if not len(rows) or (name.startswith(("correlation", "same_sign")) and len(rows) < MIN_STEPS):
         return float("nan")
     means = rows.mean(axis=0)
@@ -255,14 +257,14 @@ def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, fin
 
 
 def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
-    """On how many of the data sets a claim about each of them is true of the estimate."""
+    """Note on how many models and data sets the estimate satisfies a claim about each of them."""
     low, high = spec.bounds
     true = sum(low < cell.value < high for cell in cells)
     finding.notes.append(f"the estimates of {true} of {len(cells)} are as claimed")
 
 
 def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> dict[Arm, float | None]:
-    """At which temperature each method is compared; None: that of all tables."""
+    """The temperature at which each method is compared; None: that of the tables."""
     if spec.temperature != "best":
         wanted = 0.0 if isinstance(spec.temperature, str) else spec.temperature
         if wanted is not None and wanted not in results.temperatures:
@@ -280,7 +282,7 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
 
 
 def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
-    """The methods' difference per seed, with the one of `against` at the Pass@K of the other."""
+    """Difference between the methods per seed, with the method of `against` interpolated to the other's Pass@K."""
     (method,), (other,) = claim.runs, claim.against
     [model], usual = spec.models, results.config.evaluation.temperature
     counts = _at_all_temperatures(claim, list(spec.datasets), results, finding)
@@ -303,18 +305,18 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding
 def _at_all_temperatures(
     claim: Claim, datasets: list[str], results: Results, finding: Finding
 ) -> dict[Arm, dict[float, dict[int, dict[str, Samples]]]]:
-    """Arm -> temperature -> seed -> {data set: counts}; empty, with the reason, if any is missing."""
+    """Arm -> temperature -> seed -> {data set: counts}; empty if any is missing, with the reason recorded."""
     if len(results.temperatures) < 2:
         finding.obstacles.append(f"this scale has evaluations at temperature {results.temperatures[0]:g} alone")
         return {}
     arms = list(product(claim.models, claim.seeds))
-    of = {
+    by_temperature = {
         temperature: _samples(claim, datasets, results, finding, dict.fromkeys(arms, temperature))
         for temperature in results.temperatures
     }
     if finding.obstacles or finding.missing:
         return {}
-    return {arm: {temperature: samples[arm] for temperature, samples in of.items()} for arm in arms}
+    return {arm: {temperature: samples[arm] for temperature, samples in by_temperature.items()} for arm in arms}
 
 
 def _samples(

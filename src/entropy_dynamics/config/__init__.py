@@ -1,4 +1,4 @@
-"""Configuration: `schema` says which keys exist, `loading` merges the files. No torch unless a method is named."""
+"""Configuration: `schema` defines the keys, `loading` merges the files. Imports torch only if a method is named."""
 
 from entropy_dynamics.config.loading import (
     CONFIGS,

@@ -1,10 +1,10 @@
-"""Loading configs: OmegaConf merges the files and the command line, the schema checks the result.
+"""Loads configs: OmegaConf merges the files and the command line, and the schema validates the result.
 
     base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
-A scale or method may extend another one, whose file then comes before its own. A file may end with `overrides`, a
+A scale or method may extend another one, whose file is then merged before its own. A file may end with `overrides`, a
 list of `{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of
-the file. A scale in `for` also matches the scales that extend it, except in machine.yaml, which is merged over what
+the file. A scale in `for` also matches the scales that extend it, except in machine.yaml, which would override what
 they set themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these
 values, and `grpo@training.updates_per_batch=4` sets a key of another section.
 """
@@ -27,11 +27,11 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
 
 CONFIGS = Path("configs")
-Choice = dict[str, Sequence[str | None]]  # scale, model and method to the names that match it in `for`
-ALTERNATIVES = ("source", "task")  # a section with another value of one of these replaces the one below
+Choice = dict[str, Sequence[str | None]]  # scale, model or method -> the names that match it in `for`
+ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
 SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
-USED = {  # stage -> the sections and keys that it reads; what its input files record already is not among them
+USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
     "problems": ("data",),
     "model": ("model", "sampling.max_new_tokens"),
     "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates"),
@@ -56,10 +56,10 @@ def load_config(
     overrides: Iterable[str] = (),
     configs: Path = CONFIGS,
 ) -> Config:
-    """The config of a scale, of a model at that scale, or of a run.
+    """Load the config of a scale, of a model at that scale, or of a run.
 
     Raises:
-        UserError: a missing file, broken YAML, an unknown key or name, a value of the wrong type or out of bounds.
+        UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
     """
     name, params = split_method(method) if method is not None else (None, [])
     scales, named = scale_files(scale, configs), {"model": model, "method": name}
@@ -78,10 +78,10 @@ def load_config(
     for entry in [*params, *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
     for section, given in named.items():
-        if given is None:  # base.yaml and a scale set keys for all models and methods
+        if given is None:  # base.yaml and scales set keys for all models and methods
             merged.pop(section, None)
     try:
-        if "${" in str(merged):  # OmegaConf takes 30 ms, and Snakemake loads dozens of configs
+        if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
             merged = _container(OmegaConf.create(merged), resolve=True)
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
@@ -89,8 +89,8 @@ def load_config(
     kind = Config if model is None else StageConfig if method is None else RunConfig
 
     def source(key: Key) -> str:
-        """The file to blame: the one that set `key` or, if none did, the one that has to; several keys have none."""
-        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml sets other keys of the section
+        """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
+        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
             return str(of_names[str(key[0])][-1])
         return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
 
@@ -105,16 +105,17 @@ def load_config(
 
 
 def _origin(key: Key, origins: dict[Key, str]) -> str:
-    """The file that set `key`, or the innermost section around it that any file set."""
+    """The file that set `key` or, if none did, the innermost section around it."""
     while key and key not in origins:
         key = key[:-1]
     return origins.get(key, "")
 
 
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a stage uses, dotted key to value: with its input files, all that its results depend on.
+    """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files.
 
-    Snakemake's reruns, checkpoints, shards, the refusal to replace results, and `verify` compare these.
+    They are compared by Snakemake to decide on reruns, by checkpoints, by shards, before results are replaced, and by
+    `verify`.
     """
     sections = config if isinstance(config, Mapping) else config.model_dump()
     used = USED[stage]
@@ -124,7 +125,7 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
     chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
     later = _later().items()
     settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
-    if stage == "problems":  # their order counts: a problem that two sets share stays in the first
+    if stage == "problems":  # the order matters: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
 
@@ -137,7 +138,7 @@ def _is_within(key: str, sections: Iterable[str]) -> bool:
 
 
 def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything in nested mappings; a list is a value."""
+    """Yield (dotted key, value) for nested mappings; a list is a value."""
     for key, value in section.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -151,17 +152,17 @@ def to_yaml(config: BaseModel) -> str:
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
-    """The file of a scale, preceded by that of the scale that it extends, if any."""
+    """The file of a scale, preceded by that of the scale it extends, if any."""
     return _chain(configs, "scale", scale)
 
 
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
-    """The name of a scale, preceded by that of the scale that it extends, if any."""
+    """The name of a scale, preceded by that of the scale it extends, if any."""
     return [file.stem for file in scale_files(scale, configs)]
 
 
 def _chain(configs: Path, kind: str, name: str) -> list[Path]:
-    """The file of a scale, model or method, preceded by that of the one that it extends, if any."""
+    """The file of a scale, model or method, preceded by that of the one it extends, if any."""
     path = _named(configs, kind, name)
     parent = _read(path).get("extends")
     if parent is None:
@@ -176,11 +177,11 @@ class Selection(Section):
 
     scale: str = "laptop"
     seeds: PositiveInt | None = None
-    """Seeds of the tables; null: the scale's own number."""
+    """Number of seeds of the tables; null: that of the scale."""
     extra_seeds: PositiveInt | None = None
-    """Seeds of ablations, sweeps and extras; null: the scale's own number."""
+    """Number of seeds of ablations, sweeps and extras; null: that of the scale."""
     first_seed: Annotated[NonNegativeInt, Field(le=MAX_SEED)] | None = None
-    """null: the scale's own."""
+    """First seed; null: that of the scale."""
 
     @property
     def overrides(self) -> list[str]:
@@ -189,7 +190,7 @@ class Selection(Section):
 
 
 def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection:
-    """The selection in Snakemake's `config`. A --configfile may only be a scale's own file, which every stage reads.
+    """Validate Snakemake's `config`. A --configfile may only be a scale's own file, which every stage reads anyway.
 
     Raises:
         UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
@@ -236,13 +237,13 @@ class _Label(BaseModel):
 
 
 class _MethodFile(BaseModel):
-    """The part of configs/method/<name>.yaml that tables and figures need; validating all of it would import torch."""
+    """The part of configs/method/<name>.yaml that tables and figures need. Validating all of it would import torch."""
 
     method: _Label
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:
-    """The label in configs/method/<method>.yaml or in the file that it extends. Raises UserError if neither has one."""
+    """The label in configs/method/<method>.yaml or in the file it extends. Raises UserError if neither has one."""
     files = _chain(configs, "method", method)
     merged: dict[str, Any] = {}
     for file in files:
@@ -260,11 +261,11 @@ def read_yaml(path: Path) -> Any:
         return deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
-    except Exception as error:  # PyYAML's and OmegaConf's
+    except Exception as error:  # PyYAML and OmegaConf have several classes
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-@cache  # OmegaConf takes 20 ms for a small file, and one command may load dozens of configs
+@cache  # OmegaConf takes 20 ms for a small file, and a command may load dozens of configs
 def _parsed(text: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
 
@@ -277,7 +278,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
-    """Read a file and merge each of its `overrides` whose `for` matches `chosen` in all of its keys."""
+    """Read a file and merge those of its `overrides` whose `for` matches `chosen` in all keys."""
     layer = _read(path)
     layer.pop("extends", None)
     entries = layer.pop("overrides", None) or []
@@ -310,12 +311,12 @@ def _entry(entry: str) -> dict[str, Any]:
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
         return _container(OmegaConf.from_dotlist([entry]))
-    except Exception as error:  # PyYAML's and OmegaConf's
+    except Exception as error:  # PyYAML and OmegaConf have several classes
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
 
 
 def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dict[Key, str], at: Key = ()) -> None:
-    """Merge `layer` into `below`, and note in `origins` that `file` set its keys."""
+    """Merge `layer` into `below` in place, and record in `origins` that `file` set its keys."""
     for key, value in layer.items():
         origins[*at, key] = file
         lower = below.get(key)

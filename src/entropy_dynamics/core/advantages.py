@@ -15,28 +15,28 @@ def group_advantages(
 ) -> Shaped[Tensor, " batch"]:
     """GRPO: (R - mean of the group) / (std of the group + 1e-6), with the unbiased std (divisor G - 1).
 
-    A group of equal rewards gets exactly 0: rounding in its mean, divided by 1e-6, would otherwise push a whole group
-    one way. In a group of one, mean is taken as 0 and std as 1 (verl, Trinity-RFT).
+    A group of equal rewards gets exactly 0: otherwise the rounding error of its mean, divided by 1e-6, would push the
+    whole group in one direction. For a group of one, the mean is taken as 0 and the std as 1 (verl, Trinity-RFT).
 
     Args:
-        groups: rollouts of one prompt share a number; in any order, of any sizes.
+        groups: rollouts of one prompt share a number; in any order, of any size.
         scale: divide by the standard deviation.
 
     Returns:
-        The advantage of every token of each rollout; at least fp32 whatever the dtype of `rewards`.
+        One advantage per rollout, shared by all of its tokens; fp32 or wider, whatever the dtype of `rewards`.
 
     Raises:
-        ValueError: the two do not have the same shape [batch].
+        ValueError: `rewards` and `groups` do not have the same shape [batch].
     """
     if rewards.ndim != 1 or rewards.shape != groups.shape:
         raise ValueError(f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must both be [batch]")
     grouping, r = Grouping.by(groups), rewards.double()
-    of, sizes = grouping.of, grouping.sizes
-    centered = r - grouping.reduce(r, "mean")[of]
+    group, sizes = grouping.of, grouping.sizes
+    centered = r - grouping.reduce(r, "mean")[group]
     std = (grouping.reduce(centered.square(), "sum") / (sizes - 1).clamp_min(1)).sqrt()
-    advantages = centered / (std[of] + STD_EPS) if scale else centered
-    advantages = advantages.masked_fill(grouping.constant(r)[of], 0.0)
-    advantages = torch.where(sizes[of] == 1, r / (1.0 + STD_EPS), advantages)
+    advantages = centered / (std[group] + STD_EPS) if scale else centered
+    advantages = advantages.masked_fill(grouping.constant(r)[group], 0.0)
+    advantages = torch.where(sizes[group] == 1, r / (1.0 + STD_EPS), advantages)
     return advantages.to(torch.promote_types(rewards.dtype, torch.float32))
 
 
@@ -47,20 +47,20 @@ def gae(
 
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
-    t + 1 is the next response token, so prompts, padding on either side and gaps inside a response are skipped; after
-    the last response token V and A are 0. Positions outside the mask are never read. Nothing is whitened.
+    t + 1 is the next response token: prompts, padding on either side and gaps inside a response are skipped. After the
+    last response token, V and A are 0. Positions outside the mask are ignored. Advantages are not whitened.
 
     Args:
-        rewards: rho; for a reward of the whole response, that reward at its last token and 0 at the others.
+        rewards: rho per token; a reward for the whole response goes to its last token, with 0 at the others.
         values: V, the critic's value before each token.
-        gamma: discount.
+        gamma: discount factor.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
 
     Returns:
-        (advantages, returns), dtype of `values`, 0 outside the mask.
+        (advantages, returns), in the dtype of `values`, 0 outside the mask.
 
     Raises:
-        ValueError: the three do not have the same shape [batch, token].
+        ValueError: `rewards`, `values` and `mask` do not have the same shape [batch, token].
     """
     if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
         shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))
@@ -79,10 +79,10 @@ def gae(
 
 
 def whiten(advantages: PerToken, mask: Mask) -> PerToken:
-    """Shift and scale to mean 0 and variance 1 over the tokens of the batch: (A - mean) / sqrt(var + 1e-8).
+    """Whiten to mean 0 and variance 1 over the response tokens of the batch: (A - mean) / sqrt(var + 1e-8).
 
-    The variance is unbiased (verl, Trinity-RFT). Signs are relative to the batch afterwards, which matters to methods
-    that select tokens with A < 0. The result is 0 outside the mask; a batch of one token is only shifted.
+    The variance is the unbiased one (verl, Trinity-RFT). Afterwards signs are relative to the batch mean, which matters
+    to methods that select tokens with A < 0. The result is 0 outside the mask; a single token is only shifted.
     """
     response = mask.bool()
     chosen = advantages[response].double()

@@ -1,8 +1,8 @@
-"""First-order entropy dynamics of one softmax policy (paper, Sections 3.1-3.2, Appendices A, C and D).
+"""First-order entropy dynamics of a softmax policy (paper, Sections 3.1-3.2, Appendices A, C and D).
 
 Conventions: `p` holds probabilities (sum 1, zeros allowed) along its last axis; entropies are in nats; results have the
 dtype of `p`. "First order" means that the remainder is quadratic in the step. These functions take full distributions;
-the training loop computes S* and E[S] with `token_stats`, and uses only `batch_entropy_change` from here.
+the training loop computes S* and E[S] with `token_stats` and uses only `batch_entropy_change` from this module.
 """
 
 import torch
@@ -18,7 +18,7 @@ Token = Int[Tensor, "*position"]
 def discriminator(p: Distribution) -> Distribution:
     """S_i = p_i (H + log p_i) of every vocabulary item (Section 3.1), nats.
 
-    S_i > 0 exactly for the items with p_i > e^-H; never below -1/e.
+    S_i > 0 exactly for the items with p_i > e^-H, and S_i >= -1/e.
     """
     p_log_p = torch.xlogy(p, p)  # 0 where p = 0, the limit
     entropy = -p_log_p.sum(-1, keepdim=True)
@@ -36,7 +36,7 @@ def entropy_change_single_logit(p: Distribution, token: Token, epsilon: float | 
 
 
 def entropy_change_gradient_step(p: Distribution, token: Token, alpha: float | PerPosition) -> PerPosition:
-    """Theorem 2 (eq. 10): -alpha (S_* - E[S]), the entropy change under the policy-gradient step on the logits, nats.
+    """Theorem 2 (eq. 10): -alpha (S_* - E[S]), the entropy change under a policy-gradient step on the logits, nats.
 
     The step is z <- z + alpha (e_k - p), k = `token`; alpha = eta r A (learning rate, importance ratio, advantage).
     """
@@ -44,14 +44,14 @@ def entropy_change_gradient_step(p: Distribution, token: Token, alpha: float | P
 
 
 def expected_centered_score(p: Distribution, behavior: Distribution | None = None) -> PerPosition:
-    """Corollary 1 (eq. 11), or 1.1 with `behavior`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] with r = p / p'. It is zero.
+    """Corollary 1 (eq. 11), or 1.1 with `behavior`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] = 0, r = p / p'.
 
     Args:
         behavior: the sampling policy p'; None is on-policy, p' = p.
 
     Returns:
-        Zero up to rounding, nats, given that p' > 0 wherever p > 0. Mass of p that p' cannot sample is left out, as it
-        would be in sampling, and the result is then not zero.
+        Zero up to rounding, nats, provided that p' > 0 wherever p > 0. Otherwise the items that p' cannot sample are
+        left out, and the result is not zero.
     """
     sampling, ratio = _sampling_and_ratio(p, behavior)
     return (sampling * ratio * _centered(p)).sum(-1)
@@ -68,7 +68,7 @@ def expected_entropy_change(
         behavior: the sampling policy p'; None is on-policy, p' = p and r = 1.
 
     Returns:
-        The entropy change of Theorem 2, averaged over the sampled item, nats.
+        The expectation of the entropy change of Theorem 2 over the sampled item, nats.
     """
     sampling, ratio = _sampling_and_ratio(p, behavior)
     mean_advantage = (sampling * advantages).sum(-1, keepdim=True)
@@ -84,17 +84,18 @@ def batch_entropy_change(
 ) -> Float[Tensor, ""]:
     """Corollary 4 (eq. 14), or 4.1 (eq. 28) with `ratio`: -eta Cov_B(A, r (S_* - E[S])).
 
-    The covariance is that of the batch itself (divided by N). It differs from the plain average of Theorem 2 by
-    eta mean(A) mean(r S_c), whose expectation Corollary 2 (eq. 12; 2.1, eq. 25) makes zero.
+    The covariance is the population covariance over the batch's N tokens (divisor N). It differs from the plain mean of
+    Theorem 2 by eta mean(A) mean(r S_c), whose expectation is zero (Corollary 2, eq. 12; 2.1, eq. 25).
 
     Args:
-        s_centered: S_* - E[S] of the sampled tokens.
+        advantages: A of the sampled tokens.
+        s_centered: S_* - E[S] of the sampled tokens, nats.
         mask: non-zero on response tokens; other positions are never read.
         eta: learning rate on the logits.
         ratio: importance ratio of the sampled tokens; None is on-policy, r = 1.
 
     Returns:
-        The mean entropy change of the batch's tokens, nats; nan if the mask is empty.
+        The mean entropy change over the batch's tokens, nats; NaN if the mask is empty.
     """
     response = mask.bool()
     factors = s_centered[response] if ratio is None else s_centered[response] * ratio[response]
@@ -112,7 +113,7 @@ def _at(values: Distribution, token: Token) -> PerPosition:
 
 
 def _sampling_and_ratio(p: Distribution, behavior: Distribution | None) -> tuple[Distribution, Distribution]:
-    """The distribution that tokens are drawn from, and r = p / p' (0 where nothing is drawn)."""
+    """The distribution p' that tokens are sampled from, and r = p / p' (0 where p' = 0)."""
     if behavior is None:
         return p, torch.ones_like(p)
     return behavior, torch.where(behavior > 0, p / behavior, 0.0)

@@ -8,7 +8,7 @@ from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.shapes import Chosen, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 
-TOP = 0.2  # the share of tokens that counts as of high entropy: what Wang et al. (2025) keep, Section 4.2
+TOP = 0.2  # fraction of tokens that count as high-entropy, as kept by Wang et al. (2025), Section 4.2
 
 
 def entropy_metrics(
@@ -16,10 +16,11 @@ def entropy_metrics(
 ) -> dict[str, float]:
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
-    `neg_cov` is -Cov_B(A, S_c) of Figure 5, split into the sums over tokens whose own term is positive and negative.
-    `s_centered_positive_top` is the share of tokens with S_c > 0 among the fifth (`TOP`) of highest entropy.
-    `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a plain gradient step of size
-    `learning_rate` on the logits: an optimizer's step has another size, so only its sign and correlation compare.
+    `neg_cov` is -Cov_B(A, S_c) of Figure 5, the sum of `neg_cov_positive` and `neg_cov_negative`, which hold the
+    tokens' positive and negative terms. `s_centered_positive_top` is the share of tokens with S_c > 0 among the fifth
+    (`TOP`) with the highest entropy. `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a
+    plain gradient step of size `learning_rate` on the logits: an optimizer's step differs in size, so only sign and
+    correlation are comparable.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
@@ -46,10 +47,10 @@ def entropy_metrics(
 
 
 def change_metrics(before: TokenStats, after: TokenStats, mask: Chosen) -> dict[str, float]:
-    """What an update of the policy changed on the tokens that the policy before it sampled, nats.
+    """Changes by a policy update, measured on the tokens that the old policy sampled, nats.
 
-    `entropy_change` is that of their mean entropy. `s_centered_after` is the mean of S_c under the new policy, and
-    `s_centered_reweighted` that of r S_c with the importance ratio r, which Corollary 2.1 makes zero.
+    `entropy_change` is the change of their mean entropy. `s_centered_after` is the mean of S_c under the new policy,
+    `s_centered_reweighted` that of r S_c with the importance ratio r, whose expectation is zero (Corollary 2.1).
     """
     ratio, s_centered = (after.logp - before.logp)[mask].double().exp(), after.s_centered[mask].double()
     old, new = (stats.entropy[mask].double().mean().item() for stats in (before, after))
@@ -63,12 +64,12 @@ def change_metrics(before: TokenStats, after: TokenStats, mask: Chosen) -> dict[
 def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken, mask: Chosen) -> dict[str, float]:
     """The push on the entropy in each quadrant of sign(A) and sign(S*), for GRPO and for the method (Section 4.2).
 
-    `lens_<pos|neg>_<gt|lt>` is the mean over all response tokens of -A S* in that quadrant, positive where it raises
-    the entropy (Theorem 1); `..._kept` has the effective advantage in place of A. Tokens with A = 0 count in the
-    quadrant where the effective advantage puts them.
+    `lens_<pos|neg>_<gt|lt>` is -A S* of the tokens in that quadrant, summed and divided by the number of all response
+    tokens; positive values raise the entropy (Theorem 1). `..._kept` has the effective advantage in place of A. Tokens
+    with A = 0 are assigned by the sign of the effective advantage.
 
     Args:
-        stats: under the policy that sampled.
+        stats: under the policy that sampled the tokens.
         advantages: A, GRPO's advantage of every rollout.
         effective: the method's, see `effective_advantages`.
     """

@@ -1,7 +1,7 @@
-"""The policy loss: PPO's clipped objective per token, and how tokens are averaged.
+"""The policy loss: PPO's clipped objective per token, and its reduction over tokens.
 
-A token's loss and its divisor are separate. Divisors are computed once, for all tokens of an update, so that its loss
-is a sum over tokens, however they are divided into micro-batches and among ranks.
+A token's loss and its divisor are separate. Divisors are computed once for all tokens of an update, so the loss of the
+update is a plain sum over tokens, regardless of how these are split into micro-batches and among ranks.
 """
 
 from collections.abc import Callable
@@ -13,24 +13,25 @@ from torch import Tensor
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, Mask, PerPosition, PerToken
 
-LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every dtype that training uses but fp16
+LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every dtype used in training except fp16
 
 
 def token_divisors(
     weights: PerToken, mask: Mask, groups: Groups, *, scope: str = "global_token", denominator: str = "kept"
 ) -> Float[Tensor, "batch 1"]:
-    """Divisor of the tokens of each row: the loss of an update is sum(token loss * weights / divisors).
+    """Loss divisor of each row's tokens: the loss of an update is sum(token loss * weights / divisors).
 
     Args:
-        weights: a method's token weights, 0 = dropped. All rows of one update, not of a micro-batch.
+        weights: a method's token weights, 0 = dropped. All rows of an update, not just those of a micro-batch.
         mask: non-zero on response tokens; weights elsewhere are never read.
-        scope: `global_token`, the mean over all tokens (verl's token-mean); `per_group`, the mean over groups of the
-            token mean in each (eq. 1 of the paper, averaged over prompts); or `per_sequence`, likewise over rows.
-        denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (the
+        scope: `global_token`, the mean over all tokens (verl's token-mean); `per_group`, the mean over groups of each
+            group's token mean (eq. 1 of the paper, averaged over prompts); or `per_sequence`, the same over rows.
+        denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (as in the
             released Clip_B and Clip_V), or `all` response tokens.
 
     Returns:
-        At least 1. A group or sequence without a counted token still counts as one in the mean over them.
+        Divisors of at least 1. A group or sequence in which no token counts still counts in the mean over groups or
+        sequences.
 
     Raises:
         ValueError: an unknown scope or denominator.
@@ -53,7 +54,7 @@ def token_divisors(
 
 
 def importance_ratio(logp: PerPosition, logp_old: PerPosition, mask: Shaped[Tensor, "*position"]) -> PerPosition:
-    """r = p / p_old, its logarithm clamped to [-20, 20]; 1 outside the mask."""
+    """r = p / p_old, with log r clamped to [-20, 20]; 1 outside the mask. `logp_old` is detached."""
     log_ratio = torch.where(mask.bool(), logp - logp_old.detach(), 0.0)
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
@@ -75,11 +76,11 @@ def clipped_loss(
     Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A times that of logp.
 
     Args:
-        logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
+        logp: log probability of the sampled tokens under the policy being trained, nats; carries the gradient.
         logp_old: the same under the policy that sampled them; always detached.
-        mask: non-zero on response tokens; elsewhere the result is arbitrary, and has no gradient.
+        mask: non-zero on response tokens; elsewhere the result is arbitrary and has no gradient.
         clip_low, clip_high: PPO's clipping range.
-        dual_clip: bound on the loss of a token with A < 0, in units of |A|; at least 1, `inf` turns it off.
+        dual_clip: upper bound on the loss of a token with A < 0, in units of |A|; at least 1, `inf` turns it off.
     """
     ratio = importance_ratio(logp, logp_old, mask)
     loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
@@ -88,7 +89,7 @@ def clipped_loss(
 
 
 def weighted_sum(token_loss: PerPosition, multipliers: PerPosition) -> Float[Tensor, ""]:
-    """sum_t multiplier_t * loss_t over tokens with a multiplier other than 0; whatever padding holds is left out."""
+    """sum_t multiplier_t * loss_t over tokens with a non-zero multiplier, so padding may hold anything."""
     return torch.where(multipliers != 0, token_loss * multipliers, 0.0).sum()
 
 
@@ -98,21 +99,23 @@ def effective_advantages(
     entropy: PerToken,
     top_logp: Float[Tensor, "batch token top"] | None = None,
 ) -> PerToken:
-    """The factor of each token's grad log p in the step that a loss asks for, by autograd: -(dloss/dlogp - L dloss/dH).
+    """Coefficient of each token's grad log p in the descent step of a loss: -(dloss/dlogp - L dloss/dH), by autograd.
 
-    Whatever a method changes (rewards, advantages, weights, ratios, divisors, terms of the loss) is in it. Strictly
-    on-policy it is A / tokens in GRPO. A term in the entropy counts by the token's own share of its gradient: as grad H
-    is the mean of -L grad log p over tokens drawn from the policy, with L = log p + H, the sum over sampled tokens
-    estimates it without bias. For a term in the log p of the most likely tokens so does dloss/dlog p_k / p, where the
-    sampled token is the k-th of them. Both take a derivative that is the same whichever token is sampled; SimKO's has
-    the advantage of the sampled token as a factor and is approximated.
+    It contains everything that a method changes: rewards, advantages, weights, ratios, divisors and loss terms. For
+    strictly on-policy GRPO it is A / (number of tokens).
+
+    A loss term in the entropy contributes through L = log p + H: as grad H is the mean of -L grad log p over tokens
+    drawn from the policy, the sum over sampled tokens is an unbiased estimate. A loss term in the log p of the most
+    likely tokens contributes (dloss/dlog p_k) / p if the sampled token is the k-th of them, which is unbiased too.
+    Both require a derivative that does not depend on the sampled token; SimKO's contains the advantage of the sampled
+    token, so its coefficient is an approximation.
 
     Args:
-        loss_of: the loss as a function of `logp`, `entropy` and, if it is given, `top_logp`; differentiated at their
-            values, outside their graphs.
-        logp: log-probability of the sampled tokens, nats.
-        entropy: of the distributions they were sampled from, nats.
-        top_logp: of their most likely tokens, nats.
+        loss_of: the loss as a function of `logp`, `entropy` and, if given, `top_logp`; differentiated at their values,
+            outside their graphs.
+        logp: log probability of the sampled tokens, nats.
+        entropy: entropy of the distributions they were sampled from, nats.
+        top_logp: log probability of the most likely tokens of these distributions, nats.
     """
     values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():
@@ -127,13 +130,13 @@ def effective_advantages(
 
 
 def value_loss(values: PerPosition, values_old: PerPosition, returns: PerPosition, *, clip: float) -> PerPosition:
-    """A critic's loss of every token, clipped as in PPO: 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
+    """A critic's loss per token, clipped as in PPO: 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
 
     Args:
         values: V of the critic being trained; carries the gradient.
-        values_old: V as it was when the advantages were estimated.
+        values_old: V when the advantages were estimated.
         returns: R.
-        clip: c, how far V may move before its gradient stops; `inf` turns clipping off.
+        clip: c, how far V may move before its gradient vanishes; `inf` turns clipping off.
     """
     clipped = values_old + (values - values_old).clamp(-clip, clip)
     return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square())

@@ -1,8 +1,8 @@
-"""Statistics that take a second pass over the vocabulary, tile by tile like the first.
+"""Statistics that need a second pass over the vocabulary, tile by tile like the first.
 
-The mass of the tokens above a share of the largest probability does, because its threshold is known only after the
-first pass; the most likely tokens do, because their gradient needs their places. Both are in PyTorch on every device, a
-GPU included, where the first pass is in Triton's kernels.
+The mass of the tokens above a fraction of the largest probability needs one because its threshold is known only after
+the first pass; the most likely tokens need one because their gradient needs their indices. Both use PyTorch on every
+device, including a GPU, where the first pass uses Triton kernels.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def most_likely(
         given: logits, or hidden states when `weight` is given.
 
     Raises:
-        ValueError: the vocabulary has fewer tokens.
+        ValueError: the vocabulary has fewer than `count` tokens.
     """
     if count > (vocabulary := tiles.vocabulary_size(given, weight)):
         raise ValueError(f"top is {count}; the vocabulary has {vocabulary} tokens")
@@ -40,11 +40,12 @@ def most_likely(
 def log_mass_above(
     given: Given, weight: Weight, log_normalizer: PerRow, threshold: PerRow, temperature: float
 ) -> PerRow:
-    """log of the sum of p over the tokens with log p >= `threshold`, nats; 0 or less.
+    """log of the sum of p over the tokens with log p >= `threshold`, nats; at most 0.
 
     Args:
         given: logits, or hidden states when `weight` is given.
-        log_normalizer: log of the sum of e^(logit / temperature).
+        log_normalizer: log sum e^(logit / temperature) of every row.
+        threshold: of every row, nats.
     """
     mass = torch.zeros(len(given), device=given.device)
     for rows, _, logits in _tiles(given, weight):
@@ -55,7 +56,7 @@ def log_mass_above(
 
 
 def _tiles(given: Given, weight: Weight) -> Iterator[tuple[slice, slice, Float[Tensor, "rows tile"]]]:
-    """Rows, columns and logits, fp32, of one tile after the other."""
+    """Iterate over tiles: their rows, columns and logits (fp32)."""
     vocabulary = tiles.vocabulary_size(given, weight)
     if weight is None:
         for rows in tiles.blocks(given, vocabulary):

@@ -1,4 +1,4 @@
-"""Shapes that recur, as jaxtyping annotations: `batch` counts rollouts, `token` response tokens (right-padded)."""
+"""Recurring shapes as jaxtyping annotations: `batch` counts rollouts, `token` response tokens (right-padded)."""
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -10,6 +10,6 @@ Chosen = Bool[Tensor, "batch token"]
 Mask = Shaped[Tensor, "batch token"]
 """Non-zero on response tokens; other tensors are arbitrary where it is zero."""
 Groups = Int[Tensor, " batch"]
-"""Rollouts of one prompt share a number."""
+"""Group of every rollout: rollouts of one prompt share a number."""
 Rows = Int[Tensor, " rows"]
-"""Numbers of rollouts."""
+"""Indices of rollouts in the batch."""

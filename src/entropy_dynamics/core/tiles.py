@@ -1,4 +1,4 @@
-"""How a vocabulary is divided into tiles, so that no tensor of the size [tokens, vocabulary] is held."""
+"""Tiling of the vocabulary, so that no tensor of size [tokens, vocabulary] is held."""
 
 import math
 
@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# Elements of one block of logits: 4 MiB in fp32, about what stays in a core's cache while it is read five times. A GPU
-# has no such cache, but wants many rows at a time: 256 MiB.
+# Elements of one block of logits. CPU: 4 MiB in fp32, about what stays in a core's cache while it is read five times.
+# GPU: 256 MiB, for many rows at a time.
 BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
-# From hidden states a block has at least this many rows, because each block reads the whole output projection.
+# Minimum rows of a block computed from hidden states, because each block reads the whole output projection.
 MATRIX_ROWS = 64
 # For vocabularies at least this large, a CPU streams the vocabulary in tiles and computes e^x with exp2, which is
-# several times faster in PyTorch than exp where MKL's exp is slow (AMD). For smaller ones the plain form is as fast,
+# several times faster in PyTorch than exp where MKL's exp is slow (AMD). For smaller ones the untiled form is as fast,
 # and is bitwise invariant under a shift of the logits.
 WIDE = 4096
 TILE_ELEMENTS = 1 << 17  # the two fp32 buffers of a tile take 1 MiB, which fits a core's L2 cache
@@ -21,9 +21,9 @@ LOG2_E = math.log2(math.e)
 
 PerRow = Float[Tensor, " rows"]
 Given = Float[Tensor, "rows features"]
-"""Logits, or hidden states where there is a weight."""
+"""Logits, or hidden states if there is a weight."""
 Weight = Float[Tensor, "vocab features"] | None
-"""The output projection; logits are then hidden @ weight.T."""
+"""Output projection: logits are hidden @ weight.T."""
 
 
 def vocabulary_size(given: Given, weight: Weight) -> int:
@@ -31,7 +31,7 @@ def vocabulary_size(given: Given, weight: Weight) -> int:
 
 
 def exp(x: Tensor, vocabulary: int) -> Tensor:
-    """e^x, in the faster form for this size of the vocabulary."""
+    """e^x, by the faster method for this vocabulary size."""
     return x.exp() if vocabulary < WIDE else torch.mul(x, LOG2_E).exp2_()
 
 
@@ -41,20 +41,20 @@ def slices(length: int, size: int) -> list[slice]:
 
 
 def blocks(rows: Tensor, vocabulary: int, at_least: int = 1) -> list[slice]:
-    """Blocks of `rows`, each of which has or produces `vocabulary` logits; one empty block if there are no rows."""
+    """Split `rows`, each of which has or yields `vocabulary` logits, into blocks; one empty block if there are none."""
     on_cpu = rows.device.type == "cpu"
     elements = TILE_ELEMENTS if on_cpu and vocabulary >= WIDE else BLOCK_ELEMENTS["cpu" if on_cpu else "cuda"]
     return slices(max(len(rows), 1), max(at_least, elements // vocabulary))
 
 
 def place(tokens: Int[Tensor, "rows ..."], columns: slice) -> tuple[Int[Tensor, "rows ..."], Bool[Tensor, "rows ..."]]:
-    """Each token as an index into these columns of the vocabulary, and whether it is one of them."""
+    """Each token as an index into `columns` of the vocabulary (clamped), and whether it is one of them."""
     inside = (tokens >= columns.start) & (tokens < columns.stop)
     return (tokens - columns.start).clamp(0, columns.stop - columns.start - 1), inside
 
 
 def projection_tile(hidden: Tensor, vocabulary: int) -> tuple[int, int]:
-    """Rows and columns of one tile of hidden @ weight.T where a tile is a product of its own."""
+    """Rows and columns of one tile of hidden @ weight.T when each tile is a separate matrix product."""
     if hidden.device.type != "cpu":
         return PROJECTION_TILE["cuda"]
     if vocabulary >= WIDE:
@@ -63,7 +63,7 @@ def projection_tile(hidden: Tensor, vocabulary: int) -> tuple[int, int]:
 
 
 def product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
-    """a @ b; accumulated and returned in fp32 on a GPU, so that every pass sees the logits that the kernels saw."""
+    """a @ b, accumulated and returned in fp32 on a GPU, so that every pass sees the same logits as the kernels."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else a @ b
 
 

@@ -1,19 +1,19 @@
 """Per-token statistics of a policy: log p, H, S* and E[S], in nats and fp32.
 
-With x = z - max(z) (and z the logits divided by the temperature) every one of them follows from five running sums over
-the vocabulary,
+Let z be the logits divided by the temperature, and x = z - max(z). All four statistics follow from running sums over
+the vocabulary and from x_k of the sampled token k:
 
-    s = sum e^x,   t = sum x e^x,   q = sum e^2x,   u = sum x e^2x,   and x_k of the sampled token k:
+    s = sum e^x,   t = sum x e^x,   q = sum e^2x,   u = sum x e^2x
 
     log p_k = x_k - log s                         H    = log s - t/s
     S*      = p_k (H + log p_k) = p_k (x_k - t/s)  E[S] = sum_i p_i S_i = (u - q t/s) / s^2
 
 (paper, Section 3.1 and Theorem 2). Writing S* and E[S] without H avoids the cancellation of log s for peaked
-distributions. The sums of parts of a vocabulary merge into those of the whole: with the maximum of a part below the
-common one by -D, s becomes e^D s, t becomes e^D (t + D s), and likewise q and u with e^2D. So the vocabulary is
-streamed in tiles: from given logits nothing else of the size [tokens, vocabulary] is held, from hidden states not even
-those. On a GPU the sums come from the Triton kernels of `token_stats_triton`, where Triton is installed. What one pass
-cannot give, the top-K log p and the min-p-filtered log p, takes a second one (`second_pass`), on request.
+distributions. The sums over parts of the vocabulary can be merged: with D = (maximum of the part) - (overall maximum),
+s becomes e^D s, t becomes e^D (t + D s), and likewise q and u with e^2D. The vocabulary is therefore streamed in tiles:
+given logits, no other tensor of size [tokens, vocabulary] is allocated; given hidden states, none at all. On a GPU the
+sums come from the Triton kernels of `token_stats_triton` if Triton is installed. The top-K log p and the min-p-filtered
+log p need a second pass (`second_pass`), which is made on request.
 """
 
 import importlib.util
@@ -39,13 +39,13 @@ Further = Int[Tensor, "rows further"]
 PerFurther = Float[Tensor, "rows further"]
 Columns = tuple[PerRow, ...]
 
-# exp underflows to 0 far above this; -inf, which some models give to padding of the vocabulary, would make 0 * inf.
+# exp underflows to 0 far above this. Some models have logits of -inf for vocabulary padding, which would give 0 * inf.
 LOWEST = -1e4
 
 
 @dataclass(frozen=True)
 class TokenStats:
-    """Statistics of sampled tokens, fp32, in nats; `logp` carries a gradient, and `entropy` does on request."""
+    """Statistics of sampled tokens, fp32, in nats. `logp` carries a gradient; `entropy` does so on request."""
 
     logp: PerPosition
     """log p of the sampled token."""
@@ -54,19 +54,22 @@ class TokenStats:
     s_star: PerPosition
     """S* = p (H + log p) of the sampled token."""
     s_expected: PerPosition
-    """E_{i~p}[S_i], the policy's own mean of S."""
+    """E_{i~p}[S_i], the mean of S under the policy."""
     top_logp: Float[Tensor, "*position top"] | None = None
-    """log p of the most likely tokens, in descending order, with its gradient; equal to `logp` in the place of the
-    sampled token, if it is among them. None: not asked for."""
+    """log p of the most likely tokens, in descending order, with gradient. If the sampled token is among them, its
+    entry equals `logp`. None: not requested."""
     proxy_logp: PerPosition | None = None
-    """log p of the sampled token if the policy drew from the tokens with p >= min_p max p only; -inf for a token below.
-    None: not asked for."""
+    """log p of the sampled token under the policy restricted to tokens with p >= min_p max p and renormalized; -inf
+    for a token below that threshold. None: not requested."""
 
     @classmethod
     def from_logged(
         cls, logp: PerPosition, entropy: PerPosition, s_expected: PerPosition | None = None
     ) -> "TokenStats":
-        """From what a trainer has computed, detached; S* follows from it, E[S] does not and is NaN unless given."""
+        """Build from the log p and entropy that a trainer logged, nats; detached.
+
+        S* = p (H + log p) follows from these two. E[S] does not: it is NaN unless given.
+        """
         logp, entropy = logp.detach().float(), entropy.detach().float()
         expected = torch.full_like(logp, torch.nan) if s_expected is None else s_expected.float()
         return cls(logp, entropy, logp.exp() * (entropy + logp), expected)
@@ -81,9 +84,9 @@ class TokenStats:
         return TokenStats(**{name: function(column) for name, column in self.columns().items()})
 
     def columns(self) -> dict[str, Tensor]:
-        """The statistics that are there, by name."""
-        every = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: column for name, column in every.items() if column is not None}
+        """The statistics that are not None, by name."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: column for name, column in fields.items() if column is not None}
 
 
 def token_stats(
@@ -101,15 +104,17 @@ def token_stats(
     Args:
         logits_or_hidden: logits, or hidden states when `weight` is given.
         tokens: the sampled token at every position.
-        weight: output projection; logits are then hidden @ weight.T, never held for more than one tile of rows and
-            vocabulary.
-        temperature: the sampling temperature that the policy is taken at.
-        entropy_gradient: let the gradient flow through `entropy` too, for an entropy bonus.
-        top: how many of the most likely tokens `top_logp` is of; a second pass over the vocabulary.
-        min_p: the share of the largest probability below which `proxy_logp` drops a token; a second pass likewise.
+        weight: output projection. The logits are then hidden @ weight.T, of which one tile of rows and vocabulary
+            exists at a time.
+        temperature: sampling temperature of the policy.
+        entropy_gradient: let gradients flow through `entropy` too, as an entropy bonus needs.
+        top: number of most likely tokens in `top_logp`; above 0 it takes a second pass over the vocabulary.
+        min_p: `proxy_logp` drops tokens below this fraction of the largest probability; above 0 it takes a second pass
+            over the vocabulary.
 
     Returns:
-        One value per position, fp32. The gradient of `logp` flows into the logits, or into hidden states and weight.
+        Per-position statistics, fp32, in nats. The gradient of `logp` flows into the logits, or into the hidden states
+        and the weight.
 
     Raises:
         ValueError: `tokens` does not have the leading shape of the first argument, or `top` exceeds the vocabulary.
@@ -129,14 +134,14 @@ def token_stats(
         with torch.no_grad():
             threshold, logp = highest + math.log(min_p), columns[0]
             log_mass = second_pass.log_mass_above(rows, weight, log_normalizer, threshold, temperature)
-            # At min_p = 1 rounding may leave no mass at all.
+            # At min_p = 1, rounding may leave no mass at all.
             proxy = torch.where(logp >= threshold, (logp - log_mass).clamp_max(0), -torch.inf)
         stats = replace(stats, proxy_logp=proxy.reshape(tokens.shape))
     return stats
 
 
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
-    """log p, H, S*, E[S], the log-normalizer and the largest log p of one block of rows, in the plain form."""
+    """log p, H, S*, E[S], the log-normalizer and the largest log p of one block of rows, without tiling."""
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     top = x.amax(-1, keepdim=True)
     x = (x - top).clamp_min_(LOWEST)
@@ -151,7 +156,7 @@ def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, tempe
 
 
 def _from_sums(x_token: PerRow, top: PerRow, s: PerRow, t: PerRow, q: PerRow, u: PerRow) -> Columns:
-    """The same six columns from x of the sampled tokens and the running sums."""
+    """The six columns of `_block_stats` from x of the sampled tokens and the running sums."""
     log_s = s.log()
     mean_x = t / s
     logp = x_token - log_s
@@ -162,14 +167,14 @@ def _from_sums(x_token: PerRow, top: PerRow, s: PerRow, t: PerRow, q: PerRow, u:
 
 
 def _from_tiles(sums: Float[Tensor, "5 rows"], z_token: PerRow, temperature: float) -> Columns:
-    """The same six columns from (max, s, t, q, u) of tiles, which divide by the temperature only inside e^x."""
+    """The six columns of `_block_stats` from tile sums (max, s, t, q, u), where only e^x includes the temperature."""
     top, s, t, q, u = sums
     x_token = ((z_token - top) / temperature).clamp_min(LOWEST)
     return _from_sums(x_token, top / temperature, s, t / temperature, q, u / temperature)
 
 
 def _merge(parts: Float[Tensor, "parts 5 rows"], temperature: float) -> Float[Tensor, "5 rows"]:
-    """Sums (max, s, t, q, u) of the whole from those of its parts."""
+    """Merge the sums (max, s, t, q, u) over parts of the vocabulary into those over all of it."""
     if len(parts) == 1:
         return parts[0]
     top, s, t, q, u = parts.unbind(1)
@@ -188,7 +193,7 @@ def _tile_sums(
     e: Float[Tensor, "rows tile"],
     infinite: bool = False,
 ) -> Columns:
-    """(max, s, t, q, u) of one tile; `x`, `e` are fp32 buffers. -inf takes one more pass, once it has made t NaN."""
+    """(max, s, t, q, u) of one tile; `x` and `e` are fp32 buffers. A tile with logits of -inf (t is NaN) is redone."""
     z = logits if logits.dtype == torch.float32 else x.copy_(logits)
     top = z.amax(-1, keepdim=True)
     if infinite:
@@ -207,7 +212,7 @@ def _tile_sums(
 
 
 def _sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "tiles 5 rows"]:
-    """Sums per tile of a large vocabulary on a CPU."""
+    """Sums per tile of a large vocabulary, on a CPU."""
     vocabulary = logits.shape[-1]
     count = math.ceil(vocabulary / tiles.TILE_ELEMENTS)
     width = math.ceil(vocabulary / count)
@@ -215,11 +220,11 @@ def _sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> 
     columns: tuple[list[Tensor], ...] = ([], [], [], [], [])
     for block in logits.split(len(x)):
         for tile in block.split(width, -1):
-            whole = tile.shape == x.shape  # slicing the buffers for every tile would cost 5 % of its time
-            buffers = (x, e) if whole else (x[: len(tile), : tile.shape[1]], e[: len(tile), : tile.shape[1]])
+            full = tile.shape == x.shape  # slicing the buffers for every tile would cost 5 % of the time
+            buffers = (x, e) if full else (x[: len(tile), : tile.shape[1]], e[: len(tile), : tile.shape[1]])
             for column, value in zip(columns, _tile_sums(tile, temperature, *buffers), strict=True):
                 column.append(value)
-    # A vocabulary of several tiles has blocks of one row, so the order is always [rows, tiles].
+    # With several tiles per row, a block is one row, so the order is always [rows, tiles].
     return torch.stack([torch.cat(column) for column in columns]).view(5, len(logits), count).permute(2, 0, 1)
 
 
@@ -256,9 +261,9 @@ class _Upstream(NamedTuple):
     entropy: PerRow
     grad_entropy: PerRow | None
     further: Further
-    """Tokens besides `tokens` whose logits have a gradient of their own ..."""
+    """Tokens besides `tokens` whose logits have a gradient of their own."""
     grad_further: PerFurther
-    """... and that gradient, before the temperature."""
+    """That gradient, before division by the temperature."""
 
     def at(self, rows: slice) -> "_Upstream":
         return _Upstream._make(None if values is None else values[rows] for values in self)
@@ -267,7 +272,7 @@ class _Upstream(NamedTuple):
 def _gradient(
     logits: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float, vocabulary: int
 ) -> Float[Tensor, "rows tile"]:
-    """Gradient of the tile of logits at `columns` of the vocabulary, fp32: d log p_k = e_k - p, dH = -p (log p + H)."""
+    """Gradient of the logits in `columns` of the vocabulary, fp32: d log p_k = e_k - p, dH = -p (log p + H)."""
     tokens, log_normalizer, grad_logp, entropy, grad_entropy, *_ = upstream
     x = logits.float() if temperature == 1.0 else logits.float() / temperature
     logp = x - log_normalizer[:, None]
@@ -284,11 +289,11 @@ def _gradient(
     return gradient
 
 
-_FORCED: list[ModuleType | None] = []  # what `_kernels` returns while `_works_on` compares the two
+_FORCED: list[ModuleType | None] = []  # overrides `_kernels` while `_works_on` compares both implementations
 
 
 def _kernels(tensor: Tensor) -> ModuleType | None:
-    """The Triton kernels where they can run: on a GPU where `_works_on` holds, or in Triton's interpreter."""
+    """The Triton kernels if they can run: on a GPU for which `_works_on` is true, or in Triton's interpreter."""
     if _FORCED:
         return _FORCED[-1]
     if not (tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") or importlib.util.find_spec("triton") is None:
@@ -302,7 +307,7 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 
 @cache
 def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
-    """True if the kernels agree with PyTorch, in values and gradients; else (as on a small GPU) warns, once."""
+    """Whether the kernels agree with PyTorch in values and gradients. If not (e.g. on a small GPU), warn once."""
     from entropy_dynamics.core import token_stats_triton
 
     results = []
@@ -310,7 +315,7 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
         _FORCED.append(kernels)
         try:
             results.append(_small_case(device, dtype))
-        except Exception as error:  # the errors of Triton and of the driver have no common base class
+        except Exception as error:  # errors of Triton and of the driver have no common base class
             warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
             return False
         finally:
@@ -326,7 +331,7 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """Statistics and gradients of 70 tokens, from hidden states and from logits; no block size divides these sizes."""
+    """Statistics and gradients of 70 tokens, from hidden states and from logits; no size is a multiple of a block."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*sizes: int) -> Tensor:
@@ -347,14 +352,14 @@ def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _add_further(gradient: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float) -> None:
-    """Add the gradient of the logits of the further tokens that are in this tile."""
+    """Add the gradient of the logits of those further tokens that are in this tile."""
     if upstream.further.shape[-1]:
         place, inside = tiles.place(upstream.further, columns)
         gradient.scatter_add_(-1, place, (upstream.grad_further * inside / temperature).to(gradient.dtype))
 
 
 def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: float) -> Columns:
-    """The six columns of all rows, in the form that is the fastest for this device and vocabulary."""
+    """The six columns of `_block_stats` for all rows, by the fastest method for this device and vocabulary."""
     vocabulary, kernels = tiles.vocabulary_size(given, weight), _kernels(given)
     if len(given) and (kernels or (given.device.type == "cpu" and vocabulary >= tiles.WIDE)):
         if weight is None:
@@ -373,7 +378,7 @@ def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: flo
 
 def _gradient_of_logits(logits: Given, upstream: _Upstream, temperature: float) -> Given:
     columns = slice(0, logits.shape[-1])
-    # Nothing else of the size [tokens, V] is made. The kernels write rows that are dense, whatever the logits are.
+    # The only new tensor of size [tokens, V]. Its rows are dense, as the kernels require, unlike those of some logits.
     grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if kernels := _kernels(logits):
         kernels.gradient(logits, *upstream[:5], 0, temperature, out=grad)
@@ -390,7 +395,10 @@ def _gradients_of_hidden(
     upstream: _Upstream,
     temperature: float,
 ) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "vocab hidden"]]:
-    """Tiles of the vocabulary outside, so that the fp32 sum of one tile's rows of the weight is all that is held."""
+    """Gradients of the hidden states and of the weight.
+
+    The outer loop is over the vocabulary, so that the fp32 gradient of only one tile of the weight is held at a time.
+    """
     grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
     grad_weight = torch.empty_like(weight)
     kernels = _kernels(hidden)
@@ -413,8 +421,9 @@ def _gradients_of_hidden(
 
 
 class _Statistics(torch.autograd.Function):
-    """From logits, or from hidden states and a weight: log p, H, S*, E[S], log p of the further tokens, the
-    log-normalizer and the largest log p. The first of the further tokens is the most likely one.
+    """log p, H, S*, E[S], log p of the further tokens, the log-normalizer and the largest log p.
+
+    The input is logits, or hidden states and a weight. The first of the further tokens must be the most likely one.
     """
 
     @staticmethod
@@ -441,14 +450,14 @@ class _Statistics(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         given, weight, tokens, further, entropy, log_normalizer = ctx.saved_tensors
         grad_logp, grad_entropy, _, _, grad_further, *_ = gradients
-        # d log p_k = e_k - p whatever the token, so that -p takes the sum of all gradients: e_k of the sampled token,
-        # too, which is taken back among the further ones.
-        whole = grad_further.sum(-1)
+        # d log p_k = e_k - p for every token k, so -p is multiplied by the sum of all gradients. Passing that sum as
+        # the gradient of the sampled token also adds it to e_k there, which a further token with its negative undoes.
+        total = grad_further.sum(-1)
         if further.shape[-1]:
             further = torch.cat((further, tokens[:, None]), -1)
-            grad_further = torch.cat((grad_further, -whole[:, None]), -1)
-        of_entropy = grad_entropy if ctx.entropy_gradient else None
-        upstream = _Upstream(tokens, log_normalizer, grad_logp + whole, entropy, of_entropy, further, grad_further)
+            grad_further = torch.cat((grad_further, -total[:, None]), -1)
+        grad_h = grad_entropy if ctx.entropy_gradient else None
+        upstream = _Upstream(tokens, log_normalizer, grad_logp + total, entropy, grad_h, further, grad_further)
         if weight is None:
             return _gradient_of_logits(given, upstream, ctx.temperature), *(None,) * 6
         return *_gradients_of_hidden(given, weight, upstream, ctx.temperature), *(None,) * 5

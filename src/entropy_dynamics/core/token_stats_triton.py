@@ -1,9 +1,9 @@
 """Triton kernels of the token statistics: the running sums of `token_stats` and the gradient of logits.
 
 `sums_of_logits` reads each logit once. `sums_of_hidden` is a matrix product whose tiles of logits are reduced in
-registers and never written. `gradient` reads each logit once more. All compute in fp32 from fp32, bf16 or fp16. They
-return the sums (max, s, t, q, u) of parts of the vocabulary, which `token_stats` merges, with x = z - max of the part
-and the temperature dividing x only inside e^x.
+registers and never written to memory. `gradient` reads each logit once more. All compute in fp32 from fp32, bf16 or
+fp16 inputs. The sums are (max, s, t, q, u) per part of the vocabulary, which `token_stats` merges; x = z - (maximum of
+the part), and only e^x includes the temperature.
 """
 
 import torch
@@ -16,17 +16,17 @@ from torch import Tensor
 BLOCK = 4096
 # By bytes per input element: rows, columns and depth of a tile of the fused product, warps, pipeline stages.
 PRODUCT = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
-AMPERE = (128, 128, 64, 8, 3)  # for two bytes before Hopper, where the wider tile spills 556 bytes a thread
-GROUP = 16  # row blocks whose programs run at the same time: their hidden states, 15 MB at a width of 3,584, stay in L2
+AMPERE = (128, 128, 64, 8, 3)  # two-byte inputs before Hopper, where the wider tile spills 556 bytes per thread
+GROUP = 16  # row blocks whose programs run together: their hidden states (15 MB at width 3,584) stay in L2
 PROGRAMS = 1024  # enough to occupy every SM of a large GPU; more would only add parts to merge
-LOWEST = tl.constexpr(-1e4)  # as in token_stats: exp underflows, and -inf would make 0 * inf
-NONE = tl.constexpr(-3e38)  # the maximum of nothing
+LOWEST = tl.constexpr(-1e4)  # as in token_stats: exp underflows, and -inf would give 0 * inf
+NONE = tl.constexpr(-3e38)  # initial value of a running maximum
 LOG2_E = 1.4426950408889634
 
 
 @triton.jit
 def _logits_kernel(z, sums, vocabulary, chunk, rows, stride, scale, BLOCK: tl.constexpr):
-    """Sums of one chunk of one row. Each lane has its own sums; a new maximum, which is rare, rescales them."""
+    """Sums of one chunk of one row. Each lane keeps its own sums; a new maximum, which is rare, rescales them."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, BLOCK)
     top = tl.full((), NONE, tl.float32)
@@ -82,8 +82,8 @@ def _hidden_kernel(
 ):
     """Sums of `tiles` adjacent tiles of ROWS x COLUMNS logits, and the logits of the sampled tokens among them.
 
-    Programs go through all parts of GROUP row blocks before the next row blocks, and through the row blocks of a group
-    first: they share its hidden states, and the tile of the weight.
+    Programs are ordered by groups of GROUP row blocks, within a group by part, and within a part by row block:
+    programs that run together share the group's hidden states and a tile of the weight.
     """
     first = tl.program_id(0) // (GROUP * parts) * GROUP
     height = tl.minimum(tl.cdiv(rows, ROWS) - first, GROUP)
@@ -150,7 +150,7 @@ def _gradient_kernel(
     ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One block of one row: d log p_k = e_k - p, dH = -p (log p + H), both divided by the temperature."""
+    """Gradient of one block of one row: d log p_k = e_k - p, dH = -p (log p + H), divided by the temperature."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -166,7 +166,7 @@ def _gradient_kernel(
 
 
 def sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "parts 5 rows"]:
-    """Sums of parts of the vocabulary, from logits."""
+    """Sums (max, s, t, q, u) over parts of the vocabulary, from logits."""
     rows, vocabulary = logits.shape
     logits = _dense_rows(logits)
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
@@ -186,7 +186,7 @@ def sums_of_hidden(
     tokens: Int[Tensor, " rows"],
     temperature: float,
 ) -> tuple[Float[Tensor, "parts 5 rows"], Float[Tensor, " rows"]]:
-    """Sums of parts of the vocabulary from hidden @ weight.T, and the logits of the sampled tokens."""
+    """Sums (max, s, t, q, u) over parts of the vocabulary from hidden @ weight.T, and the sampled tokens' logits."""
     (rows, depth), vocabulary = hidden.shape, len(weight)
     hidden, weight = _dense_rows(hidden), _dense_rows(weight)
     before_hopper = hidden.is_cuda and torch.cuda.get_device_capability(hidden.device) < (9, 0)
@@ -234,7 +234,7 @@ def gradient(
     *,
     out: Float[Tensor, "rows tile"],
 ) -> None:
-    """Write the gradient of `logits`, whose first column is token `first` of the vocabulary, into `out`."""
+    """Write the gradient of `logits`, whose column 0 is token `first` of the vocabulary, into `out`."""
     rows, width = logits.shape
     if rows == 0:
         return

@@ -1,8 +1,8 @@
-"""Is the entropy that a trainer logs right? A batch with known entropies, and what each mistake gives on it.
+"""Is the entropy that a trainer logs right? A batch with known entropies, and the value that each known mistake gives.
 
-Each distribution has one token of probability p, the others sharing the rest, so its entropy has a closed form. Short
-responses are sure and long ones are not, prompts and padding are uniform, and what follows a response is sure: each
-mistake gives another number.
+Each distribution has one token of probability p, and the others share the rest equally, so its entropy has a closed
+form. Short responses have low entropy and long ones high entropy, prompts and padding are uniform, and the token after
+a response is almost certain, so that every mistake gives a different number.
 """
 
 from pathlib import Path
@@ -14,18 +14,20 @@ from entropy_dynamics.results.files import written_whole
 
 VOCABULARY, TEMPERATURE = 64, 0.7
 PROMPTS, RESPONSES = (2, 4, 4), (3, 6, 13)
-"""Tokens of the sequences, which are right-padded."""
-LIKELY = (0.98, 0.8, 0.3)  # p of the likely token, in each response
-TOLERANCE = 0.005  # relative: what bf16 logits may cost
+"""Numbers of prompt and response tokens of the sequences, which are right-padded."""
+LIKELY = (0.98, 0.8, 0.3)  # p of the likely token, for each response
+TOLERANCE = 0.005  # relative; allows for bf16 logits
 CORRECT = "the mean over response tokens"
 
 Positions = Float[np.ndarray, "sequence position"]
 
 
 def golden_batch() -> dict[str, np.ndarray]:
-    """logits [3, length, 64] as a model gives them, before the temperature; input_ids, attention_mask and response_mask
-    [3, length]; temperature []. The logits at a position are of the token after it."""
-    length = max(map(sum, zip(PROMPTS, RESPONSES, strict=True))) + 1  # if none is full, a slice shifts as a roll does
+    """The batch: logits [3, length, 64]; input_ids, attention_mask, response_mask [3, length]; temperature [].
+
+    Logits are as a model returns them: before the temperature, and predicting the token at the next position.
+    """
+    length = max(map(sum, zip(PROMPTS, RESPONSES, strict=True))) + 1  # no sequence is full, so roll and slice agree
     place, prompts, ends = np.arange(length), np.array(PROMPTS)[:, None], np.add(PROMPTS, RESPONSES)[:, None]
     likely = np.full((len(PROMPTS), length), 1 / VOCABULARY)
     likely = np.where((place >= prompts - 1) & (place < ends - 1), np.array(LIKELY)[:, None], likely)
@@ -44,7 +46,7 @@ def golden_batch() -> dict[str, np.ndarray]:
 
 
 def write_golden(path: Path) -> str:
-    """Write the batch as .npz, and say what to do with it."""
+    """Write the batch as .npz, and return instructions for its use."""
     with written_whole(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **golden_batch())
     return (
@@ -55,12 +57,12 @@ def write_golden(path: Path) -> str:
 
 
 def known_values() -> dict[str, float]:
-    """What the right way and each mistake give on the batch, nats."""
+    """The values on the batch, nats, of the right way and of each known mistake."""
     batch = golden_batch()
     response, attention = batch["response_mask"], batch["attention_mask"]
     tokens, cold = _entropies(batch, TEMPERATURE), _entropies(batch, 1.0)
     after, before = (_entropies(batch, TEMPERATURE, shift) for shift in (0, 2))
-    padded = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses with their padding
+    padded = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses including padding
     sums = np.where(response, tokens, 0).sum(axis=1)
     return {
         CORRECT: tokens[response].mean(),
@@ -87,15 +89,14 @@ def known_values() -> dict[str, float]:
 
 
 def diagnose(value: float) -> str:
-    """What a trainer did that got this value on the batch."""
+    """Explain how a trainer got this value (nats) on the batch."""
     values = known_values()
     right = values.pop(CORRECT)
     if abs(value - right) <= TOLERANCE * right:
         return f"{value:g} nats is right: {CORRECT}."
     wrong = [mistake for mistake, known in values.items() if abs(value - known) <= TOLERANCE * abs(known)]
     none = f"none of {len(values)} known mistakes, or several at once"
-    said = f"{value:g} is {wrong[0] if wrong else none}"
-    return f"{said}; {CORRECT} is {right:.4g} nats."
+    return f"{value:g} is {wrong[0] if wrong else none}; {CORRECT} is {right:.4g} nats."
 
 
 def _mean_of_means(values: Positions, mask: np.ndarray) -> float:
@@ -103,7 +104,7 @@ def _mean_of_means(values: Positions, mask: np.ndarray) -> float:
 
 
 def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int = 1) -> Positions:
-    """Entropy of the distribution that is `before` positions before each token; it was sampled from that at 1."""
+    """Entropy of the distribution `before` positions before each token, nats; 1 is the one it was sampled from."""
     logp = _log_softmax(batch["logits"], temperature)
     return np.roll(-(np.exp(logp) * logp).sum(axis=-1), before, axis=1)
 

@@ -45,26 +45,26 @@ SIGNALS = {  # the ends of their names
     "gen_kl_error": MISMATCH,  # NeMo RL
     "kl_sample_train_v1": MISMATCH,  # Tinker
 }
-SUSPECTS = {  # entropy may rise with them; the least growth that is worth saying
-    TRUNCATED: 0.01,  # one response in a hundred: fewer hold too few tokens to move the mean entropy
-    MISMATCH: 0.001,  # nats: NeMo RL's guide takes a KL below 1e-3 for acceptable
+SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to report
+    TRUNCATED: 0.01,  # one response in a hundred; fewer have too few tokens to move the mean entropy
+    MISMATCH: 0.001,  # nats; NeMo RL's guide considers a KL below 1e-3 acceptable
 }
-GREW = 1.5  # and the least factor
+GREW = 1.5  # the smallest factor of increase to report
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
-FEWEST = 5  # steps
-CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors that one in twenty unrelated runs exceeds
-ROUNDING = 1e-9  # relative: the steps of a linear learning rate differ by this
+FEWEST = 5  # minimum number of steps
+CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors exceeded by one in twenty unrelated runs
+ROUNDING = 1e-9  # relative; rounding of the steps of a linear learning rate
 
 
 def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> str:
-    """One paragraph: how far entropy fell or rose, when, and what it went with.
+    """A paragraph: how much the entropy fell or rose, when, and with which metrics its changes correlate.
 
     Args:
-        source: the file that the metrics are from.
-        column: of the entropy; by default the first of `ENTROPY` that is there.
+        source: the file from which the metrics come.
+        column: the entropy column; by default the first of `ENTROPY` that exists.
 
     Raises:
-        UserError: no such column, fewer than 5 values, or one below 0.
+        UserError: there is no such column, it has fewer than 5 values, or one of them is below 0.
     """
     entropy = first_logged(metrics, (column,) if column else ENTROPY)
     if entropy is None:
@@ -130,11 +130,11 @@ def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
 
 
 def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
-    """The logged quantities that correlate most with the change of entropy in the next step.
+    """The logged quantities that correlate most with the entropy change in the next step.
 
-    Differences from step to step are correlated, since two unrelated trends correlate too. Differencing noise leaves a
-    correlation of -1/2 between neighbors, so the correlation of two unrelated series has the variance 3 / (2 n)
-    (Bartlett 1946).
+    Correlations are between differences of consecutive steps, since unrelated trends correlate too. Differences of
+    noise have a correlation of -1/2 between neighbors, so the correlation of two unrelated series has a variance of
+    3 / (2 n) (Bartlett 1946).
     """
     change = entropy.diff().shift(-1)
     close = {}
@@ -147,22 +147,24 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
             if abs(rank) > max(CHANCE * (1.5 / len(pairs)) ** 0.5, abs(close.get(signal, (0,))[0])):
                 close[signal] = (rank, len(pairs))
     if not close:
-        return "None of the logged quantities goes with its change per step."
+        return "None of the logged quantities correlates with its change per step."
     ordered = sorted(close.items(), key=lambda item: -abs(item[1][0]))[:3]
     listed = ", ".join(f"{signal} ({rank:+.2f} over {count} steps)" for signal, (rank, count) in ordered)
-    return f"Its change per step goes with {listed} (rank correlations without trends; no proof of a cause)."
+    return f"Its change per step correlates with {listed} (rank correlations without trends; no proof of a cause)."
 
 
 def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
-    """How truncation and the mismatch of engine and trainer, which entropy may rise with, grew over the run."""
-    said = {}
+    """Increases of truncation and of the mismatch of engine and trainer, with which entropy may rise."""
+    increases = {}
     for name in metrics:
         values = metrics[name].dropna()
         if (signal := _signal(str(name))) in SUSPECTS and len(values) >= FEWEST:
             start, end = abs(values.iloc[:tenth].mean()), abs(values.iloc[-tenth:].mean())
             if end > GREW * start and end - start >= SUSPECTS[signal]:
-                said.setdefault(signal, f"{signal} ({name}) grew from {start:.3g} to {end:.3g}")
-    return [f"Over the run {' and '.join(said.values())}: such tokens may be where entropy rises."] if said else []
+                increases.setdefault(signal, f"{signal} ({name}) grew from {start:.3g} to {end:.3g}")
+    if not increases:
+        return []
+    return [f"Over the run {' and '.join(increases.values())}: such tokens may be where entropy rises."]
 
 
 def _signal(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The S*-lens of one batch: where its tokens push entropy, and what each method would drop."""
+"""The S*-lens of a batch: in which direction its tokens push the entropy, and which tokens each method would drop."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,19 +24,20 @@ METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov
 
 
 def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float = 1.0) -> tuple[pd.DataFrame, str]:
-    """What each method does to the tokens of a file.
+    """The effect of each method on the tokens of a file, which is taken as one batch.
 
-    The file is one batch. It has a row per token, or per response with lists: log p and entropy, or `logits` and
-    `token`; and the advantage.
+    Args:
+        file: one row per token, or per response with lists, of log p and entropy (nats) or of `logits` and `token`; and
+            the advantage.
 
     Returns:
-        One row per method: the share of tokens that it drops, among all and among those with A < 0; the predicted
-        entropy change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the entropy that
-        it keeps in each quadrant of sign(A) and sign(S*), see `lens_metrics`. All NaN for a method with rewards,
-        advantages or averages of its own, which depend on rollouts. And a line about the batch.
+        A table and a line about the batch. The table has one row per method: the share of tokens that it drops, among
+        all and among those with A < 0; the predicted entropy change per unit of a plain gradient step (Corollary 4);
+        and the share of GRPO's push on the entropy that it keeps in each quadrant of sign(A) and sign(S*) (see
+        `lens_metrics`). All NaN for a method with its own rewards, advantages or averages, which depend on rollouts.
 
     Raises:
-        UserError: a file that cannot be read, a missing column, a value that is not finite, or an unknown method.
+        UserError: an unreadable file, a missing column, a non-finite value, or an unknown method.
     """
     import torch
 
@@ -105,7 +106,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) -> dict[str, object]:
-    """What one method does to tokens, [token, 1]; no numbers if it needs whole rollouts or an unknown E[S]."""
+    """The table row of a method; tensors are [token, 1]. No numbers if it needs whole rollouts or an unknown E[S]."""
     import torch
 
     from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
@@ -140,7 +141,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
 
 
 def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """A row per token, from a row per response whose log p is a list."""
+    """Convert a table with one row per response, with lists, to one row per token; other tables are unchanged."""
     measured = column(frame, file, None, (*LOGITS, *LOGP), "logits or log p")
     first = measured.iloc[0]
     if measured.name in LOGITS:

@@ -1,4 +1,4 @@
-"""The numbers that a training run logged, from the files of many trainers."""
+"""Reads the metrics that a training run logged, from the files of many trainers."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import METRICS
 
-ENTROPY = (  # also below `train/`, which loggers put before it
+ENTROPY = (  # also with the prefix `train/`, which loggers add
     "entropy",  # ours, TRL
     "actor/entropy",  # verl
     "entropy/all/mean",  # prime-rl
@@ -25,29 +25,29 @@ ENTROPY = (  # also below `train/`, which loggers put before it
     "optim/entropy",  # Tinker: -log p of the sampled tokens
 )
 STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
-MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in a CSV file; pandas adds NaN, a value
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
-LARGEST = 2**53  # steps: larger whole numbers are not exact
+LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
 
 
 def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
-    """The numbers that a run logged, a row per step, index `step`; of values for one step the last.
+    """Read the metrics of a run.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, TensorBoard events, an offline W&B file, metrics as JSONL
-            (prime-rl, Tinker, verl's file logger), a CSV file that W&B exports or any parquet file; or a folder that
-            contains one of them. Of several kinds in a folder the first counts that logs an entropy.
-        column: of the entropy; by default the first of `ENTROPY` that is there.
+            (prime-rl, Tinker, verl's file logger), a CSV file exported by W&B or any parquet file; or a folder that
+            contains one of these. If a folder has several kinds, the first one that logs an entropy is used.
+        column: the entropy column; by default the first of `ENTROPY` that exists.
 
     Returns:
-        The numbers; the file that they are from, and how many more; and a line for each file that logs the entropy of a
-        step more than once, and for an entropy of NaN. A step that logs no entropy is not NaN. Parquet files do not
-        tell the two apart: a null is NaN in the `entropy` of metrics.parquet, ours, which has one in every row, and
-        missing in others.
+        The metrics, one row per step, with the index `step` (of several values for a step, the last); the file they
+        are from, and how many more; and notes. There is a note for each file that logs the entropy of a step more than
+        once, and one for an entropy of NaN, as opposed to a step without entropy. Parquet files do not distinguish the
+        two: a null is NaN in the `entropy` of our metrics.parquet, which has one in every row, and missing in others.
 
     Raises:
-        UserError: none of them is there, it cannot be read, it has no rows or several runs, or a step or an entropy is
-            infinite or no number.
+        UserError: no such file, it is unreadable, it has no rows or several runs, or a step or an entropy is infinite
+            or not a number.
     """
     names = (column,) if column else ENTROPY
     frames = _frames(run, names)
@@ -62,9 +62,9 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     ]
     first, *more = logs or frames
     source = f"{first} and {len(more)} more" if more else str(first)
-    # By name: parts before and after a restart have the time in theirs, so that the later values come last and count.
+    # Files are sorted by name: parts before and after a restart have a time in theirs, so later values come last.
     rows = [frame for frame in frames.values() if len(frame)]
-    if first.name == CHECKPOINT:  # checkpoint-9 comes after checkpoint-10, but its state is the earlier one
+    if first.name == CHECKPOINT:  # checkpoint-9 sorts after checkpoint-10, but is the earlier one
         rows.sort(key=lambda frame: frame.index.max())
     metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
     if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
@@ -76,13 +76,13 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
 
 
 def first_logged(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
-    """The first of these columns that is there, perhaps below `train/`."""
+    """The first of these columns that exists, possibly with the prefix `train/`."""
     known = (written for name in names for written in (name, f"train/{name}"))
     return next((metrics[name] for name in known if name in metrics), None)
 
 
 def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
-    """The files of the first kind that logs one of these entropies, or else of the first kind with rows."""
+    """The files of the first kind that logs one of these entropies or, if none does, of the first kind with rows."""
     kinds = {
         METRICS: _parquet,
         CHECKPOINT: _trainer_state,
@@ -117,16 +117,16 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
 
 
 def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
-    """A row per logged step; of the entropy inf for a logged NaN, which pandas does not tell from a missing value."""
+    """One row per logged step. A logged NaN entropy becomes inf, as pandas cannot tell NaN from a missing value."""
     try:
         frame = read(file)
         if (entropy := first_logged(frame, names)) is not None:
-            ours = (file.name, entropy.name) == (METRICS, "entropy")  # in every row, so that a null is NaN
+            ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
             nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
             frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
     except (ModuleNotFoundError, UserError):
         raise
-    except Exception as error:  # readers have kinds of their own, such as protobuf's
+    except Exception as error:  # readers have their own exception classes, such as protobuf's
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{file} cannot be read: {cause}") from error
     return frame
@@ -146,7 +146,7 @@ def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _finite(values: pd.Series) -> pd.Series:
-    """As numbers; missing ones stay missing. Raises ValueError for a truth value, text, a list or an infinite one."""
+    """Convert to floats; missing values stay missing. Raises ValueError for booleans, text, lists and infinity."""
     numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
     wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
     if wrong.any():
@@ -158,7 +158,7 @@ def _finite(values: pd.Series) -> pd.Series:
 
 
 def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Its columns of numbers, those that are text among them."""
+    """The numeric columns, including numbers stored as text."""
     texts = frame.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")
     return pd.concat([frame.select_dtypes("number"), texts], axis=1)
 
@@ -171,7 +171,7 @@ def _number(value: Any) -> float:
 
 
 def _constant(name: str) -> object:
-    """For `parse_constant` of JSON: NaN stays text, as in a CSV file, so that it is not taken for a missing value."""
+    """`parse_constant` for JSON: NaN stays text, as in a CSV file, so that it is not mistaken for a missing value."""
     return name if name == "NaN" else float(name)
 
 
@@ -180,7 +180,7 @@ def _is_nan(value: object) -> bool:
 
 
 def _run_of(file: Path) -> Path:
-    """The folder of a run whose checkpoints or restarts have files of their own, or the file that has all of it."""
+    """The folder of a run whose checkpoints or restarts have separate files, or the single file of a run."""
     if file.name == CHECKPOINT:
         return file.parents[file.parent.name.startswith("checkpoint-")]
     return file.parent if "tfevents" in file.name else file
@@ -191,16 +191,16 @@ def _parquet(file: Path) -> pd.DataFrame:
 
 
 def _json_lines(file: Path) -> pd.DataFrame:
-    """A row per line; verl's file logger has its metrics below `data`."""
+    """One row per line; verl's file logger nests its metrics in `data`."""
     frame = pd.DataFrame(read_json_lines(file, _constant))
     if "data" in frame:
         data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
-        frame = data.combine_first(frame)  # other rows may have theirs beside it
+        frame = data.combine_first(frame)  # other rows may have theirs at the top level
     return _by_step(frame)
 
 
 def _csv(file: Path) -> pd.DataFrame:
-    """W&B's export of a panel: "RUN - METRIC", and its lowest and highest value where steps were merged."""
+    """W&B's export of a panel: columns "RUN - METRIC", with __MIN and __MAX where steps were merged."""
     with file.open() as lines:
         header = lines.readline().strip()
     if ";" in header and "," not in header:
@@ -261,6 +261,6 @@ def _log_records(data: bytes) -> Iterator[bytes]:
         size, kind = struct.unpack_from("<HB", data, at + 4)
         record += data[at + 7 : at + 7 + size]
         at += 7 + size
-        if kind in (1, 4):  # whole, or its last part
+        if kind in (1, 4):  # a full record, or the last part of one
             yield record
             record = b""

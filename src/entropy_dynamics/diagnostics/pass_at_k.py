@@ -1,4 +1,4 @@
-"""Unbiased Pass@k of sampled answers for all k, and the paired difference of two files."""
+"""Unbiased Pass@k of sampled answers for all k, and the paired difference between two files."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -13,29 +13,30 @@ from entropy_dynamics.diagnostics.reading import column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-# Ours; verl's dumps of rollouts and validations; TRL's completions; SkyRL's dumped evaluations.
+# Columns of our files, verl's rollout and validation dumps, TRL's completions, and SkyRL's evaluation dumps.
 PROBLEM = ("problem_id", "problem", "input", "prompt", "input_prompt")
 CORRECT = ("correct", "acc", "score")
-DETECTED = norm.isf(0.025) + norm.isf(0.1)  # standard errors of a difference that is found with 90 % power
+DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detected with 90 % power, in standard errors
 
 
 def pass_at_k_table(
     files: Sequence[Path], problem: str | None = None, correct: str | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Pass@k in percent for k = 1, 2, 4, ... up to the fewest samples of a problem in any file.
+    """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file.
 
     Args:
-        problem, correct: columns, if not one of the known names. An answer is correct if its value is above 0; samples
-            without a value are left out, which is unbiased if whether one is missing does not depend on the answer.
+        problem, correct: column names, if not among the known ones. An answer is correct if its value is above 0.
+            Samples without a value are left out, which is unbiased if values are missing independently of the answer.
 
     Returns:
-        One row per k; per file, under the part of its path that tells it from the others, its value and the ends of
-        its 95 % interval over problems, and with two files the same for the second minus the first on the problems that
-        both have. And a line for each file that lacks grades, and one if a file has problems that the other lacks.
+        A table and notes. The table has one row per k. For each file, named by the part of its path that distinguishes
+        it, it has the value and the bounds of its 95 % interval over problems; with two files, also those of the second
+        minus the first on the problems that both have. There is a note for each file that lacks grades, and one if a
+        file has problems that the other lacks.
 
     Raises:
-        UserError: a file that cannot be read, a folder without files, a missing column, samples without a problem, no
-            grade at all, or two files without a common problem.
+        UserError: an unreadable file, a folder without files, a missing column, samples without a problem, no grades
+            at all, or two files without a common problem.
     """
     counts, missing = zip(*(_counts(file, problem, correct) for file in files), strict=True)
     notes = [note for note in missing if note]
@@ -58,24 +59,24 @@ def pass_at_k_table(
 def power_table(
     file: Path, difference: float, problem: str | None = None, correct: str | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """How many problems of this kind show a difference of Pass@k with 90 % power, by the samples of each.
+    """Number of problems of this kind needed to detect a difference of Pass@k with 90 % power, by samples per problem.
 
-    Two runs are taken to sample each problem with the rate of this file's, independently of each other, and one of them
-    to be better by `difference` on all: the variance of a problem's difference is then twice that of its estimate, and
-    the test is the two-sided one of the paired mean at 95 %. Problems on which the two runs differ by different amounts
-    take more.
+    Assumes that two independent runs sample each problem with the rate seen in this file, and that one of them is
+    better by `difference` on all problems. The variance of a problem's difference is then twice that of its estimate.
+    The test is the two-sided test of the paired mean at 95 %. If the difference varies between problems, more of them
+    are needed.
 
     Args:
         difference: of Pass@k, in points.
         problem, correct: as in `pass_at_k_table`.
 
     Returns:
-        One row per number of samples, the file's, half and twice as many and so on, and a column per k up to half of
-        the file's, beyond which the variance has no unbiased estimate; NaN where the file shows no variance. And a line
-        if grades are missing.
+        A table and notes. The table has one row per number of samples (half, once, twice and four times that of the
+        file) and one column per k up to half the file's samples, beyond which the variance has no unbiased estimate;
+        NaN if the file shows no variance. There is a note if grades are missing.
 
     Raises:
-        UserError: as `pass_at_k_table`; a problem has one sample; or each problem is always or never solved.
+        UserError: as for `pass_at_k_table`; a problem has only one sample; or every problem is always or never solved.
     """
     counts, note = _counts(file, problem, correct)
     if (fewest := int(counts["samples"].min())) < 2:
@@ -91,13 +92,14 @@ def power_table(
 
 
 def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
-    """Unbiased estimate of the variance that the Pass@k of a problem has from n samples, mean over problems.
+    """Unbiased estimate of the variance of a problem's Pass@k from n samples, averaged over problems.
 
-    With q the rate of incorrect samples, Pass@k is estimated by 1 - U, U the share of the sets of k samples that are
-    all incorrect. Two sets that share j samples have 2k - j in all, so both are incorrect with probability q^(2k-j),
-    and Var U = sum_j h_j (q^(2k-j) - q^(2k)), where h_j = C(k, j) C(n-k, k-j) / C(n, k) is the share of such pairs.
-    Each q^m has an unbiased estimate, 1 - Pass@m of the file's samples, if m is not above their number: k is at most
-    half of it. To put the file's rate for q is biased: for k = 1 it gives (N-1)/N of the variance, from N samples.
+    Let q be the rate of incorrect samples. Pass@k is estimated by 1 - U, where U is the share of sets of k samples that
+    are all incorrect. Two sets that share j samples have 2k - j distinct ones, so both are incorrect with probability
+    q^(2k-j), and Var U = sum_j h_j (q^(2k-j) - q^(2k)), where h_j = C(k, j) C(n-k, k-j) / C(n, k) is the share of such
+    pairs. An unbiased estimate of q^m is 1 - Pass@m of the file's samples, if m is at most their number, so k is at
+    most half of it. Plugging in the file's rate for q would be biased: for k = 1 and N samples it gives (N-1)/N of the
+    variance.
     """
     shared = hypergeom.pmf(np.arange(k + 1), n, k, k)
     incorrect = np.array([1 - _scores(counts, 2 * k - j).mean() for j in range(k + 1)])
@@ -105,7 +107,7 @@ def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
 
 
 def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.DataFrame, str]:
-    """Graded and correct samples of each problem, and how many have no grade."""
+    """Numbers of graded and of correct samples of each problem, and a note on samples without a grade."""
     frame = _rows(file)
     ids = column(frame, file, problem, PROBLEM, "the problem")
     if (unknown := (ids.isna() | (ids.astype(str) == "")).sum()) > 0:
@@ -126,7 +128,7 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
 
 
 def _rows(path: Path) -> pd.DataFrame:
-    """The rows of a file, or of all files that lie directly in a folder."""
+    """The rows of a file, or of all files directly in a folder."""
     if not path.is_dir():
         return read_table(path)
     if not (files := sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl"))):
@@ -135,7 +137,7 @@ def _rows(path: Path) -> pd.DataFrame:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """The part of each path that tells it from the others; the name of a single file."""
+    """The part of each path that distinguishes it from the others; for a single file its name."""
     paths = [file.absolute().parts for file in files]
     head, tail = _shared(paths), _shared([path[::-1] for path in paths])
     names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
@@ -143,7 +145,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """How many parts all paths begin with."""
+    """Number of leading parts that all paths share."""
     return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 

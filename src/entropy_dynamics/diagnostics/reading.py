@@ -1,4 +1,4 @@
-"""Tables that other programs wrote: parquet or JSONL, whatever their columns are called."""
+"""Reads tables written by other programs: parquet or JSONL, with various column names."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,13 +9,14 @@ import pandas as pd
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
-NATS_ROUNDING = 1e-2  # in bf16 a log p near 0 may be above it, and an entropy near 0 below
+NATS_ROUNDING = 1e-2  # in bf16, a log p near 0 may round to above 0, and an entropy near 0 to below 0
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The rows of a parquet or JSONL file; text stays text, so that the ids "007" and "7" are two.
+    """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
 
-    Raises UserError for a missing or damaged file, another format, or no rows.
+    Raises:
+        UserError: the file is missing or damaged, has a different format, or has no rows.
     """
     if not path.is_file():
         raise UserError(f"no file {path}")
@@ -29,9 +30,13 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, object]]:
-    """The object of each line; UserError names the line that is not a JSON object.
+    """The JSON object on each line.
 
-    `constant` makes a value of NaN, Infinity and -Infinity.
+    Args:
+        constant: converts NaN, Infinity and -Infinity.
+
+    Raises:
+        UserError: a line, which the message names, is not a JSON object.
     """
     rows = []
     with path.open("rb") as file:
@@ -44,7 +49,7 @@ def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> li
 
 
 def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:
-    """The column `wanted`, or else the first of the `known` names that the table has; UserError if there is none."""
+    """The column `wanted` or, if None, the first of the `known` ones. Raises UserError if the table has none."""
     if name := next((name for name in ([wanted] if wanted else known) if name in frame), None):
         return frame[name]
     names = [str(name) for name in frame.columns]

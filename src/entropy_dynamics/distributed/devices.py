@@ -1,7 +1,7 @@
-"""Claims of GPUs, or of slots on them, by the jobs that share a machine: Snakemake counts them, but assigns none.
+"""Claims of GPUs, or of slots on them, by jobs that share a machine. Snakemake counts GPUs, but does not assign them.
 
-PARTS lock files per GPU, locked by flock (through filelock), which the kernel releases when the process ends. A job
-locks all, or those of its slot, so jobs with different numbers of slots can share a machine.
+Each GPU has PARTS lock files, locked by flock (through filelock), which the kernel releases when the process ends. A
+job locks all of them, or those of its slot, so jobs with different numbers of slots can share a machine.
 """
 
 import os
@@ -23,18 +23,19 @@ _VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 @contextmanager
 def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]]:
-    """Hold `count` GPUs while the context lasts, with CUDA_VISIBLE_DEVICES set to them; no-op for the device "cpu".
+    """Context manager: hold `count` GPUs, with CUDA_VISIBLE_DEVICES set to them. A no-op for the device "cpu".
 
-    With several `slots` per GPU it holds one of them, of a GPU that few others share; `count` is then 1.
+    With several `slots` per GPU, a single slot is held, on the GPU that the fewest jobs share; `count` must be 1.
 
     Waits, with one message, while other jobs of this user hold too many. Takes all or none, so that waiting jobs cannot
-    block each other. Chooses among the GPUs of CUDA_VISIBLE_DEVICES, if it is set, else of the SLURM job or machine.
+    block each other. Chooses among the GPUs in CUDA_VISIBLE_DEVICES if it is set, else among those of the SLURM job or
+    the machine.
 
     Yields:
         The names of the GPUs.
 
     Raises:
-        UserError: there are fewer than `count`.
+        UserError: there are fewer than `count` GPUs.
     """
     if device != "cuda":
         yield []
@@ -51,7 +52,7 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
             what = f"{count} of {len(known)} GPUs" if slots == 1 else f"a slot of {len(known)} GPUs"
             print(f"waiting for {what}; other jobs hold them", file=sys.stderr, flush=True)
         while not held:
-            time.sleep(PAUSE * random.uniform(0.5, 1.5))  # so that waiting jobs do not collide repeatedly
+            time.sleep(PAUSE * random.uniform(0.5, 1.5))  # random, so that waiting jobs do not collide repeatedly
             held = _try_claim(known, count, slots, locks)
         os.environ[_VARIABLE] = ",".join(held)
         try:
@@ -61,13 +62,13 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
 
 
 def visible_devices() -> list[str]:
-    """The GPUs that CUDA would show this process: names from CUDA_VISIBLE_DEVICES, or all of the machine's.
+    """The GPUs visible to this process: names from CUDA_VISIBLE_DEVICES, or all GPUs of the machine.
 
     Asks nvidia-smi, so that this process never opens a GPU.
     """
     if _VARIABLE in os.environ:
         names = (name.strip() for name in os.environ[_VARIABLE].split(","))
-        return list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA ignores all after an invalid name
+        return list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA ignores what follows an invalid name
     with suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
         return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
@@ -75,7 +76,7 @@ def visible_devices() -> list[str]:
 
 
 def _try_claim(known: Sequence[str], count: int, slots: int, locks: ExitStack) -> list[str]:
-    """Lock `count` devices, or a slot of one, and move the locks to `locks`, or lock none and return an empty list."""
+    """Lock `count` devices, or a slot of one, and move the locks to `locks`; or lock none and return an empty list."""
     from filelock import FileLock, Timeout
 
     folder, size = _lock_folder(), PARTS // slots
@@ -95,7 +96,7 @@ def _try_claim(known: Sequence[str], count: int, slots: int, locks: ExitStack) -
 
 
 def _lock_folder() -> Path:
-    # SLURM numbers each job's GPUs from 0, so the same number in two jobs may be two GPUs
+    # SLURM numbers each job's GPUs from 0, so equal numbers in two jobs may be different GPUs
     owner = "-".join(filter(None, [str(os.getuid()), os.environ.get("SLURM_JOB_ID")]))
     folder = Path("/tmp", f"entropy-dynamics-gpus-{owner}")  # TMPDIR may differ between a user's logins
     folder.mkdir(mode=0o700, exist_ok=True)

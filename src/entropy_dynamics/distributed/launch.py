@@ -1,7 +1,7 @@
-"""Starts the ranks of a stage: copies of one command on this machine, as child processes that meet in a file.
+"""Starts the ranks of a stage: copies of a command on this machine, as child processes with a file-based rendezvous.
 
-Only ranks on several nodes are started by torchrun: its ranks meet through a TCP store that listens on all interfaces,
-outlive it if it is killed, and if one hangs it takes half a minute to report a failure.
+torchrun is used only for several nodes: its ranks meet through a TCP store that listens on all interfaces, they outlive
+it if it is killed, and if one hangs it takes half a minute to report a failure.
 """
 
 import ctypes
@@ -22,22 +22,22 @@ from entropy_dynamics.errors import Unfinished, UserError
 if TYPE_CHECKING:  # `entropy-dynamics --help` needs no config
     from entropy_dynamics.config import Config
 
-RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # names the file in which the ranks of one launch meet
-STARTER = "ENTROPY_DYNAMICS_STARTER"  # the id of a rank's parent, unless a user's torchrun started it
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]: a rank that computes ends at once, one that hangs never
+RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # path of the rendezvous file of a launch
+STARTER = "ENTROPY_DYNAMICS_STARTER"  # process id of a rank's parent, unless a user's torchrun started it
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]; a computing rank ends at once, a hanging one never
 NODE_GRACE = 30  # seconds for all nodes to end after the first [ours]
-SHOWN_LINES = 40  # at the end of a failed rank's stderr
+SHOWN_LINES = 40  # last lines of a failed rank's stderr to show
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def launched() -> bool:
-    """True in a rank, started by `run_on_ranks` or by torchrun."""
+    """Whether this process is a rank, started by `run_on_ranks` or by torchrun."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def answers_for_stage() -> bool:
-    """True in the process that was started for a stage; of ranks that a user's torchrun started, in the first."""
+    """Whether this process was started for the stage as a whole; under a user's torchrun, rank 0 counts as that."""
     return not launched() or (os.environ["RANK"] == "0" and STARTER not in os.environ)
 
 
@@ -45,8 +45,8 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
     Raises:
-        Unfinished: a rank did.
-        UserError: the machine has too few GPUs, there are no nodes, or a rank failed.
+        Unfinished: raised by a rank.
+        UserError: the machine has too few GPUs, this is not a SLURM job (several nodes), or a rank failed.
     """
     hardware = config.hardware
     if hardware.nodes > 1:
@@ -57,13 +57,13 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
 
 
 def start_ranks(count: int, command: Sequence[str]) -> None:
-    """Run `command` on `count` ranks and wait for them. When this returns or raises, all have ended.
+    """Run `command` on `count` ranks and wait for them. All have ended when this returns or raises.
 
-    Rank 0 writes to this terminal; another rank shows only the end of its stderr, if it is the first to fail. SIGURG is
-    passed on to all ranks.
+    Rank 0 writes to this terminal. Of the others, only the first to fail shows the end of its stderr. SIGURG is
+    forwarded to all ranks.
 
     Raises:
-        Unfinished: a rank did.
+        Unfinished: raised by a rank.
         UserError: a rank failed; the message has its number and its exit code or signal.
         KeyboardInterrupt: Ctrl-C.
         SystemExit: SIGTERM.
@@ -87,16 +87,16 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
 
 
 def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
-    """Run `entropy-dynamics <arguments>` under a torchrun per node of this SLURM job.
+    """Run `entropy-dynamics <arguments>` under one torchrun per node of this SLURM job.
 
-    They meet at a port of the first node (torchrun.py). SIGURG gets no further than srun. Raises as `run_on_ranks`, and
-    SystemExit on SIGTERM, when all have ended.
+    They meet at a port of the first node (torchrun.py). SIGURG is not forwarded beyond srun. Raises like
+    `run_on_ranks`, and SystemExit on SIGTERM, after all have ended.
     """
     if (job := os.environ.get("SLURM_JOB_ID")) is None:
         raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
     command = [
         *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"),
-        *("--kill-on-bad-exit=0", f"--wait={NODE_GRACE}"),  # killed at once, a node would change srun's exit code
+        *("--kill-on-bad-exit=0", f"--wait={NODE_GRACE}"),  # killing nodes at once would change srun's exit code
         *(sys.executable, "-m", "entropy_dynamics.distributed.torchrun"),
         *(f"--nnodes={nodes}", f"--nproc-per-node={ranks_per_node}"),
         *("--rdzv-backend=c10d", f"--rdzv-id={job}"),
@@ -117,10 +117,10 @@ def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> 
 
 
 def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
-    """Let the kernel end this process when its parent dies, by SIGKILL too. Linux only.
+    """Let the kernel end this process when its parent dies, even by SIGKILL. Linux only.
 
     Args:
-        parent: the parent's id, where it is known: if that has died before this call, the process ends at once.
+        parent: the parent's process id, if known: if it has already died, this process ends at once.
     """
     if sys.platform != "linux":
         return
@@ -130,7 +130,7 @@ def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKI
 
 
 def starter() -> int | None:
-    """The id of the process that started this rank, if that was one of ours."""
+    """The id of the process that started this rank, unless a user's torchrun did."""
     return int(os.environ[STARTER]) if STARTER in os.environ else None
 
 
@@ -141,7 +141,7 @@ def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subproce
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(count),
-        # Gloo and NCCL do not authenticate connections, so they accept none from other machines.
+        # Gloo and NCCL do not authenticate connections, so they must not accept any from other machines.
         "GLOO_SOCKET_IFNAME": _LOOPBACK,
         "NCCL_SOCKET_IFNAME": _LOOPBACK,
     }
@@ -152,14 +152,14 @@ def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subproce
 
 
 def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until all ranks succeed or one fails. The first failure is the cause: others fail because they lose it."""
-    waits = ThreadPoolExecutor(len(ranks))  # no context manager: after Ctrl-C that would wait for all ranks
+    """Wait until all ranks succeed or one fails. The first failure is the cause; others fail as a consequence."""
+    waits = ThreadPoolExecutor(len(ranks))  # not as a context manager, which would wait for all ranks after Ctrl-C
     ends = {waits.submit(process.wait): rank for rank, process in enumerate(ranks)}
     return next((ends[end] for end in as_completed(ends) if end.result() != 0), None)
 
 
 def _stop(ranks: Sequence[subprocess.Popen[bytes]], grace: float | None = None) -> None:
-    """SIGTERM, and SIGKILL to what has not ended `grace` seconds later, by default GRACE."""
+    """Send SIGTERM, and SIGKILL to processes that have not ended after `grace` seconds (default: GRACE)."""
     for process in ranks:
         process.terminate()
     for process in ranks:
@@ -172,7 +172,7 @@ def _stop(ranks: Sequence[subprocess.Popen[bytes]], grace: float | None = None) 
 
 @contextmanager
 def _signals_handled(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Exit on SIGTERM, and pass SIGURG on to `ranks`."""
+    """Context manager: exit on SIGTERM, and forward SIGURG to `ranks`."""
 
     def end(*_: object) -> None:
         print("ended by SIGTERM; the ranks were stopped", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The processes of one stage: a single one on a laptop, or the ranks of a process group.
+"""The processes of a stage: a single one, or the ranks of a process group.
 
-Every rank runs the same code on the same numbers. Sampling, grading and the passes over micro-batches are divided, and
-their results gathered: rewards, advantages, masks and metrics are those of the whole batch on every rank.
+Every rank runs the same code on the same data. Sampling, grading and the passes over micro-batches are divided, and
+their results gathered: on every rank, rewards, advantages, masks and metrics are those of the whole batch.
 """
 
 import json
@@ -21,8 +21,8 @@ from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import Grade
 
-# A rank that dies ends the others within seconds (launch.py). This bound is for one that hangs; it must exceed the time
-# by which one rank's sampling may end before another's.
+# If a rank dies, the others end within seconds (launch.py). This limit is for a rank that hangs; it must exceed the
+# difference between the sampling times of ranks.
 TIMEOUT = timedelta(hours=1)
 CPU = torch.device("cpu")
 Item = TypeVar("Item")
@@ -30,9 +30,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Ranks:
-    """`mesh` is None without a process group: one plain process with ordinary tensors as parameters.
+    """This process among the ranks of a stage.
 
-    On several nodes it has the shape [node, rank of the node].
+    `mesh` is None without a process group, i.e. in a single process with ordinary tensors as parameters. With several
+    nodes it has the shape [node, rank within the node].
     """
 
     rank: int = 0
@@ -42,10 +43,10 @@ class Ranks:
 
     @classmethod
     def join(cls, hardware: HardwareConfig) -> "Ranks":
-        """One plain process, or this rank of the `hardware.ranks` that launch.py or torchrun started.
+        """A single process, or this one of the `hardware.ranks` ranks started by launch.py or torchrun.
 
         Raises:
-            UserError: no such device, or another number of ranks.
+            UserError: the device does not exist, or the number of ranks differs from the config.
         """
         device = device_of(hardware)
         if hardware.ranks is None:
@@ -76,28 +77,28 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """This process writes files and shows progress."""
+        """Whether this process writes files and shows progress."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> Sequence[Item]:
-        """This rank's share: every `size`-th item."""
+        """This rank's share of `items`: every `size`-th one."""
         return items[self.rank :: self.size]
 
     def sum(self, values: Tensor) -> Tensor:
-        """`values`, summed over the ranks in place."""
+        """Sum `values` over the ranks, in place, and return them."""
         if self.size > 1:
             torch.distributed.all_reduce(values)
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, exchanged as JSON, since unpickling runs code: for small records."""
+        """The values of all ranks, exchanged as JSON (not pickle, which runs code). For small records."""
         if self.size == 1:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(sent.numpy().tobytes()) for sent in self.gather_flat(data)]
 
     def gather_flat(self, values: Shaped[Tensor, " length"]) -> list[Shaped[Tensor, " length_of_rank"]]:
-        """The one-dimensional CPU tensors of all ranks, of any lengths."""
+        """The one-dimensional CPU tensors of all ranks, which may differ in length."""
         if self.size == 1:
             return [values]
         lengths = self.sum(torch.eye(self.size, dtype=torch.long)[self.rank] * len(values)).tolist()
@@ -107,15 +108,15 @@ class Ranks:
         return [sent[:length] for sent, length in zip(gathered, lengths, strict=True)]
 
     def map(self, function: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
-        """`function` of every item, each computed on one rank; the results are gathered.
+        """Apply `function` to every item, each on one rank, and gather the results.
 
         Raises:
-            RuntimeError: `function` raised on another rank. Where it did, its own exception is raised.
+            RuntimeError: `function` raised on another rank; on that rank its own exception is raised.
         """
         share, error = [], None
         try:
             share = [function(item) for item in self.share(items)]
-        except Exception as caught:  # the other ranks would wait for the results
+        except Exception as caught:  # raised later: the other ranks wait for the results
             error = caught
         shares = self.gather([share, None if error is None else repr(error)])
         if error is not None:
@@ -132,11 +133,11 @@ class Ranks:
         return [Grade(**fields) for fields in self.map(lambda rollout: vars(grade(rollout)), rollouts)]
 
     def on_main(self, function: Callable[[], Any]) -> Any:
-        """What `function` returns on rank 0, as JSON: on other nodes a shared folder may look different for a while."""
+        """The result of `function` on rank 0, sent as JSON: a shared folder may look stale on other nodes."""
         return self.map(lambda _: function(), [None])[0]
 
     def note(self, text: str) -> None:
-        """Print a line on standard error, once for all ranks."""
+        """Print a note on standard error, on rank 0 only."""
         if self.is_main:
             print(f"note: {text}", file=sys.stderr)
 
@@ -145,13 +146,13 @@ class Ranks:
         self.sum(torch.zeros(1))
 
     def close(self) -> None:
-        """Leave the process group, unless a vLLM engine destroyed it when it shut down."""
+        """Leave the process group, unless a vLLM engine has destroyed it at shutdown."""
         if self.mesh is not None and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
 
 def device_of(hardware: HardwareConfig) -> torch.device:
-    """The configured device; UserError if it is a GPU that torch does not see."""
+    """The configured device. Raises UserError if it is a GPU and torch sees none."""
     if hardware.device == "cuda" and not torch.cuda.is_available():
         raise UserError("hardware.device is cuda, but torch sees no GPU here: set hardware.device=cpu")
     return torch.device(hardware.device)

@@ -1,8 +1,8 @@
-"""FSDP2: parameters, gradients and optimizer states sharded over the ranks, gathered block by block for computation.
+"""FSDP2: parameters, gradients and optimizer states are sharded over the ranks and gathered block by block.
 
-On several nodes this holds within each: the nodes have the same shards and average their gradients (HSDP).
+With several nodes, this applies within each node; nodes replicate the shards and average their gradients (HSDP).
 A module is built on the meta device, sharded, and then filled from safetensors, so that no rank ever holds the whole
-model. Master weights and reductions are fp32 in any precision of the forward and backward passes.
+model. Master weights and reductions are fp32, whatever the precision of the forward and backward passes.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,17 +22,17 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def empty_model(directory: Path) -> PreTrainedModel:
-    """The model of `directory` in fp32 on the meta device: shapes without values."""
+    """The model in `directory` in fp32 on the meta device, i.e. shapes without values."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks: Ranks) -> None:
-    """Shard `module` over the ranks in place: each of `blocks` by itself, then the rest.
+    """Shard `module` over the ranks in place: each of `blocks` separately, then the rest.
 
-    Computation is in `precision`, gradients are reduced in fp32. Only the outermost module casts its outputs to fp32,
-    as a block's output is the next one's input.
+    Computation is in `precision`, gradient reduction in fp32. Only the outermost module casts its outputs to fp32, as
+    the output of a block is the input of the next.
     """
     dtype = PRECISIONS[precision]
     compute = None if dtype == torch.float32 else dtype
@@ -47,10 +47,10 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
     """Materialize a sharded module from the safetensors files in `directory`; each rank keeps its shard.
 
     Args:
-        name_in_file: from a parameter's name; None for a parameter that starts at 0.
+        name_in_file: maps a parameter's name to its name in the files, or to None if it is initialized to 0.
 
     Raises:
-        UserError: a damaged file, or a parameter that is missing or has another shape.
+        UserError: a file is damaged, or a parameter is missing or has a different shape.
     """
     module.to_empty(device=ranks.device)
     _rebuild_buffers(module, ranks.device)
@@ -59,7 +59,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
         try:
             with safe_open(path, framework="pt") as file:
                 where |= dict.fromkeys(file.keys(), path)
-        except SafetensorError as error:  # the header has the file's length, so truncation is found here
+        except SafetensorError as error:  # the header has the file's length, so truncation is detected here
             raise UserError(f"the weights {path} are damaged ({error}): delete the folder and rerun") from error
     for name, parameter in module.named_parameters():
         source = name_in_file(name)
@@ -74,7 +74,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
             raise UserError(
                 f"{where[source]}: {source} is {tuple(values.shape)}, the config says {tuple(parameter.shape)}"
             )
-        # Every rank has read the same values, so each takes its shard without communication.
+        # Every rank has read the same values, so each can take its shard without communication.
         sharded = distribute_tensor(
             values.to(ranks.device, torch.float32), parameter.device_mesh, parameter.placements, src_data_rank=None
         )
@@ -82,7 +82,7 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
 
 
 def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
-    """Recreate modules that compute their buffers from the config (rotary frequencies), which no file contains."""
+    """Recreate modules whose buffers are computed from the config (rotary frequencies) and are not in any file."""
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if child._non_persistent_buffers_set:
@@ -90,7 +90,7 @@ def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
 
 
 def sync_gradients(module: nn.Module, now: bool) -> None:
-    """Before a backward pass: reduce its gradients over the ranks, or only accumulate them on this one.
+    """Choose whether the next backward pass reduces gradients over the ranks (`now`) or only accumulates them locally.
 
     Accumulation saves reductions, but keeps an unsharded fp32 gradient on every rank until the last micro-batch.
     """
@@ -99,6 +99,6 @@ def sync_gradients(module: nn.Module, now: bool) -> None:
 
 
 def release(module: nn.Module) -> None:
-    """Reshard after a forward pass without a backward pass: the outermost parameters would stay gathered."""
+    """Reshard after a forward pass without a backward pass; otherwise the outermost parameters would stay gathered."""
     if isinstance(module, FSDPModule):
         module.reshard()

@@ -1,4 +1,4 @@
-"""torchrun as a task of srun, which ends with the exit code of the rank that failed first, not a traceback and 1."""
+"""torchrun as an srun task that exits with the code of the first rank to fail, instead of a traceback and code 1."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from torch.distributed.run import main
 
 from entropy_dynamics.distributed.launch import STARTER
 
-FIRST_PORT, PORTS = 20_000, 10_000  # ports of the rendezvous, by job id; below Linux's ephemeral ports
+FIRST_PORT, PORTS = 20_000, 10_000  # range of rendezvous ports, chosen by job id; below Linux's ephemeral ports
 
 
 def first_node(nodes: str) -> str:
@@ -21,12 +21,13 @@ def first_node(nodes: str) -> str:
 
 
 def address(node: str) -> str:
-    """The address by which SLURM reaches a node, NodeAddr: its name unless the cluster's administrator says otherwise.
+    """The address by which SLURM reaches a node (NodeAddr), which is its name unless configured otherwise.
 
-    The node's own name would do only where all others resolve it: on itself it does, to 127.0.1.1 on Debian.
+    The name alone is not enough: other nodes may not resolve it, and the node itself may resolve it to 127.0.1.1
+    (Debian).
 
     Raises:
-        SystemExit: with one line, if it does not resolve.
+        SystemExit: with one line, if no address resolves.
     """
     names = [node]
     with suppress(OSError, subprocess.SubprocessError):
@@ -43,7 +44,7 @@ def address(node: str) -> str:
 
 
 def endpoint() -> str:
-    """On the first node of this srun, which under salloc may have been called on the login node."""
+    """The rendezvous endpoint on the first node of this srun step; under salloc, srun may run on the login node."""
     port = FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % PORTS
     return f"{address(first_node(os.environ['SLURM_STEP_NODELIST']))}:{port}"
 
@@ -56,4 +57,4 @@ if __name__ == "__main__":
         main([*meet, *sys.argv[1:]])
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
-        sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)  # by a signal: as a shell's
+        sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)  # 128 + signal, as in a shell

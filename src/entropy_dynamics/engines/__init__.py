@@ -1,7 +1,7 @@
-"""Engines: their keys in the config, and their memory. No torch here.
+"""Engines: their config keys and their memory use. Does not import torch.
 
-An engine `x` is two modules, which no list names: engines/x.py with a subclass of `Engine` as its `SETTINGS`, and
-sampling/x.py with a function `open_engine`.
+An engine `x` consists of two modules, which are found by name: engines/x.py with a subclass of `Engine` as its
+`SETTINGS`, and sampling/x.py with a function `open_engine`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,38 @@ from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Thresho
 
 
 class Engine(Section):
-    """The engine that generates responses, for pass rates, rollouts and evaluation."""
+    """The engine that generates responses for pass rates, rollouts and evaluation."""
 
     in_trainer: ClassVar[bool] = False
-    """Samples from the policy itself or, with ranks, from a copy that stays in memory while the trainer computes."""
+    """Samples from the policy itself or, with several ranks, from a copy that stays in memory during training."""
 
     name: str
     """A module of engines/ and sampling/: native | vllm."""
     dtype: Precision
     """dtype of its weights and KV cache."""
     warn_above: Annotated[Threshold, PER_MACHINE]
-    """Mean difference between the engine's and the trainer's log p above which a run prints a note, once; nats."""
+    """Mean absolute difference between the engine's and the trainer's log p above which a run warns once; nats."""
     tolerance: Annotated[Threshold, PER_MACHINE]
-    """Mean difference above which the run stops, since the engine does not hold the trainer's weights; nats."""
+    """Mean absolute difference above which the run stops, as the engine does not hold the trainer's weights; nats."""
 
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
-        """Bytes of the KV cache: `batch` for a full batch; weights and buffers take `others` of a GPU's `gpu`."""
+        """Size of the KV cache, bytes.
+
+        Args:
+            batch: size that a full batch needs, bytes.
+            gpu: memory of the GPU, bytes.
+            others: what weights and buffers take of it, bytes.
+        """
         return batch
 
     def memory_settings(self) -> Mapping[str, Sequence[float]]:
-        """Keys of this section that save memory on a GPU, each with the values to try in turn."""
+        """Keys of this section that reduce GPU memory, each with the values to try in turn."""
         return {}
 
     @model_validator(mode="before")
     @classmethod
     def _keys_of_other_engines(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ignore other engines' keys that change no result, since a scale may set them beside another `name`."""
+        """Ignore other engines' keys that do not change results, since a scale may set them beside another `name`."""
         for name, kind in engine_types().items():
             for key in data.keys() & kind.model_fields.keys() - cls.model_fields.keys():
                 field = kind.model_fields[key]
@@ -65,6 +71,6 @@ class Engine(Section):
 
 @cache
 def engine_types() -> dict[str, type[Engine]]:
-    """The section of every engine by name."""
+    """The config section of every engine, by name."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return {name: importlib.import_module(f"{__name__}.{name}").SETTINGS for name in names}

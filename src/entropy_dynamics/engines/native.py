@@ -12,7 +12,7 @@ class Native(Engine):
 
     name: Literal["native"]
     logit_noise: NonNegativeFloat = 0.0
-    """Standard deviation of Gaussian noise on the logits that it samples from; 0: none."""
+    """Standard deviation of Gaussian noise added to the logits before sampling; 0: none."""
 
 
 SETTINGS = Native

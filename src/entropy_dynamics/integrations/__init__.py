@@ -1,1 +1,1 @@
-"""Entropy control in other people's trainers; each module needs core, methods and its own trainer only."""
+"""Entropy control in third-party trainers. Each module needs only core, methods and its own trainer."""

@@ -1,4 +1,4 @@
-"""Shared by the integrations: which methods fit another trainer, and what the step reports."""
+"""Helpers shared by the integrations: which methods a host trainer can run, and which metrics are reported."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,16 +14,16 @@ from entropy_dynamics.methods import Method, load_method
 
 NEEDS_E_S = ("neg_cov", "predicted_entropy_change")
 REPORTED = ("entropy", "s_star_mean", "s_star_std", "clip_fraction", "clip_fraction_neg", *NEEDS_E_S)
-HOST_SETTINGS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # the host trainer has settings for these
-# No host calls these: it has its own way, or, for the last, none.
+HOST_SETTINGS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # set in the host trainer instead
+# Hosts do not call these: they have their own equivalents or, for `observe`, none.
 HOST_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "divisors", "observe")
 
 
 def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Method:
-    """The method `name`, if token weights are all it does: the trainer keeps its own advantages and its own loss.
+    """Load the method `name`, which must act through token weights only, as the trainer keeps its advantages and loss.
 
     Raises:
-        UserError: another method, a parameter that the trainer decides, or an unknown name or value.
+        UserError: the method does more than that, a parameter belongs to the trainer, or an unknown name or value.
     """
     if taken := [key for key in HOST_SETTINGS if key in params]:
         raise UserError(f"{taken[0]} belongs to the loss, which is {trainer}'s: set it there")
@@ -36,20 +36,20 @@ def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Meth
 def reported_metrics(
     stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask, learning_rate: float
 ) -> dict[str, float]:
-    """The metrics of a batch that the host trainer logs; without those that need E[S] where it is NaN."""
+    """The metrics of a batch for the host trainer to log, without those that need E[S] if it is NaN."""
     metrics = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
     known = stats.s_expected[mask.bool()].isfinite().all()
     return {f"entropy_control/{name}": metrics[name] for name in REPORTED if known or name not in NEEDS_E_S}
 
 
 def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """A function of the advantages, log p, entropies and mask of a micro-batch: advantages times the token weights.
+    """A function (advantages, logp, entropy, mask) -> advantages times token weights, for a micro-batch.
 
-    All of its arguments are [batch, token]; log p and entropies are in nats and of one temperature, and E[S] is not
-    known. For a trainer that computes no more than these, where a line in its source calls it.
+    All of its arguments are [batch, token]; log p and entropies are in nats, at the same temperature. It is for
+    trainers that compute no more than these, and is called by a line added to their source.
 
     Raises:
-        UserError: as `token_weight_method`, or a method that needs E[S].
+        UserError: as for `token_weight_method`, or the method needs E[S].
     """
     method = token_weight_method(name, params, trainer)
     if method.uses_s_expected():

@@ -1,12 +1,12 @@
-"""Clip_B and the other token weights as an `advantage_fn` of Trinity-RFT, named by its dotted path in the YAML:
+"""Clip_B and other token weights as an `advantage_fn` of Trinity-RFT, given by its dotted path in the YAML:
 
     algorithm:
       algorithm_type: grpo
       advantage_fn: entropy_dynamics.integrations.trinity.EntropyControl
       advantage_fn_args: {method: clip_b, mu: 2.5}
 
-Trinity's batch must have `entropys`, so `algorithm.bypass_old_logprobs: false`. Its own `clipv` also reads `necs`,
-which nothing in Trinity-RFT 0.6.0 writes; methods that need E[S] run here where the batch has it under that name.
+Trinity's batch must have `entropys`, which requires `algorithm.bypass_old_logprobs: false`. Its own `clipv` also reads
+`necs`, which nothing in Trinity-RFT 0.6.0 writes; methods that need E[S] run here if the batch has it under that name.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ FIELDS = ("token_level_rewards", "response_mask", "old_log_probs", "entropys")
 
 
 class EntropyControl(AdvantageFn):  # type: ignore[misc]
-    """GRPO's advantages, and the token weights of a method."""
+    """GRPO's advantages times the token weights of a method."""
 
     def __init__(self, method: str = "clip_b", **params: Any) -> None:
         self.method, self.calls = token_weight_method(method, params, "Trinity-RFT"), 0

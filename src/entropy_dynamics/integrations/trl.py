@@ -3,10 +3,10 @@
     from entropy_dynamics.integrations.trl import make_grpo_trainer
     trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
 
-After TRL has generated and scored its rollouts, one forward pass without gradients gives log p, H, S* and E[S] of each
-token; the weights go into the advantages, which TRL lets be [batch, token], or, where they are 0 and 1, into its loss
-mask. Statistics cover the generation batch of all processes, under the policy that sampled it. This is the batch of an
-optimizer step where steps_per_generation = gradient_accumulation_steps and num_iterations = 1, TRL's defaults.
+After TRL has generated and scored its rollouts, one forward pass without gradients computes log p, H, S* and E[S] of
+each token. The weights go into the advantages, which TRL accepts as [batch, token], or, if all are 0 or 1, into its
+loss mask. Statistics are over the generation batch of all processes, under the policy that sampled it. This is the
+batch of an optimizer step if steps_per_generation = gradient_accumulation_steps and num_iterations = 1 (the defaults).
 """
 
 from importlib.metadata import version
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 TESTED = "1.16"
 HOOKS = ("_generate_and_score_completions", "_compute_loss", "_prepare_inputs")
 TOKEN_TOTAL = ("cispo", "dapo", "vespo")  # losses divided by num_items_in_batch
-MASK_TOTAL = ("grpo", "sapo", "bnpo")  # divided by the sum of their mask; what divides the others is constant
+MASK_TOTAL = ("grpo", "sapo", "bnpo")  # losses divided by the sum of their mask; the other divisors are constant
 Through = Literal["advantages", "loss_mask"]
 
 
 def make_grpo_trainer(
     trainer: "type[GRPOTrainer]", method: str, *, through: Through | None = None, **params: Any
 ) -> "type[GRPOTrainer]":
-    """A subclass of TRL's GRPOTrainer, or of a subclass of it, that weights tokens as `method` does.
+    """Create a subclass of `trainer`, TRL's GRPOTrainer or a subclass of it, that weights tokens by `method`.
 
     Args:
-        method: one that acts through token weights; `grpo` changes nothing and reports the metrics.
-        through: what carries the weights into TRL's loss: advantages [batch, token], or its loss mask, which takes
-            0 and 1 only. By default the advantages where TRL is of the tested version, and else the mask: TRL's own
-            trainers have one advantage per sequence, so a later loss may broadcast others wrongly.
+        method: a method that acts through token weights; `grpo` changes nothing, but reports the metrics.
+        through: how the weights enter TRL's loss: through advantages [batch, token], or through the loss mask, which
+            allows only 0 and 1. By default the advantages with the tested version of TRL, otherwise the mask: TRL's own
+            trainers have one advantage per sequence, so the loss of a later version may broadcast others wrongly.
         params: the method's hyper-parameters.
 
     Raises:
-        UserError: another method or parameter, or a trainer without the methods that this overrides.
+        UserError: an unsuitable method or parameter, or a trainer without the methods that are overridden here.
     """
     if missing := [hook for hook in HOOKS if not hasattr(trainer, hook)]:
         raise UserError(
@@ -59,7 +59,7 @@ def make_grpo_trainer(
 
 
 class EntropyControlMixin:
-    """Comes before GRPOTrainer among the bases; `entropy_control` is the method, `through` what carries its weights."""
+    """To be placed before GRPOTrainer among the bases. For the attributes see `make_grpo_trainer`."""
 
     entropy_control: Method
     through: Through
@@ -72,13 +72,13 @@ class EntropyControlMixin:
 
     @torch.no_grad()
     def _weight_tokens(self: Any, output: dict[str, Any]) -> None:
-        """Decide the weights over the batch of all processes, and write this process's rows into `output`."""
+        """Compute the weights over the batch of all processes, and write this process's rows into `output`."""
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         advantages = output["advantages"]
         advantages = (advantages[:, None] if advantages.ndim == 1 else advantages).expand(mask.shape)
         stats = self._token_stats(output)
-        whole_stats = stats.map(self._whole)
-        whole_advantages, whole_mask = self._whole(advantages), self._whole(mask)
+        whole_stats = stats.map(self._gathered)
+        whole_advantages, whole_mask = self._gathered(advantages), self._gathered(mask)
         generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
         weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
@@ -100,7 +100,7 @@ class EntropyControlMixin:
             self._metrics["train"][name].append(value)
 
     def _check_mask(self: Any, weights: Tensor, kept: bool) -> None:
-        """Raise UserError where the loss mask cannot do what the method asks for."""
+        """Raise UserError if the loss mask cannot express the weights or the denominator of the method."""
         method = self.entropy_control
         name = type(method).__name__
         if not ((weights == 0) | (weights == 1)).all():
@@ -117,7 +117,7 @@ class EntropyControlMixin:
     def _write_samples(
         self: Any, output: dict[str, Any], mask: Tensor, stats: TokenStats, advantages: Tensor, weights: Tensor
     ) -> None:
-        """Responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
+        """Write responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
 
         def response(row: int) -> dict[str, Any]:
             prompt = output["prompt_ids"][row][output["prompt_mask"][row].bool()]
@@ -129,7 +129,7 @@ class EntropyControlMixin:
         write_token_samples(path, prompts, mask, ids, stats, advantages, weights, text, response)
 
     def _token_stats(self: Any, output: dict[str, Any]) -> TokenStats:
-        """Statistics of this process's completions, in micro-batches of the update's size."""
+        """Statistics of this process's completions, in micro-batches of the size used in the update."""
         if "pixel_values" in output:
             raise UserError("entropy control reads text-only batches, and this one has images")
         ids, attention = (
@@ -145,7 +145,7 @@ class EntropyControlMixin:
             parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
         return TokenStats(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})
 
-    def _whole(self: Any, values: Tensor) -> Tensor:
-        """[batch of all processes, longest completion], zero on padding."""
+    def _gathered(self: Any, values: Tensor) -> Tensor:
+        """Gather to [batch of all processes, longest completion], with zeros on padding."""
         gathered: Tensor = self.accelerator.gather(self.accelerator.pad_across_processes(values.contiguous(), dim=1))
         return gathered

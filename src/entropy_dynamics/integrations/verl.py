@@ -1,12 +1,12 @@
-"""Entropy control in verl's V1 trainer: response tokens are dropped between advantages and update.
+"""Entropy control in verl's V1 trainer: tokens are weighted between the computation of advantages and the update.
 
 verl finds this module through its entry-point group `verl.plugins`. In verl's own command:
 
     trainer.v1.trainer_mode=entropy_control +entropy_control.method=clip_b +entropy_control.mu=2.5
 
-The entropy and log p of each token are those that verl stored when it recomputed `old_log_probs`, so they cost nothing
-further. E[S] is not among them: verl keeps no logits, and its sum of p^2 does not give it. Methods that need it are
-refused.
+The entropy and log p of each token are those that verl stored when it recomputed `old_log_probs`, so they have no extra
+cost. E[S] is not available: verl keeps no logits, and its sum of p^2 is not sufficient. Methods that need it are
+rejected.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def __init__(self, config: Any):
         self.entropy_control = method_of(config)
-        with open_dict(config):  # much of the base class depends on this name
+        with open_dict(config):  # the base class depends on this name in many places
             config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
 
@@ -58,12 +58,12 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
         return tq.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
 
     def _write_samples(self, batch: Any, data: Any, stats: TokenStats, weights: Tensor) -> None:
-        """Responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
+        """Write responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
         of_batch = {"keys": batch.keys, "partition_id": batch.partition_id}
         stored = tq.kv_batch_get(**of_batch, select_fields=["uid", "prompts", "responses"])
         uids, prompts, ids = list(stored["uid"]), stored["prompts"].unbind(), stored["responses"].to_padded_tensor(0)
         mask, advantages = data.batch["response_mask"], data.batch["advantages"]
-        # verl mixes the prompts to balance its ranks, and fills the batch up with rows without a response token
+        # verl shuffles prompts to balance its ranks, and fills the batch up with rows without response tokens
         rows = sorted(mask.any(dim=1).nonzero().flatten().tolist(), key=uids.__getitem__)
         groups = torch.tensor([uids.index(uids[row]) for row in rows])
 
@@ -81,10 +81,10 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
 
 
 def method_of(config: Any) -> Method:
-    """The method that verl's config names.
+    """The method in verl's config.
 
     Raises:
-        UserError: no such section, a method that verl cannot run, or no recomputed entropy.
+        UserError: the config names none, verl cannot run it, or verl is set up not to recompute the entropy.
     """
     params = OmegaConf.to_container(config.get("entropy_control") or OmegaConf.create())
     assert isinstance(params, dict)
@@ -116,10 +116,10 @@ def token_weights(method: Method, data: Any, generator: torch.Generator) -> tupl
 
 
 def apply_weights(method: Method, data: Any, weights: Tensor) -> list[str]:
-    """Write token weights into a DataProto, and return the names of the tensors that changed.
+    """Apply token weights to a DataProto in place, and return the names of the tensors that changed.
 
-    Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, which verl sums
-    over, and `loss_mask`, which it counts tokens by.
+    Advantages are weighted. With the denominator `kept`, dropped tokens also leave `response_mask`, over which verl
+    sums, and `loss_mask`, by which it counts tokens.
     """
     mask = data.batch["response_mask"]
     data.batch["advantages"] = data.batch["advantages"] * weights

@@ -32,50 +32,50 @@ _METHODS: dict[str, type[Method]] = {}
 
 
 class Method(Section):
-    """Base of all methods. On its own it is GRPO: every response token has weight 1 in PPO's clipped objective."""
+    """Base class of all methods. By itself it is GRPO: every response token has weight 1 in PPO's clipped objective."""
 
     denominator: Literal["kept", "all"] = "all"
-    """The tokens that a token mean divides by: all response tokens, or only those with a weight above 0."""
+    """Tokens counted by a token mean: all response tokens, or only those with a weight above 0."""
     loss_scope: Literal["global_token", "per_group", "per_sequence"] = "global_token"
-    """A mean over all tokens of the update, or a mean over groups or sequences of the token mean in each."""
+    """Mean over all tokens of the update, or mean over groups or sequences of the token mean within each."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """PPO clips the importance ratio at 1 - clip_low ..."""
+    """PPO clips the importance ratio from below at 1 - clip_low."""
     clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.2
-    """... and at 1 + clip_high."""
+    """PPO clips the importance ratio from above at 1 + clip_high."""
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 3.0
-    """Bounds the loss of a token with A < 0 at -A * dual_clip."""
+    """Upper bound on the loss of a token with A < 0, in units of |A|."""
 
     per_update: ClassVar[bool] = False
-    """With several updates per batch, compute weights and coefficients before each, on its own tokens under the current
-    policy; else once, for the whole batch under the policy that sampled it."""
+    """With several updates per batch: True computes weights and coefficients before each update, on its own tokens
+    under the current policy; False computes them once, for the whole batch under the policy that sampled it."""
 
     @classmethod
     def overrides(cls, *names: str) -> list[str]:
-        """Which of `names` the class overrides: its difference from GRPO."""
+        """The subset of `names` that the class overrides, i.e. where it differs from GRPO."""
         return [name for name in names if getattr(cls, name) is not getattr(Method, name)]
 
     @classmethod
     def needs_scores(cls, updates_per_batch: int) -> bool:
-        """Whether a batch has to be scored before its update: for what the class decides, or for later updates."""
+        """Whether a batch has to be scored before its first update, for the method's decisions or for later updates."""
         return updates_per_batch > 1 or bool(cls.overrides("shape_rewards", "token_weights", "loss_coefficients"))
 
     @classmethod
     def uses_entropy(cls) -> bool:
-        """Whether the class has a `token_loss` that names the argument `entropy`, and so needs its gradient."""
+        """Whether a `token_loss` of the class takes the argument `entropy`, and so needs the entropy's gradient."""
         losses = [vars(kind)["token_loss"] for kind in cls.__mro__ if kind is not Method and "token_loss" in vars(kind)]
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
     def second_pass(self) -> dict[str, Any]:
-        """The options of `token_stats` for what the class needs of the whole vocabulary: `top` or `min_p`."""
+        """Options of `token_stats` (`top`, `min_p`) for statistics that need a second pass over the vocabulary."""
         return {}
 
     def acts_without_advantage(self, *, on_policy: bool) -> bool:
-        """Whether the loss of a token has a gradient at A = 0, such as that of a penalty, by autograd.
+        """Whether a token's loss has a gradient at A = 0, as a penalty does; determined by autograd.
 
-        Else rows in which no token has both a weight and an advantage are left out of the backward pass.
+        If not, rows in which no token has both a weight and an advantage are left out of the backward pass.
 
         Args:
-            on_policy: log p is that of the policy that sampled.
+            on_policy: log p is always that of the policy that sampled the tokens.
         """
         import torch
 
@@ -90,7 +90,7 @@ class Method(Section):
         return bool(gradient.any())
 
     def uses_s_expected(self) -> bool:
-        """Whether token weights read E[S], which takes the logits: other trainers keep log p and entropy only."""
+        """Whether `token_weights` reads E[S]. E[S] needs the logits; other trainers keep only log p and entropy."""
         import torch
 
         from entropy_dynamics.core.token_stats import TokenStats
@@ -103,21 +103,21 @@ class Method(Section):
                 return super().__getattribute__(name)
 
         advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
-        for entropy in (0.01, 0.3, 3.0):  # a method may act in a range of entropies only
+        for entropy in (0.01, 0.3, 3.0):  # a method may act only in some range of entropies
             stats = Recorded(-mask, entropy * mask, 0.1 * mask, 0 * mask, -mask[..., None], -mask)
             self.token_weights(stats, advantages, mask, generator=torch.Generator())
         return "s_expected" in read
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
-        """Rewards as they enter the advantages.
+        """The rewards from which advantages are computed; unchanged by default.
 
         Args:
-            mean_logp: mean log-probability of each response's tokens under the policy that sampled it, nats.
+            mean_logp: mean log probability of each response's tokens under the policy that sampled it, nats.
         """
         return rewards
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        """Advantage of every rollout; group-normalized rewards by default. PPO's critic replaces it."""
+        """Advantage of every rollout; group-normalized rewards by default. Not called with PPO's critic."""
         from entropy_dynamics.core.advantages import group_advantages
 
         return group_advantages(rewards, groups)
@@ -133,22 +133,22 @@ class Method(Section):
     ) -> PerToken:
         """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
 
-        Statistics that decide a weight are taken over the whole batch of an update, across micro-batches and ranks, so
-        a mask never depends on how the batch was cut.
+        Thresholds and other batch statistics are computed over the whole batch of an update, across micro-batches and
+        ranks, so that a mask never depends on how the batch was split.
 
         Args:
             stats: of the whole batch, each [batch, token], under the policy to be updated.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
-            generator: for methods that choose at random; seeded by run and step.
-            logp_old: log p under the policy that sampled, nats; None: that of `stats`.
+            generator: for methods that draw tokens at random; seeded by run and step.
+            logp_old: log p under the policy that sampled the tokens, nats; None: that of `stats`.
 
         Returns:
-            fp32, 0 wherever the mask is.
+            Weights, fp32, 0 wherever the mask is 0.
         """
         return mask.float()
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken | None:
-        """Per-token coefficients that `token_loss` needs and that depend on the whole batch. Arguments as above."""
+        """Per-token inputs of `token_loss` that depend on the whole batch. Arguments as in `token_weights`."""
         return None
 
     def token_loss(
@@ -163,16 +163,17 @@ class Method(Section):
     ) -> PerToken:
         """Loss of every token; PPO's clipped objective by default.
 
-        The trainer multiplies it by the token's weight, and by p(trainer) / p(engine) with importance_truncation.
+        The trainer multiplies it by the token's weight and, with importance_truncation, by the truncated
+        p(trainer) / p(engine).
 
         Args:
-            logp: log-probability of the sampled tokens under the policy being trained, nats; carries the gradient.
+            logp: log probability of the sampled tokens under the policy being trained, nats; carries the gradient.
             logp_old: the same under the policy that sampled them, detached. Strictly on-policy the two are equal.
-            mask: non-zero on response tokens; what the result holds elsewhere is never used.
-            entropy: of the policy being trained, nats, with its gradient; for a loss that names this argument.
-            coefficients: what `loss_coefficients` returned for these rows.
+            mask: non-zero on response tokens; the result is not used elsewhere.
+            entropy: of the policy being trained, nats, with gradient; passed if the method's `token_loss` names it.
+            coefficients: the rows of `loss_coefficients`' result that belong to `logp`.
 
-        A method whose `second_pass` asks for `top` gets `top_logp` too, [batch, token, top], with its gradient.
+        A method whose `second_pass` requests `top` also gets `top_logp`, [batch, token, top], with gradient.
         """
         from entropy_dynamics.core.objective import clipped_loss
 
@@ -181,30 +182,32 @@ class Method(Section):
         )
 
     def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[torch.Tensor, "batch 1"]:
-        """Divisor of the tokens of each row in the loss of an update: how tokens are averaged.
+        """Loss divisor of each row's tokens, which defines how tokens are averaged (see `token_divisors`).
 
-        Arguments as above, of all rows of the update, with the weights that are used.
+        Args:
+            weights: the token weights of all rows of the update.
+            mask, groups: of the same rows.
         """
         from entropy_dynamics.core.objective import token_divisors
 
         return token_divisors(weights, mask, groups, scope=self.loss_scope, denominator=self.denominator)
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
-        """Further columns of metrics.parquet; arguments as above, with the weights that were used."""
+        """The method's own columns of metrics.parquet, given the batch and the weights that were used."""
         return {}
 
     def observe(self, metrics: Mapping[str, float | int]) -> None:
-        """Update the method's state, if it keeps any, from the metrics of the step that just ended."""
+        """Update the state of a stateful method from the metrics of the step that just ended."""
 
     def state_dict(self) -> dict[str, float]:
-        """The state that `observe` updates; checkpoints hold it."""
+        """The state that `observe` updates, for checkpoints."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
     def note(self, on_policy: bool) -> str | None:
-        """One line that anyone who reads a run in this mode should know, if any.
+        """A one-line caveat about runs in this mode, or None.
 
         Args:
             on_policy: every importance ratio is exactly 1.
@@ -213,7 +216,11 @@ class Method(Section):
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator: register a method under `name`. Raises UserError if another module has registered it."""
+    """Class decorator that registers a method under `name`.
+
+    Raises:
+        UserError: another module has registered `name`, or an overridden method does not accept all keyword arguments.
+    """
 
     def register(kind: M) -> M:
         other = _METHODS.get(name, kind)
@@ -232,7 +239,7 @@ def method(name: str) -> Callable[[M], M]:
 
 
 def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> list[str]:
-    """The keyword-only parameters of `base` that `function` cannot be called with."""
+    """The keyword-only parameters of `base` that `function` does not accept."""
     accepted = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
         return []
@@ -241,7 +248,7 @@ def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> lis
 
 
 def method_types() -> Mapping[str, type[Method]]:
-    """Every method by name. Imports them all, and so torch."""
+    """Every method by name. Imports all of them, and therefore torch."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return _METHODS
@@ -251,7 +258,7 @@ def load_method(name: str, /, **params: Any) -> Method:
     """Build the method `name` with its hyper-parameters.
 
     Raises:
-        UserError: an unknown name or parameter (the nearest known one is named), or a value out of bounds.
+        UserError: unknown name or parameter (the message suggests the nearest known one), or a value out of bounds.
     """
     kinds = method_types()
     if name not in kinds:

@@ -3,13 +3,13 @@
     loss = clipped objective - alpha H,   alpha = c 1[h < target]
     after each step:  c += delta if h < target else -delta,  kept within [0, max_coefficient]
 
-h, the entropy that the controller sees, is the mean of -log p_old over the sampled tokens of the step before, as in the
-official code; the bonus has the entropy of the distributions. Before the first step the bonus is on.
+h, the controller's input, is the mean of -log p_old over the sampled tokens of the previous step, as in the official
+code; H in the bonus is the entropy of the distributions. The bonus is on before the first step.
 
-Read: SkyworkAI/Skywork-OR1 (64e96af), verl/trainer/ppo/core_algos.py:56 (EntController),
-verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. TRL's controller is another one
-(grpo_trainer.py, 2026): it sees the mean entropy of the distributions, acts and rises at the target too, is off at
-first, and moves at each optimizer step, so with several updates per batch several times as fast.
+Source: SkyworkAI/Skywork-OR1 (64e96af), verl/trainer/ppo/core_algos.py:56 (EntController),
+verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. TRL's controller differs
+(grpo_trainer.py, 2026): its input is the mean entropy of the distributions, it also acts and rises when h = target, it
+is off at first, and it moves at each optimizer step, hence several times per batch with several updates.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class AdaptiveEntropy(Method):
     target: PositiveFloat = 0.2
     """Entropy below which the bonus acts, nats."""
     delta: PositiveFloat = 5e-3
-    """Change of the coefficient per training step."""
+    """Change of the coefficient c per training step."""
     initial_coefficient: NonNegativeFloat = 0.0
     max_coefficient: Annotated[float, Field(gt=0)] = 1.0
 

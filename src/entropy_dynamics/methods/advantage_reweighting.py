@@ -2,11 +2,11 @@
 
     weight = alpha p + 1 - alpha,   p the probability of the token under the policy that sampled it.
 
-A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|.
+Weighting a token's loss is equivalent to weighting its advantage, as PPO's objective is linear in |A|.
 
-Read: zhyang2226/AR-Lopti (cbeb333), verl/trainer/ppo/ray_trainer.py:318 (compute_reweight_advantage,
-"both_linear_normal"), scripts/train_kklogic_AR_4x80GB.sh. Not here: Lopti, and the script's KL loss to the untrained
-model (0.001).
+Source: zhyang2226/AR-Lopti (cbeb333), verl/trainer/ppo/ray_trainer.py:318 (compute_reweight_advantage,
+"both_linear_normal"), scripts/train_kklogic_AR_4x80GB.sh. Not implemented: Lopti, and the script's KL loss to the
+untrained model (0.001).
 """
 
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ class AdvantageReweighting(Method):
     """The denominator stays all response tokens."""
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """The weight of a token of probability 0 is 1 - alpha; 0 is GRPO."""
+    """A token of probability 0 has weight 1 - alpha; alpha = 0 is GRPO."""
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         weights = self.alpha * stats.logp.detach().float().exp() + (1 - self.alpha)

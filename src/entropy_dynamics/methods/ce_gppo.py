@@ -4,12 +4,12 @@
                              g = beta_high (1 + clip_high)  if A > 0 and r > 1 + clip_high,
                              g = r                          else; for A < 0 at most -A dual_clip
 
-r = p / p_old, sg = stop gradient. The first line is for unlikely tokens of wrong answers, whose gradient raises or
-lowers the entropy with the sign of S*. Strictly on-policy it is the plain policy gradient.
+r = p / p_old, sg = stop gradient. The first case is tokens of wrong answers that have become unlikely; the sign of S*
+decides whether their gradient raises or lowers the entropy. Strictly on-policy it is the plain policy gradient.
 
 Every released recipe adds 0.1 times the mean negative log-likelihood of correct answers (`ce_gppo_authors`).
 
-Read: Kwai-Klear/CE-GPPO (10558fe), verl/trainer/ppo/core_algos.py:531 (compute_gppo_loss_general_beta),
+Source: Kwai-Klear/CE-GPPO (10558fe), verl/trainer/ppo/core_algos.py:531 (compute_gppo_loss_general_beta),
 verl/workers/actor/dp_actor.py:326-410 (positive_loss), recipe/dapo/7B_perf_run_gppo_v1_beta1_075_beta2_1_ours_math.sh.
 """
 
@@ -26,7 +26,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("ce_gppo")
 class CEGPPO(Method):
-    """Both betas 0 give the gradient of PPO."""
+    """With both betas at 0 the gradient is that of PPO."""
 
     beta_low: NonNegativeFloat = 0.75
     beta_high: NonNegativeFloat = 1.0
@@ -44,10 +44,10 @@ class CEGPPO(Method):
 
 @method("ce_gppo_authors")
 class CEGPPOAuthors(CEGPPO):
-    """With the likelihood term of the released recipes: + positive_loss * mean -log p of the correct answers.
+    """With the likelihood term of the released recipes: + positive_loss * mean(-log p) over tokens of correct answers.
 
-    Correct is A > 0: the recipes drop groups of equal rewards. Both means are over the update; theirs are over a
-    micro-batch.
+    Correct means A > 0, as the recipes drop groups of equal rewards. The means of both terms are over the update; in
+    the official code they are over a micro-batch.
     """
 
     positive_loss: NonNegativeFloat = 0.1

@@ -2,11 +2,12 @@
 
     loss = -sg[clip(r, 1 - clip_low, 1 + clip_high)] A log p,   r = p / p_old, sg = stop gradient
 
-Where PPO's objective gives no gradient to a token whose ratio left the clipping range, CISPO keeps it, with a truncated
-importance weight. Strictly on-policy r = 1, and it is the plain policy gradient.
+PPO's objective gives no gradient to a token whose ratio has left the clipping range; CISPO keeps its gradient, with a
+clipped importance weight. Strictly on-policy r = 1, and it is the plain policy gradient.
 
-Read: the paper, which publishes no value of clip_high, and implementations by others: Trinity-RFT (1.28; the
-default), verl (b178a3c), verl/trainer/ppo/core_algos.py:1722 (1.2 in its example). There is no official code.
+Source: the paper, which publishes no value of clip_high, and third-party implementations: Trinity-RFT (upper bound
+1.28, the default here), verl (b178a3c), verl/trainer/ppo/core_algos.py:1722 (1.2 in its example). There is no official
+code.
 """
 
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ class CISPO(Method):
     """`dual_clip` is not used."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """1: no lower bound, as in the paper's experiments."""
+    """1 means no lower bound, as in the paper's experiments."""
     clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.28
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:

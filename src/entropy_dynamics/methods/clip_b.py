@@ -1,7 +1,7 @@
 """Clip_B: batch-normalized entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
 
-A token is an outlier when its S* lies too many standard deviations from the mean S* of the batch. Mean and standard
-deviation are over all response tokens of the batch, whatever their advantage.
+A token is an outlier if its S* is too many standard deviations away from the batch mean of S*. The mean and the
+standard deviation are over all response tokens of the batch, whatever their advantage.
 """
 
 import math
@@ -34,7 +34,7 @@ class ClipB(Method):
 
 @method("clip_b_paper")
 class ClipBPaper(ClipB):
-    """As eq. 15 states it: two-sided, only the gradient is masked; on negative samples (Section 5.3)."""
+    """As in eq. 15: two-sided, only the gradient is masked; on negative samples (Section 5.3)."""
 
     mu_plus: UpperDeviations | None = None
     denominator: Literal["kept", "all"] = "all"

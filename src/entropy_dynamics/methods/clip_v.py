@@ -1,8 +1,8 @@
 """Clip_V: vocabulary-normalized entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
 
-A token is an outlier when its centered score S_c = S* - E[S] is too many batch standard deviations from zero, which is
-the mean of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] from S_c once more; the algorithm's text and
-the released code do not, and neither does this.
+A token is an outlier if its centered score S_c = S* - E[S] is too many batch standard deviations away from zero, the
+expectation of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] from S_c a second time; the algorithm's
+text and the released code do not, and neither does this implementation.
 """
 
 import math
@@ -21,7 +21,7 @@ class ClipV(Method):
     """As released with Trinity-RFT: one-sided, on negative samples, capped; dropped tokens leave the denominator."""
 
     mu: Deviations = 8.5
-    """Drop tokens with S_c < -mu sigma', sigma' the standard deviation of S_c over all response tokens."""
+    """Drop tokens with S_c < -mu sigma', where sigma' is the standard deviation of S_c over all response tokens."""
     mu_plus: UpperDeviations | None = math.inf
     """Also drop tokens above +mu_plus sigma'; infinite: one-sided; null: the same as mu."""
     max_frac: Share | None = 1e-4
@@ -29,7 +29,7 @@ class ClipV(Method):
     apply_to: Samples = "negative"
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
     drop_zero_advantage: bool = True
-    """Also drop outliers with A = 0, outside the cap, as released: this only shrinks the denominator."""
+    """Also drop outliers with A = 0, not counted by the cap, as released. This only shrinks the denominator."""
     denominator: Literal["kept", "all"] = "kept"
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
@@ -44,7 +44,7 @@ class ClipV(Method):
 
 @method("clip_v_paper")
 class ClipVPaper(ClipV):
-    """As Algorithm 2 states it: two-sided, uncapped, only the gradient is masked; on negative samples (Section 5.3)."""
+    """As in Algorithm 2: two-sided, uncapped, only the gradient is masked; on negative samples (Section 5.3)."""
 
     mu_plus: UpperDeviations | None = None
     max_frac: Share | None = None

@@ -1,4 +1,4 @@
-"""Shared by several methods: parameter types, the choice of samples, batch statistics."""
+"""Helpers shared by several methods: parameter types, selection of samples, batch statistics."""
 
 import math
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from entropy_dynamics.errors import UserError
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Deviations = Annotated[float, Field(ge=0)]
-"""A number of standard deviations; an infinite mu would make a clipping method GRPO under another name."""
+"""Number of standard deviations; finite, as an infinite mu would turn a clipping method into GRPO."""
 UpperDeviations = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Samples = Literal["negative", "positive", "both"]
 
 
 def tokens_of(advantages: PerToken, apply_to: Samples) -> Chosen:
-    """The tokens of negative samples (A < 0), positive ones (A > 0) or both."""
+    """The tokens of negative samples (A < 0), of positive samples (A > 0) or of both."""
     return {"negative": advantages < 0, "positive": advantages > 0, "both": advantages != 0}[apply_to]
 
 
 def batch_mean_and_std(values: PerToken, mask: Mask) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Mean and population std of the response tokens, in float64: masks must not depend on the order of the sum."""
+    """Mean and population std over response tokens, in float64, so that masks do not depend on summation order."""
     chosen = values[mask.bool()].double()
     chosen = chosen if len(chosen) else chosen.new_zeros(1)
     return chosen.mean(), chosen.std(correction=0)
@@ -34,16 +34,16 @@ def batch_mean_and_std(values: PerToken, mask: Mask) -> tuple[Float[Tensor, ""],
 def outliers(
     values: PerToken, mask: Mask, mu: float, mu_plus: float | None, *, about: Literal["mean", "zero"]
 ) -> Chosen:
-    """Values over `mu` batch standard deviations below the mean (or zero), or over `mu_plus` (None: `mu`) above."""
+    """Values more than `mu` batch standard deviations below the mean (or zero), or `mu_plus` (None: `mu`) above it."""
     mean, sigma = batch_mean_and_std(values, mask)
-    if sigma < 1e-12:  # no spread, no outliers; the released code's bound
+    if sigma < 1e-12:  # no spread, no outliers; the released code has the same bound
         return torch.zeros_like(mask, dtype=torch.bool)
     deviation = (values.double() - mean if about == "mean" else values.double()) / sigma
     return (deviation < -mu) | (deviation > (mu if mu_plus is None else mu_plus))
 
 
 def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
-    """The `count` candidates with the largest values (all, if there are fewer); of equal ones the first."""
+    """The `count` candidates with the largest values (all, if there are fewer); ties go to the first."""
     order = torch.where(candidates.bool(), values, -math.inf).flatten().argsort(descending=True, stable=True)
     chosen = torch.zeros(candidates.numel(), dtype=torch.bool, device=candidates.device)
     chosen[order[: min(count, int(candidates.bool().sum()))]] = True
@@ -51,7 +51,7 @@ def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
 
 
 def of_second_pass(values: Tensor | None, option: str) -> Tensor:
-    """What `token_stats` computes with `option`. Raises UserError if it was computed without."""
+    """`values`, a statistic of the second pass. Raises UserError if `token_stats` was called without `option`."""
     if values is None:
         raise UserError(f"the token statistics lack what this method reads: call token_stats with {option}=...")
     return values
@@ -60,7 +60,7 @@ def of_second_pass(values: Tensor | None, option: str) -> Tensor:
 def in_each_group(
     function: Callable[[Float[Tensor, " member"]], Float[Tensor, " member"]], values: PerRollout, groups: Groups
 ) -> PerRollout:
-    """`function` of the values of each group, in float64; groups may be in any order and have any sizes."""
+    """Apply `function` to the values of each group, in float64; groups may be in any order and of any size."""
     result = torch.empty_like(values)
     for group in groups.unique():
         members = groups == group

@@ -1,14 +1,14 @@
-"""Clip-Cov and KL-Cov: hold back the tokens whose advantage and log-probability vary together (Cui et al. 2025).
+"""Clip-Cov and KL-Cov: restrain tokens with a high covariance of advantage and log probability (Cui et al. 2025).
 
-Entropy falls with the covariance of log p and A over the batch, and a few tokens carry most of it,
+The covariance of log p and A over the batch drives the fall of the entropy, and a few tokens carry most of it:
 
     cov_t = (A_t - mean A) (log p_t - mean log p),   means over all response tokens of the batch.
 
-Clip-Cov drops some of these tokens, KL-Cov penalizes how far they move from the policy that sampled them. The official
-code takes the means, the number of tokens and the choice inside each micro-batch of a GPU; here all three are over the
-batch of an update, so that they do not depend on how it was cut.
+Clip-Cov drops some of these tokens; KL-Cov penalizes how far they move from the policy that sampled them. In the
+official code, the means, the number of tokens and their selection are per micro-batch of a GPU; here they are over the
+batch of an update, so that they do not depend on how it was split.
 
-Read: PRIME-RL/Entropy-Mechanism-of-RL (8850579), verl/trainer/ppo/core_algos.py:426 (compute_policy_loss_kl_cov) and
+Source: PRIME-RL/Entropy-Mechanism-of-RL (8850579), verl/trainer/ppo/core_algos.py:426 (compute_policy_loss_kl_cov) and
 :469 (compute_policy_loss_clip_cov), recipe/dapo/7b_clip_cov.sh and 7b_kl_cov.sh.
 """
 
@@ -30,20 +30,21 @@ Bound = Annotated[float, Field(allow_inf_nan=True)]
 class ClipCov(Method):
     """Drops tokens drawn uniformly among those with lb < cov < ub; the denominator stays all response tokens.
 
-    The official code draws among those that PPO clipping leaves a gradient. Here the others can be drawn too, which
-    changes nothing strictly on-policy, where there are none, and little with the official clipping range of 1.
+    The official code draws only among tokens that PPO clipping does not affect. Here clipped tokens can be drawn too:
+    strictly on-policy there are none, and with the official clipping range of 1 there are few.
     """
 
     ratio: Share = 2e-4
-    """Share of all response tokens that is dropped; rounded down, but at least one, and at most all candidates."""
+    """Share of all response tokens to drop; rounded down, but at least one token, and at most all candidates."""
     lb: Bound = 1.0
+    """Exclusive lower bound on the candidates' cov."""
     ub: Bound = 5.0
-    """Bounds of the candidates' cov. The few tokens above ub are kept."""
+    """Exclusive upper bound; the few tokens above it are kept."""
     per_update: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _ordered(self) -> "ClipCov":
-        if not self.lb < self.ub:  # nan is not
+        if not self.lb < self.ub:  # also catches NaN
             raise ValueError(f"lb is {self.lb}; it should be below ub ({self.ub})")
         return self
 
@@ -53,7 +54,7 @@ class ClipCov(Method):
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
         count = max(math.floor(self.ratio * int(mask.sum())), 1)
-        device = None if generator is None else generator.device  # a generator draws on its own device only
+        device = None if generator is None else generator.device  # a generator only draws on its own device
         drawn = torch.randperm(len(candidates), generator=generator, device=device)[:count]
         dropped = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
         dropped[candidates[drawn.to(mask.device)]] = True
@@ -64,12 +65,12 @@ class ClipCov(Method):
 class KLCov(Method):
     """Adds beta |log p - log p_old| to the loss of the tokens with the largest cov; every token keeps its weight.
 
-    Meant for a loss without PPO clipping, -A r (see its config). At log p = log p_old the term has no gradient, so it
-    takes several updates per batch for KL-Cov to differ from the plain policy gradient.
+    Intended for a loss without PPO clipping, -A r (see its config). At log p = log p_old the term has no gradient, so
+    KL-Cov differs from the plain policy gradient only with several updates per batch.
     """
 
     frac: Share = 2e-3
-    """Share of all response tokens that is penalized; rounded down, but at least one."""
+    """Share of all response tokens to penalize; rounded down, but at least one token."""
     beta: Annotated[float, Field(ge=0)] = 1.0
     """Strength of the penalty."""
     per_update: ClassVar[bool] = True
@@ -92,7 +93,7 @@ class KLCov(Method):
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
-    """cov_t of every token, float64, without a gradient; -inf on padding."""
+    """cov_t of every token, float64, detached; -inf on padding."""
     logp = stats.logp.detach()
     mean_advantage, mean_logp = (batch_mean_and_std(values, mask)[0] for values in (advantages, logp))
     cov = (advantages.double() - mean_advantage) * (logp.double() - mean_logp)

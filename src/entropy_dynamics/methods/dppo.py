@@ -1,16 +1,16 @@
-"""DPPO: a trust region by how far the probability of a token moved, not by its ratio (Qi et al., arXiv 2602.04879).
+"""DPPO: a trust region on the change of a token's probability, not on its ratio (Qi et al., arXiv 2602.04879).
 
     loss = -sg[min(r, truncation)] A log p,   r = p / p_old, sg = stop gradient
     no gradient where p - p_old > clip_high and A > 0, or p - p_old < -clip_low and A < 0
 
-|p - p_old| is the total variation between the two policies, of the token against all others (DPPO-Binary-TV). PPO's
-ratio stops an unlikely token after a small move, and a likely one late. Strictly on-policy it is the plain policy
-gradient.
+|p - p_old| is the total variation between the two policies, reduced to the token versus all others (DPPO-Binary-TV).
+PPO's ratio stops an unlikely token after a small absolute change, and a likely one late. Strictly on-policy it is the
+plain policy gradient.
 
-Read: sail-sg/Stable-RL (c6af1d1), verl/trainer/ppo/core_algos.py:1160 (compute_policy_loss_with_mask) and :1241
+Source: sail-sg/Stable-RL (c6af1d1), verl/trainer/ppo/core_algos.py:1160 (compute_policy_loss_with_mask) and :1241
 (_compute_token_mask_for_policy_loss), and the authors' example in verl (8f11888),
-examples/dppo_trainer/run_qwen30b_dppo.sh. Their DPPO-Binary-TV takes the rollout engine's log p for p_old, mask and
-ratio alike: `training.old_logp: engine`; with the trainer's it is their variant `dppo_binary_tv_recompute`.
+examples/dppo_trainer/run_qwen30b_dppo.sh. Their DPPO-Binary-TV takes p_old from the rollout engine, for mask and ratio
+alike (`training.old_logp: engine`); with p_old from the trainer it is their variant `dppo_binary_tv_recompute`.
 """
 
 from typing import Annotated, Any
@@ -29,8 +29,9 @@ class DPPO(Method):
     """`dual_clip` is not used."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.15
+    """Largest decrease of a token's probability."""
     clip_high: Annotated[float, Field(gt=0, le=1)] = 0.15
-    """Bounds of the change of a token's probability."""
+    """Largest increase of a token's probability."""
     truncation: Annotated[float, Field(ge=1, allow_inf_nan=True)] = 10.0
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
@@ -42,6 +43,6 @@ class DPPO(Method):
 
 @method("dppo_authors")
 class DPPOAuthors(DPPO, DrGRPO):
-    """With Dr.GRPO's advantages and divisor, as the authors' example recommends, and next to no truncation."""
+    """With Dr.GRPO's advantages and divisor, as the authors' example recommends, and almost no truncation."""
 
     truncation: Annotated[float, Field(ge=1, allow_inf_nan=True)] = 1e4

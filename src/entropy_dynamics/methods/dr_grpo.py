@@ -1,9 +1,9 @@
-"""Dr.GRPO: neither the group's standard deviation nor the length of responses (Liu et al., arXiv 2503.20783).
+"""Dr.GRPO: no division by the group's standard deviation or by response length (Liu et al., arXiv 2503.20783).
 
-A = R - mean of the group,   loss = sum of the token losses / (rollouts * max_tokens)
+    A = R - mean of the group,   loss = sum of the token losses / (rollouts * max_tokens)
 
-Read: sail-sg/understand-r1-zero, train_zero_math.py:286 (the normalizer), examples/qwen2.5-math-7b.sh. In a group of
-one rollout A is its reward, as in verl; in the official code 0. A step has at least two.
+Source: sail-sg/understand-r1-zero, train_zero_math.py:286 (the normalizer), examples/qwen2.5-math-7b.sh. In a group of
+one rollout, A is its reward, as in verl; in the official code it is 0. The trainer's groups have at least two.
 """
 
 import torch
@@ -18,10 +18,10 @@ from entropy_dynamics.methods import Method, method
 
 @method("dr_grpo")
 class DrGRPO(Method):
-    """A token counts the same in every batch and response. `loss_scope` and `denominator` are not used."""
+    """Every token counts equally, in every batch and response. `loss_scope` and `denominator` are not used."""
 
     max_tokens: PositiveInt = 7168
-    """The longest possible response."""
+    """Maximum length of a response, tokens."""
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return group_advantages(rewards, groups, scale=False)

@@ -1,12 +1,12 @@
-"""Entrocraft: rejects rollouts by the sign of their advantage while the entropy is outside a band (arXiv 2604.26326).
+"""Entrocraft: reject rollouts by the sign of their advantage while the entropy is outside a band (arXiv 2604.26326).
 
     m = [H > high] - [H < low],   keep the rollouts with m A >= 0     (Algorithm 1)
 
-with H the mean entropy of the batch. The band moves linearly over the training. Rejected rollouts leave the
-denominator (eq. 5). The released code sets other advantages outside of the band (`entrocraft_authors`).
+with H the mean entropy of the batch. The band moves linearly during training. Rejected rollouts leave the denominator
+(eq. 5). The released code replaces the advantages outside the band instead (`entrocraft_authors`).
 
-Read: lblaoke/entrocraft (26165bd), verl/trainer/ppo/core_algos.py:343 and :383 (compute_grpo_range[_linear]_outcome_
-advantage), :244 and :456 (RAFT++, NSR), README. Not here: its KL loss to the untrained model (0.001).
+Source: lblaoke/entrocraft (26165bd), verl/trainer/ppo/core_algos.py:343 and :383 (compute_grpo_range[_linear]_outcome_
+advantage), :244 and :456 (RAFT++, NSR), README. Not implemented: its KL loss to the untrained model (0.001).
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,9 @@ class Entrocraft(Method):
     """Inside the band it is GRPO."""
 
     start: NonNegativeFloat = 0.65
+    """Center of the band at the first step, nats."""
     end: NonNegativeFloat = 0.45
-    """Middle of the band at the first step and after `steps` steps, nats."""
+    """Center of the band from step `steps` on, nats."""
     width: Annotated[float, Field(ge=0)] = 0.1
     """Width of the band, nats."""
     steps: PositiveInt = 300
@@ -56,10 +57,10 @@ class Entrocraft(Method):
 
 @method("entrocraft_authors")
 class EntrocraftAuthors(Entrocraft):
-    """The advantages of the released code outside of the band; every token keeps its weight.
+    """The released code: outside the band the advantages are replaced; every token keeps its weight.
 
-    Above it A = 1 for every correct rollout and 0 for the others (RAFT++), below it -1 for every wrong one and 0 for
-    the others (NSR), in groups of equal rewards too. Correct is a reward above 0 or, where advantages are computed
+    Above the band A = 1 for correct rollouts and 0 for the others (RAFT++); below it A = -1 for wrong rollouts and 0
+    for the others (NSR), also in groups of equal rewards. Correct means a reward above 0 or, if advantages are computed
     elsewhere, A > 0.
     """
 
@@ -75,7 +76,7 @@ class EntrocraftAuthors(Entrocraft):
         return mask.float()
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
-        """The advantages that are used."""
+        """The advantages used in the loss."""
         side = self.side(stats, mask)
         correct = (advantages > 0 if self._correct is None else self._correct[:, None]).float()
         used = advantages if side == 0 else (correct if side > 0 else correct - 1).expand(mask.shape)

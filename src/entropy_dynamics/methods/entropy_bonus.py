@@ -13,7 +13,7 @@ class EntropyBonus(Method):
     """Every token keeps its weight, so the bonus is c times the mean entropy of the response tokens."""
 
     coefficient: Annotated[float, Field(ge=0)] = 1e-3
-    """c, in units of loss per nat. Values in use are 1e-4 to 5e-3; with more, entropy tends to run away."""
+    """c, in units of loss per nat. Common values are 1e-4 to 5e-3; with larger ones the entropy tends to run away."""
 
     def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
         assert entropy is not None

@@ -1,11 +1,11 @@
 """Forking tokens: only the tokens of highest entropy are updated (Wang et al. 2025).
 
-    keep H_t >= tau,   tau the entropy of the ceil(keep_fraction N)-th highest of the batch's N response tokens.
+    keep H_t >= tau,   tau the ceil(keep_fraction N)-th highest entropy among the batch's N response tokens.
 
-tau is over the whole batch of an update, tokens of positive, negative and zero advantage together; the official code
-takes the same number of tokens in each micro-batch of a GPU.
+tau is computed over the whole batch of an update, with tokens of positive, negative and zero advantage together; the
+official code keeps the same number of tokens in each micro-batch of a GPU.
 
-Read: Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR (6f5dda6), verl/trainer/ppo/core_algos.py:53
+Source: Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR (6f5dda6), verl/trainer/ppo/core_algos.py:53
 (get_global_entropy_top_mask) and :1004,
 recipe/rlvr_with_high_entropy_tokens_only/run_only_top20_high_entropy_tokens_dapo_qwen3_14b.sh.
 """
@@ -21,14 +21,14 @@ from entropy_dynamics.methods.common import Share
 
 @method("forking_tokens")
 class ForkingTokens(Method):
-    """Tokens tied at the threshold are all kept, so the mask depends on no order and grows with `keep_fraction`.
+    """Tokens tied at the threshold are all kept: the mask ignores token order and only grows with `keep_fraction`.
 
     `denominator`: `all` as in the paper's formula; `kept` as in the official code, whose gradient is 1 / keep_fraction
     times as large.
     """
 
     keep_fraction: Share = 0.2
-    """Share of all response tokens that is kept; 1 is GRPO."""
+    """Share of all response tokens to keep; 1 is GRPO."""
     per_update: ClassVar[bool] = True
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:

@@ -5,4 +5,4 @@ from entropy_dynamics.methods import Method, method
 
 @method("grpo")
 class GRPO(Method):
-    """The baseline of every comparison; `Method` already is it."""
+    """The baseline of every comparison; identical to the base class."""

@@ -3,11 +3,12 @@
     s_i = (p(y_i) / p_old(y_i))^(1 / T_i) = exp(mean_t (log p_t - log p_old_t))
     loss = mean_i max(-s_i A_i, -clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
 
-Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t: the same values and
-gradients where A is the same for all tokens of a response, and defined where it is not (PPO's critic). The mean over
-sequences is `loss_scope: per_sequence`. Strictly on-policy s = 1, and it is a policy gradient averaged per sequence.
+Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t. Values and gradients are
+the same if all tokens of a response share one A; the token form is also defined if they do not (PPO's critic). The mean
+over sequences is `loss_scope: per_sequence`. Strictly on-policy s = 1, and it is a policy gradient averaged per
+sequence.
 
-Read: the paper (bounds, four updates) and verl (b178a3c), verl/trainer/ppo/core_algos.py:1254
+Source: the paper (bounds, four updates) and verl (b178a3c), verl/trainer/ppo/core_algos.py:1254
 (compute_policy_loss_gspo); there is no official code.
 """
 
@@ -23,7 +24,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("gspo")
 class GSPO(Method):
-    """Ratios of sequences stay close to 1, hence the narrow clipping range. `dual_clip` is not used."""
+    """Sequence ratios stay close to 1, hence the narrow clipping range. `dual_clip` is not used."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = 3e-4
     clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 4e-4

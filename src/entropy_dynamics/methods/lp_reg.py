@@ -1,20 +1,20 @@
-"""Lp-Reg: unlikely tokens of wrong answers are tied to the policy without its noise (Huang et al., arXiv 2510.03222).
+"""Lp-Reg: unlikely tokens of wrong answers are tied to a denoised policy (Huang et al., arXiv 2510.03222).
 
-    q    the policy that sampled, over the tokens with p >= min_p max p only:  log q = log p - log M, M their mass
+    q    the sampling policy restricted to tokens with p >= min_p max p:  log q = log p - log M, M their total mass
     loss = -A r + beta k3,   k3 = e^d - d - 1,  d = log q - log p,
 
-for the `share` of the tokens with A < 0 that are least likely, where log p < log q; that of PPO for the others. k3, at
-most 10, estimates KL(p, q); strictly on-policy d = -log M for a token that q keeps, so that the penalty adds
-beta (1 - 1/M) to the derivative of the loss in log p. Tokens that q drops keep the loss of PPO. M takes a second pass
-over the vocabulary (`token_stats`, min_p).
+for the least likely `share` of the tokens with A < 0, if log p < log q; all other tokens have PPO's loss. k3, capped at
+10, estimates KL(p, q). Strictly on-policy d = -log M for a token that q keeps, so that the penalty adds
+beta (1 - 1/M) to the derivative of the loss with respect to log p. Tokens that q drops keep PPO's loss. M needs a
+second pass over the vocabulary (`token_stats`, min_p).
 
-The official code ranks the tokens of a micro-batch under the policy at each update, and ties none where the share is
-fewer than two of them; here it is the whole batch, under the policy that sampled it.
+The official code ranks the tokens of a micro-batch under the policy at each update, and ties none if the share amounts
+to fewer than two tokens; here the ranking is over the whole batch, under the policy that sampled it.
 
-Read: CarlanLark/Lp-Reg-dev (33b27e2), verl/trainer/ppo/core_algos.py:648 (compute_policy_loss_lp_reg) and :868 (k3),
+Source: CarlanLark/Lp-Reg-dev (33b27e2), verl/trainer/ppo/core_algos.py:648 (compute_policy_loss_lp_reg) and :868 (k3),
 verl/workers/actor/dp_actor.py:76 (apply_min_p) and :644, verl/workers/fsdp_workers.py:737 (compute_minp_log_prob),
-recipe/lp_reg/Qwen3_14b_lp_reg_onpolicy_64gpu.sh. Of the paper the abstract was read. Not here: a fixed threshold
-of p (`regular_type: fixed`), and the share of positive samples, which is 0 in all scripts.
+recipe/lp_reg/Qwen3_14b_lp_reg_onpolicy_64gpu.sh; of the paper, only the abstract was read. Not implemented: a fixed
+threshold on p (`regular_type: fixed`), and the share of positive samples, which is 0 in all scripts.
 """
 
 import math
@@ -34,20 +34,20 @@ MAX_K3 = 10.0
 
 @method("lp_reg")
 class LpReg(Method):
-    """Every token keeps its weight; no PPO clipping and no dual clip where the penalty acts."""
+    """Every token keeps its weight; neither PPO clipping nor dual clip applies to penalized tokens."""
 
     min_p: Annotated[float, Field(gt=0, le=1)] = 0.02
-    """Share of the largest probability below which q drops a token."""
+    """q drops tokens below this fraction of the largest probability."""
     share: Share = 0.01
     """Share of the tokens with A < 0 that are tied to q; rounded down."""
     beta: NonNegativeFloat = 1.0
-    """Strength of the penalty; 0 is GRPO but for its clipping of these tokens."""
+    """Strength of the penalty; 0 is GRPO without clipping of these tokens."""
 
     def second_pass(self) -> dict[str, Any]:
         return {"min_p": self.min_p}
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
-        """log q of the tokens that are tied to it; -inf for the others, 0 on padding."""
+        """log q of the tokens that are tied to q; -inf for the others, 0 on padding."""
         proxy = of_second_pass(stats.proxy_logp, "min_p").detach()
         candidates = mask.bool() & (advantages < 0)
         chosen = largest(-stats.logp.detach(), candidates, math.floor(self.share * int(candidates.sum()) + 1e-6))
@@ -65,6 +65,6 @@ class LpReg(Method):
         return torch.where(tied, penalized, super().token_loss(logp, *arguments, **more))
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
-        """`lp_reg_tied`: the share of the response tokens that the penalty acts on at the first update."""
+        """`lp_reg_tied`: the share of response tokens that are penalized at the first update."""
         tied = stats.logp < self.loss_coefficients(stats, advantages, mask)
         return {"lp_reg_tied": float(tied[mask.bool()].float().mean())}

@@ -1,16 +1,16 @@
 """Pass@k training: the advantages of groups of k rollouts, in closed form (Chen et al., arXiv 2508.10751).
 
-Of a group's n rollouts c are correct. k drawn without replacement have a correct one with probability rho, and a
-rollout's advantage is the mean over the draws that contain it:
+A group has n rollouts, of which c are correct. k of them, drawn without replacement, include a correct one with
+probability rho. A rollout's advantage is its mean over the draws that contain it:
 
     rho = 1 - C(n - c, k) / C(n, k),   sigma = sqrt(rho (1 - rho))
     A = (1 - rho) / sigma if correct, else (1 - rho - C(n - c - 1, k - 1) / C(n - 1, k - 1)) / sigma
 
-Hard problems count more than in GRPO, and a problem with fewer than k wrong answers not at all. Correct is a reward
-above 0.
+Hard problems count more than in GRPO; problems with fewer than k wrong answers do not count at all. Correct means a
+reward above 0.
 
-Read: RUCAIBox/Passk_Training (c3ba575), code/passk_adv.py:11 (calc_adv). Nothing else is released: neither k nor a
-script.
+Source: RUCAIBox/Passk_Training (c3ba575), code/passk_adv.py:11 (calc_adv). Neither a value of k nor a script has been
+released.
 """
 
 import math
@@ -32,12 +32,13 @@ class PassAtK(Method):
     """Only the advantages differ from GRPO's."""
 
     k: PositiveInt = 4
-    """Below the size of a group; 1: GRPO's advantages of rewards 0 and 1, with another standard deviation."""
+    """Less than the group size. 1 gives GRPO's advantages of binary rewards, up to the definition of the standard
+    deviation."""
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._of_group, rewards, groups)
+        return in_each_group(self._group_advantages, rewards, groups)
 
-    def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
         """Raises UserError for k >= n: every group with a correct rollout would then have rho = 1."""
         correct, k = rewards > 0, self.k
         n, c = len(correct), int(correct.sum())

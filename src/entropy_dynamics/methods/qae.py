@@ -1,13 +1,13 @@
-"""QAE: a quantile of the group's rewards as baseline, in place of their mean (Wu et al., arXiv 2509.22611, eq. 3).
+"""QAE: a quantile of the group's rewards as the baseline instead of their mean (Wu et al., arXiv 2509.22611, eq. 3).
 
     A = (R - b) / (std + 1e-6),   b = inf {x: F(x) >= quantile},   F the empirical distribution of the group
 
-With two rewards only one kind of answer has an advantage: the correct ones where at most 1 - quantile of the group are
-correct, else the wrong ones.
+With binary rewards only one kind of answer has a non-zero advantage: the correct ones if their share of the group is at
+most 1 - quantile, otherwise the wrong ones.
 
-Read: the paper's page and the README of junkangwu/QAE, which interpolates between order statistics (`torch.quantile`,
-`qae_authors`): with two rewards its baseline can lie between them, in groups at the threshold. Its code could not be
-read.
+Source: the paper's web page and the README of junkangwu/QAE, which interpolates between order statistics
+(`torch.quantile`, `qae_authors`): with binary rewards, its baseline can lie between the two in groups at the threshold.
+Its code was not available.
 """
 
 import math
@@ -28,12 +28,12 @@ class QAE(Method):
     """Only the advantages differ from GRPO's."""
 
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.4
-    """K in the paper. The larger, the more groups teach by their wrong answers, and the higher the entropy."""
+    """K in the paper. With a larger one more groups learn from their wrong answers, and the entropy is higher."""
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._of_group, rewards, groups)
+        return in_each_group(self._group_advantages, rewards, groups)
 
-    def _of_group(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
         return (rewards - self._baseline(rewards)) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
 
     def _baseline(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, ""]:

@@ -1,15 +1,16 @@
-"""REPO-R: advantages rescaled by the centered log-probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
+"""REPO-R: advantages rescaled by the centered log probability (Petrenko et al., arXiv 2603.11682, Appendix D.2).
 
-    A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   never with the opposite sign
+    A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   set to 0 where the sign would flip
 
-that is A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
-quadrants of sign(A) and sign(S*). A controller may halve or double zeta after each step, towards a target entropy.
+that is, A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
+quadrants of sign(A) and sign(S*). An optional controller halves or doubles zeta after each step, towards a target
+entropy.
 
-A weight of the token's loss is the same as one of its advantage: PPO's objective is linear in |A|.
+Weighting a token's loss is equivalent to weighting its advantage, as PPO's objective is linear in |A|.
 
-Read: arXiv 2603.11682, Appendix D.2 (formula, the bounds of zeta and its start); there is no official code. SkyRL's
-pull request 1896 takes the raw log p in place of L, another method: log p is never positive, so it amplifies all
-tokens of correct answers, while L > 0 for those with log p > -H and damps them.
+Source: arXiv 2603.11682, Appendix D.2 (formula, bounds and initial value of zeta); there is no official code. SkyRL's
+pull request 1896 uses the raw log p instead of L, which is a different method: log p is never positive, so it amplifies
+all tokens of correct answers, whereas L > 0 for those with log p > -H and damps them.
 """
 
 from collections.abc import Mapping
@@ -28,12 +29,13 @@ class RepoR(Method):
     """The denominator stays all response tokens."""
 
     zeta: float = 1e-3
-    """Initial strength; negative: towards less entropy."""
+    """Initial strength; negative values push the entropy down."""
     target: Annotated[float, Field(ge=0)] | None = None
-    """Entropy that the controller aims at, nats; null: zeta is constant."""
+    """Target entropy of the controller, nats; null: zeta is constant."""
     zeta_min: PositiveFloat = 1e-4
+    """Lower bound on |zeta| for the controller; zeta changes sign instead of falling below it."""
     zeta_max: PositiveFloat = 0.05
-    """The controller keeps |zeta| within these bounds; where it would fall below the lower one, zeta changes sign."""
+    """Upper bound on |zeta| for the controller."""
     per_update: ClassVar[bool] = True
 
     _zeta: float = PrivateAttr(0.0)
@@ -58,7 +60,7 @@ class RepoR(Method):
     def observe(self, metrics: Mapping[str, float | int]) -> None:
         if self.target is None:
             return
-        wanted = 1 if metrics["entropy"] < self.target else -1  # the sign of zeta that moves the entropy to the target
+        wanted = 1 if metrics["entropy"] < self.target else -1  # sign of zeta that moves the entropy towards the target
         if self._zeta * wanted > 0:
             self._zeta = wanted * min(2 * abs(self._zeta), self.zeta_max)
         elif abs(self._zeta) / 2 >= self.zeta_min:

@@ -1,13 +1,13 @@
-"""RSI-S: only tokens with a relative surprisal within an interval are updated (arXiv 2606.31575).
+"""RSI-S: only tokens whose relative surprisal is within an interval are updated (arXiv 2606.31575).
 
     keep low <= RSI <= high,   RSI = -log p / H
 
 RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of nearly
 deterministic distributions, and the least likely ones.
 
-Read: the abstract of arXiv 2606.31575 only, which names "a stable RSI interval" of a quantity that "couples the
-token's entropy with the probability of the selected token" and gives no formula. The formula and the bounds are a
-third party's; no official code was found.
+Source: only the abstract of arXiv 2606.31575, which mentions "a stable RSI interval" of a quantity that "couples the
+token's entropy with the probability of the selected token" and gives no formula. The formula and the bounds come from a
+third party; no official code was found.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -22,7 +22,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("rsi_s")
 class RSIS(Method):
-    """The denominator stays all response tokens. The default bounds are a third party's, not the paper's."""
+    """The denominator stays all response tokens. The default bounds come from a third party, not from the paper."""
 
     low: Annotated[float, Field(ge=0)] = 0.1
     high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 3.0

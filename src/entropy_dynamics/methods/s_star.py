@@ -1,8 +1,8 @@
-"""The eight ablations of Figure 1: keep or mask the tokens whose S* has one sign (paper, Section 5.2).
+"""The eight ablations of Figure 1: keep or mask the tokens with one sign of S* (paper, Section 5.2).
 
-`s_star_keep_pos_gt` updates only tokens of positive samples with S* > 0; `s_star_mask_pos_gt` updates all tokens but
-those. Theorem 1 says which way each moves entropy. That `keep` also silences the samples of the other sign is our
-reading (docs/decisions.md): otherwise keep_pos_gt and mask_pos_lt would be the same run.
+`s_star_keep_pos_gt` updates only tokens of positive samples with S* > 0; `s_star_mask_pos_gt` updates all other tokens.
+Theorem 1 predicts the direction in which each moves the entropy. That `keep` also drops the samples of the opposite
+sign is our interpretation (docs/decisions.md): otherwise keep_pos_gt and mask_pos_lt would be the same run.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from entropy_dynamics.methods import Method, method
 
 
 class SStar(Method):
-    """Weights from the signs of A and S*; the denominator stays all response tokens, since gradients are masked."""
+    """Weights from the signs of A and S*. Only gradients are masked: the denominator stays all response tokens."""
 
     mode: ClassVar[Literal["keep", "mask"]]
     """keep (only the chosen tokens) or mask (all but the chosen tokens)."""

@@ -1,17 +1,18 @@
-"""SimKO: correct answers raise the most likely tokens, too, wrong ones lower the top one more (arXiv 2510.14807).
+"""SimKO: correct answers raise all K most likely tokens, wrong answers lower the top one more (arXiv 2510.14807).
 
-At the tokens whose entropy is above the `quantile` of their response,
+For tokens whose entropy is above the `quantile` of their response:
 
-    A > 0:  the loss of PPO with r' in place of r,   r' = (1 - alpha) r + alpha/K sum_k sg[r / r_k] r_k
-    A < 0:  `top1_weight` times the loss of PPO, if the token is the most likely one
+    A > 0:  PPO's loss with r' in place of r,   r' = (1 - alpha) r + alpha/K sum_k sg[r / r_k] r_k
+    A < 0:  PPO's loss times `top1_weight` if the token is the most likely one
 
-r = p / p_old of the sampled token, r_k that of the k-th most likely one, sg = stop gradient. r' has the value of r and
-the gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), whatever p_old of the top K was: so it is computed
-here, from the log p of the K most likely tokens (`token_stats`, top). The official code divides by r_k + 1e-8.
+r = p / p_old of the sampled token, r_k that of the k-th most likely token, sg = stop gradient. r' has the value of r
+and the gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), independent of p_old of the top K. It is
+therefore computed from the log p of the K most likely tokens alone (`token_stats`, top). The official code divides by
+r_k + 1e-8.
 
-Read: CLR-Lab/SimKO (306f4ff), verl/trainer/ppo/core_algos.py:329 (compute_policy_loss_simko) and :317
+Source: CLR-Lab/SimKO (306f4ff), verl/trainer/ppo/core_algos.py:329 (compute_policy_loss_simko) and :317
 (row_quantile_masked), verl/workers/actor/dp_actor.py:66 (_forward_micro_batch), run_qwen2.5-math-7b_SimKO.sh; of the
-paper, the abstract. Correct is a reward of 1 there, and A > 0 here.
+paper, only the abstract was read. Correct means a reward of 1 there, and A > 0 here.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -31,13 +32,13 @@ class SimKO(Method):
     """The denominator stays all response tokens."""
 
     top: PositiveInt = 3
-    """K, how many of the most likely tokens share the gradient of a correct answer's token."""
+    """K, the number of most likely tokens that share the gradient of a correct answer's token."""
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Their part of it."""
+    """Share of the gradient that goes to these K tokens."""
     top1_weight: Annotated[float, Field(ge=1)] = 1.1
-    """Weight of the most likely token of a wrong answer."""
+    """Weight of a wrong answer's token that is the most likely one."""
     quantile: Annotated[float, Field(ge=0, le=1)] = 0.8
-    """The tokens above this quantile of the entropies of their response are acted on; 1 is GRPO."""
+    """Only tokens above this quantile of their response's entropies are affected; 1 is GRPO."""
     per_update: ClassVar[bool] = True
 
     def second_pass(self) -> dict[str, Any]:
@@ -53,12 +54,13 @@ class SimKO(Method):
         return torch.where(heavier, self.top1_weight, mask.float())
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
-        """The part of the gradient that goes to the most likely tokens."""
+        """Share of each token's gradient that goes to the K most likely tokens."""
         return self.alpha * (self._uncertain(stats, mask) & (advantages > 0))
 
     def _uncertain(self, stats: TokenStats, mask: Mask) -> Chosen:
         entropy = torch.where(mask.bool(), stats.entropy.detach(), torch.nan)
-        threshold = torch.stack([response.nanquantile(self.quantile) for response in entropy])  # it limits the size
+        # Row by row, because nanquantile limits the size of its input.
+        threshold = torch.stack([response.nanquantile(self.quantile) for response in entropy])
         return mask.bool() & (entropy > threshold[:, None])
 
     def token_loss(
@@ -75,6 +77,6 @@ class SimKO(Method):
         return super().token_loss(logp + (mixed - mixed.detach()), *arguments, **more)
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
-        """`simko_acting`: the share of the response tokens whose loss is not that of PPO at the first update."""
+        """`simko_acting`: the share of response tokens whose loss differs from PPO's at the first update."""
         acting = (self.loss_coefficients(stats, advantages, mask) > 0) | (weights > 1)
         return {"simko_acting": float(acting[mask.bool()].float().mean())}

@@ -3,10 +3,10 @@
     if mean H < target:  weight = amplify on the `share` of the tokens with A > 0 that have the highest -log p,
                          weight = damp on the same share of those with A < 0 (variant C2; variant O1 has damp = 1)
 
-The official code ranks the tokens of a micro-batch under the policy at each update; here it is the whole batch, under
-the policy that sampled it. The mean entropy is over the batch in both.
+The official code ranks the tokens of a micro-batch under the policy at each update; here the ranking is over the whole
+batch, under the policy that sampled it. Both take the mean entropy over the batch.
 
-Read: hp-luo/STARE (bffb9e7), verl/trainer/ppo/core_algos.py:1070 (compute_stare_token_weights) and :1191,
+Source: hp-luo/STARE (bffb9e7), verl/trainer/ppo/core_algos.py:1070 (compute_stare_token_weights) and :1191,
 recipe/STARE/scripts/run_short_cot_qwen2.5_math_7b_STARE.sh.
 """
 
@@ -27,12 +27,13 @@ class Stare(Method):
     """Variant O1 by default. The denominator stays all response tokens."""
 
     share: Share = 0.1
-    """Share of the tokens with A > 0, and of the tokens with A < 0; rounded up."""
+    """Share of the tokens with A > 0, and of those with A < 0, to reweight; rounded up."""
     amplify: Annotated[float, Field(ge=1)] = 1.1
+    """Weight of the chosen tokens with A > 0."""
     damp: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """0.9 in variant C2."""
+    """Weight of the chosen tokens with A < 0; 0.9 in variant C2."""
     target: NonNegativeFloat = 0.3
-    """Mean entropy from which on all weights are 1, nats."""
+    """At a mean entropy of at least this, nats, all weights are 1."""
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         weights = mask.float()
@@ -40,6 +41,6 @@ class Stare(Method):
             return weights
         for sign, weight in ((1, self.amplify), (-1, self.damp)):
             candidates = mask.bool() & (advantages * sign > 0)
-            count = math.ceil(self.share * int(candidates.sum()) - 1e-6)  # 0.1 * 30 is a little over 3
+            count = math.ceil(self.share * int(candidates.sum()) - 1e-6)  # 0.1 * 30 is slightly above 3
             weights = torch.where(largest(-stats.logp.detach(), candidates, count), weight, weights)
         return weights

@@ -1,11 +1,11 @@
-"""STEER: tokens that would change the entropy most count less, whatever the direction (arXiv 2510.10150).
+"""STEER: tokens that would change the entropy most count less, in either direction (arXiv 2510.10150).
 
     Omega = (A / p_old) p (1 - p) (log p + H),   weight = exp(-k |Omega|),   k = -ln(w_min) / max(max |Omega|, floor)
 
-so that the token of the largest |Omega| has weight w_min. p is that of the policy at each update; the maximum is over
-the batch of the update, in the official code over a micro-batch.
+so that the token with the largest |Omega| has weight w_min. p is the probability under the policy at each update. The
+maximum is over the batch of the update; in the official code it is over a micro-batch.
 
-Read: zz-haooo/STEER (b31df71), verl/trainer/ppo/core_algos.py:580 (compute_token_weights) and :681, run/run_exp.sh.
+Source: zz-haooo/STEER (b31df71), verl/trainer/ppo/core_algos.py:580 (compute_token_weights) and :681, run/run_exp.sh.
 """
 
 import math
@@ -28,7 +28,7 @@ class Steer(Method):
     w_min: Share = 0.8
     """The smallest weight; 1 is GRPO."""
     floor: PositiveFloat = 0.02
-    """Batches whose |Omega| are all smaller are damped less."""
+    """Lower bound on max |Omega| in k: a batch whose |Omega| are all smaller is damped less."""
     per_update: ClassVar[bool] = True
 
     def token_weights(

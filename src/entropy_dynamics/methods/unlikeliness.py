@@ -1,12 +1,12 @@
-"""Rewarding the unlikely: among correct answers the less likely ones earn more (He et al. 2025).
+"""Rewarding the unlikely: among correct answers, less likely ones earn more (He et al. 2025).
 
     R' = R (1 - beta rank / G),   rank 0 for the least likely of a group's G responses, G - 1 for the most likely,
 
-by the mean log-probability of a response's tokens. Advantages are computed from R': both the reward in the numerator
-and the group's mean and standard deviation.
+ranked by the mean log probability of a response's tokens. Advantages are computed from R' throughout: the reward in the
+numerator, and the group's mean and standard deviation.
 
-Read: AndreHe02/rewarding-unlikely-release (ca1cff0), verl/trainer/ppo/ray_lean_trainer.py:643-680,
-examples/lean/grpo.sh. Not here: its second epoch over each batch and its KL loss to the untrained model (0.1).
+Source: AndreHe02/rewarding-unlikely-release (ca1cff0), verl/trainer/ppo/ray_lean_trainer.py:643-680,
+examples/lean/grpo.sh. Not implemented: its second epoch over each batch and its KL loss to the untrained model (0.1).
 """
 
 from typing import Annotated
@@ -23,13 +23,13 @@ from entropy_dynamics.methods import Method, method
 
 @method("unlikeliness")
 class Unlikeliness(Method):
-    """Only rewards above 0 are scaled: a factor below 1 on a negative one would favor the likely wrong answers."""
+    """Only rewards above 0 are scaled: a factor below 1 on a negative reward would favor likely wrong answers."""
 
     beta: Annotated[float, Field(ge=0, le=1)] = 0.25
-    """The share of the reward that the most likely response loses, but for 1/G of it."""
+    """The most likely response of a group of G loses the share beta (1 - 1/G) of its reward."""
     shape_constant_groups: bool = False
-    """Also scale the rewards of a group in which all are equal. A group that is all correct then has advantages by rank
-    alone; the official recipe drops such groups, which `false` amounts to."""
+    """Also scale the rewards of groups in which all are equal; an all-correct group then has advantages by rank alone.
+    The official recipe drops such groups, which is equivalent to `false`."""
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         ranks, sizes = ranks_in_groups(mean_logp, groups)
@@ -41,12 +41,12 @@ class Unlikeliness(Method):
 
 
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
-    """Rank of each value in its group (0 = smallest, of equal values the first is smaller), and the group's size."""
+    """Rank of each value within its group (0 = smallest; ties in order of appearance), and the group's size."""
     grouping = Grouping.by(groups)
-    of, sizes = grouping.of, grouping.sizes
+    group, sizes = grouping.of, grouping.sizes
     order = values.argsort(stable=True)
-    order = order[of[order].argsort(stable=True)]  # by group and, inside a group, by value
+    order = order[group[order].argsort(stable=True)]  # by group and, inside a group, by value
     start = sizes.cumsum(0) - sizes
     ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order), device=order.device) - start[of[order]]
-    return ranks, sizes[of]
+    ranks[order] = torch.arange(len(order), device=order.device) - start[group[order]]
+    return ranks, sizes[group]

@@ -1,16 +1,16 @@
-"""Weighted REINFORCE, NSR and PSR: correct and wrong answers with fixed advantages (Zhu et al., arXiv 2506.01347).
+"""Weighted REINFORCE, NSR and PSR: fixed advantages for correct and wrong answers (Zhu et al., arXiv 2506.01347).
 
     A = positive if the answer is correct, else -negative
 
-without group normalization, so that groups of equal rewards count too. W-REINFORCE weighs correct answers down (their
-lambda), NSR learns from wrong answers only, PSR from correct ones only. As in the official code, rollouts with A = 0
-leave the batch, and so the denominator. Correct is a reward above 0.
+without group normalization, so that groups of equal rewards count too. W-REINFORCE gives correct answers a lower weight
+(lambda in the paper), NSR learns only from wrong answers, PSR only from correct ones. As in the official code, rollouts
+with A = 0 leave the batch and therefore the denominator. Correct means a reward above 0.
 
-Read: TianHongZXY/RLVR-Decomposed (a5d4e7c), verl/trainer/ppo/core_algos.py:111 (compute_psr_nsr_outcome_advantage)
+Source: TianHongZXY/RLVR-Decomposed (a5d4e7c), verl/trainer/ppo/core_algos.py:111 (compute_psr_nsr_outcome_advantage)
 and :319 (compute_policy_loss), verl/trainer/ppo/ray_trainer.py:1192, run_qwen2.5-math-7b_psr_nsr.sh and the defaults
-of verl/trainer/config/ppo_trainer.yaml. The `..._authors` add what these have besides: an entropy bonus of 0.001 and
-no dual clip. Theirs drop A = 0 before a batch is divided into updates, and so take fewer of them; here the number of
-updates stays.
+of verl/trainer/config/ppo_trainer.yaml. The `..._authors` methods also have the entropy bonus of 0.001 of these
+settings, and no dual clip. The official code drops A = 0 before it divides a batch into updates, and so takes fewer of
+them; here the number of updates is fixed.
 """
 
 import math
@@ -57,21 +57,21 @@ class PSR(WReinforce):
 
 @method("w_reinforce_authors")
 class WReinforceAuthors(WReinforce, EntropyBonus):
-    """W-REINFORCE with the released bonus and without a dual clip."""
+    """W-REINFORCE with the released entropy bonus and without dual clip."""
 
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = math.inf
 
 
 @method("nsr_authors")
 class NSRAuthors(WReinforceAuthors):
-    """NSR likewise."""
+    """NSR with the released entropy bonus and without dual clip."""
 
     positive: NonNegativeFloat = 0.0
 
 
 @method("psr_authors")
 class PSRAuthors(WReinforceAuthors):
-    """PSR likewise."""
+    """PSR with the released entropy bonus and without dual clip."""
 
     positive: NonNegativeFloat = 1.0
     negative: NonNegativeFloat = 0.0

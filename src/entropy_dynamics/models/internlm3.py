@@ -1,7 +1,7 @@
-"""InternLM3 as a Llama: transformers has no class for it, but its weights have the names and shapes of Llama's.
+"""InternLM3 as a Llama: transformers has no class for it, but its weights have the names and shapes of a Llama.
 
 Its published code is not run: config.json is rewritten, and the tokenizer, a slow class on top of sentencepiece, is
-converted to a fast one, which must give sentencepiece's ids for every text that it will encode.
+converted to a fast one, which must give the same ids as sentencepiece for every text that it will encode.
 """
 
 import re
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-INTERNLM3_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # in config.json, unknown to a Llama
+INTERNLM3_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # config.json keys not in a Llama's
 BPE = 2  # in sentencepiece's trainer_spec.model_type
-NORMAL = 1  # type of the pieces that merges produce: no control, byte, unknown or user-defined symbol
+NORMAL = 1  # piece type of merge results: not control, byte, unknown or user-defined
 USER_DEFINED = 4
 PROBES = (  # where conversions of sentencepiece models are known to go wrong
     " a",
@@ -43,7 +43,7 @@ def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
     The "dynamic" RoPE scaling has no effect within max_position_embeddings.
 
     Raises:
-        UserError: the model has biases, which transformers' and vLLM's Llama would silently ignore.
+        UserError: the model has biases, which the Llama of transformers and of vLLM would silently ignore.
     """
     for key in ("qkv_bias", "bias"):
         if published.get(key):
@@ -60,11 +60,11 @@ def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
 
 
 def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
-    """The token that ends a turn: the published eos_token is </s>, but the model ends its turns with <|im_end|>.
+    """The token that ends a turn. The published eos_token is </s>, but the model ends its turns with <|im_end|>.
 
     Args:
         settings: tokenizer_config.json with the chat template.
-        ends: eos_token_id of generation_config.json; the one that the chat template writes is chosen.
+        ends: eos_token_id of generation_config.json; the one that occurs in the chat template is chosen.
     """
     added = settings["added_tokens_decoder"]
     contents = [added[str(end)]["content"] for end in ([ends] if isinstance(ends, int) else ends or [])]
@@ -73,7 +73,7 @@ def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
 
 
 def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
-    """`source`/tokenizer.model as a fast tokenizer, with the published added tokens and chat template.
+    """Convert `source`/tokenizer.model to a fast tokenizer with the published added tokens and chat template.
 
     Raises:
         UserError: sentencepiece is not installed, or the model is not BPE.
@@ -91,7 +91,7 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
         raise UserError(f"{source / 'tokenizer.model'}: only a BPE model of sentencepiece can be converted")
     added = {int(number): token for number, token in settings["added_tokens_decoder"].items()}
     vocabulary = {piece.piece: number for number, piece in enumerate(proto.pieces) if number not in added}
-    vocabulary |= {token["content"]: number for number, token in added.items()}  # some take an unused piece's id
+    vocabulary |= {token["content"]: number for number, token in added.items()}  # some reuse the id of an unused piece
     tokenizer = _bpe(proto, vocabulary)
     user_defined = [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED and piece.piece in vocabulary]
     tokenizer.add_tokens([AddedToken(piece, normalized=True) for piece in user_defined])
@@ -113,9 +113,9 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: Iterable[str]) -> None:
-    """Compare ids with those of the published tokenizer, on `PROBES` and `texts`, plain and as prompts.
+    """Check that ids agree with the published tokenizer on `PROBES` and `texts`, both plain and as prompts.
 
-    The published one splits a string at its added tokens and encodes the rest with sentencepiece.
+    The published tokenizer splits a string at its added tokens and encodes the rest with sentencepiece.
 
     Raises:
         UserError: the ids of a string differ.
@@ -135,7 +135,7 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
 
 
 def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
-    """Merges by descending score, and the model's own normalization of spaces and characters."""
+    """A BPE tokenizer with merges by descending score and the model's own normalization of spaces and characters."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL and piece.piece in vocabulary}
@@ -179,5 +179,5 @@ def _sentencepiece() -> Any:
 
 
 def _content(token: str | dict[str, Any]) -> str:
-    """A special token of tokenizer_config.json, which is either a string or an object with `content`."""
+    """A special token of tokenizer_config.json, which may be a string or an object with `content`."""
     return token if isinstance(token, str) else token["content"]

@@ -1,4 +1,4 @@
-"""Loading and saving a policy: a directory as transformers writes it, with config, tokenizer and safetensors."""
+"""Loads and saves policies: directories in transformers' format, with config, tokenizer and safetensors."""
 
 import copy
 from collections.abc import Iterable
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WEIGHTS_FILE_BYTES = 4 * 2**30  # maximum size of a policy's safetensors file, which is in memory until it is written
+WEIGHTS_FILE_BYTES = 4 * 2**30  # maximum size of a safetensors file, which is held in memory until it is written
 
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """The model in `directory`, in evaluation mode and fp32, and its tokenizer.
+    """Load the model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read, and no code that was published with a model is run.
+    Only safetensors are read, and no code published with a model is run.
 
     Raises:
         UserError: the directory holds no model, or a damaged one.
@@ -31,7 +31,7 @@ def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTo
 
 
 def load_model(directory: Path | str, dtype: str = "float32") -> "PreTrainedModel":
-    """See `load_policy`; `dtype` is that of the parameters, while rotary frequencies are always fp32."""
+    """See `load_policy`. `dtype` applies to the parameters; rotary frequencies are always fp32."""
     directory = check_model_directory(directory)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
@@ -52,12 +52,12 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
         raise UserError(f"no tokenizer in {directory}: it has no tokenizer_config.json")
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    # tokenizer.json is the whole tokenizer. AutoTokenizer would build another one from the model's type: Qwen2's for a
-    # toy model of that type, and one that gives other ids for R1-Distill-Llama.
+    # tokenizer.json is the complete tokenizer. AutoTokenizer would build a different one from the model type: Qwen2's
+    # for a toy model of that type, and one with different ids for R1-Distill-Llama.
     if (directory / "tokenizer.json").is_file():
         try:
             return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
-        except Exception as error:  # the library has nothing narrower for a file that it cannot read
+        except Exception as error:  # the library has no narrower class for an unreadable file
             raise UserError(f"the tokenizer in {directory} is damaged ({error}): delete and recreate it") from error
     return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
 
@@ -72,7 +72,7 @@ def check_model_directory(directory: Path | str) -> Path:
 
 
 def write_facts(directory: Path, config: StageConfig, model: "PreTrainedModel", **more: Any) -> None:
-    """Write the description of the base model in `directory`, with the hashes of its files, to its model.json."""
+    """Write model.json into `directory`: the description of the base model there, with the hashes of its files."""
     spec, toy = config.model, config.model.name in config.toy_models
     facts = {
         "name": spec.name,
@@ -80,7 +80,7 @@ def write_facts(directory: Path, config: StageConfig, model: "PreTrainedModel", 
         "toy": toy,
         "substitute": toy or spec.substitute,
         "pretrained": None if toy else spec.pretrained,
-        "revision": None if toy or spec.path is not None else spec.revision,  # a directory's is unknown
+        "revision": None if toy or spec.path is not None else spec.revision,  # unknown for a directory
         "architecture": model.config.model_type,
         "parameters": model.num_parameters(),
         **more,
@@ -97,13 +97,13 @@ def save_policy(
     directory: Path,
     weights: Iterable[tuple[str, "Tensor"]] | None = None,
 ) -> None:
-    """Write a directory for `load_policy`.
+    """Write a directory that `load_policy` can read.
 
     Args:
         weights: name and tensor of each parameter, consumed one by one; by default the model's own.
 
     Raises:
-        UserError: they cannot be written, for example because the disk is full.
+        UserError: the files cannot be written, for example because the disk is full.
     """
     if weights is None:
         weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
@@ -117,22 +117,22 @@ def save_policy(
         tokenizer.save_pretrained(directory)
     except OSError:
         raise
-    except Exception as error:  # the library's own for a full disk
+    except Exception as error:  # the library's own class for a full disk
         raise UserError(f"{directory}: the tokenizer cannot be written ({error})") from error
 
 
 def save_weights(
     weights: Iterable[tuple[str, "Tensor"]], directory: Path, file_bytes: int = WEIGHTS_FILE_BYTES
 ) -> "torch.dtype":
-    """Write weights as safetensors, with the file names and the index of transformers; return their dtype.
+    """Write weights as safetensors, with transformers' file names and index; return their dtype.
 
-    A file is written as soon as it is full, so a model is never held whole. Tied weights come once.
+    Each file is written as soon as it is full, so the whole model is never held. Tied weights come once.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
-    files: list[list[str]] = []  # names of the weights in each
+    files: list[list[str]] = []  # names of the weights in each file
     held: dict[str, torch.Tensor] = {}
     total = 0
 

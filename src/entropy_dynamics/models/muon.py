@@ -1,4 +1,4 @@
-"""Muon, which orthogonalizes the updates of weight matrices: a warm start needs a fifth of the steps of AdamW."""
+"""Muon, which orthogonalizes the updates of weight matrices. A warm start needs a fifth of the steps of AdamW."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MOMENTUM = 0.9
-QUINTIC = (3.4445, -4.7750, 2.0315)  # coefficients of X, X X^T X and (X X^T)^2 X in an iteration
+QUINTIC = (3.4445, -4.7750, 2.0315)  # coefficients of X, X X^T X and (X X^T)^2 X in each iteration
 ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/).
 
-    As torch.optim.Muon, but in fp32 and with all matrices of one shape together: a third of its time on a CPU.
+    Like torch.optim.Muon, but in fp32 and batched over matrices of equal shape, which takes a third of the time on a
+    CPU.
     """
 
     def __init__(self, matrices: "Iterable[nn.Parameter]", learning_rate: float, weight_decay: float):
@@ -46,9 +47,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalized(matrices: "Float[Tensor, 'matrix row column']") -> "Float[Tensor, 'matrix row column']":
-    """The singular values of each matrix moved to between 0.7 and 1.2, its singular vectors kept.
+    """Move the singular values of each matrix to between 0.7 and 1.2, keeping its singular vectors.
 
-    By a Newton-Schulz iteration; a singular value below a thousandth of the norm stays smaller.
+    Uses a Newton-Schulz iteration; singular values below a thousandth of the norm end up below 0.7.
     """
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonalized(matrices.mT).mT

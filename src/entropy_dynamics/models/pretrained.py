@@ -1,4 +1,4 @@
-"""Pretrained models: downloaded at a pinned revision, or taken from a directory, and checked before anything runs."""
+"""Pretrained models: downloaded at a pinned revision or taken from a directory, and checked before anything runs."""
 
 import json
 import os
@@ -35,12 +35,12 @@ WEIGHTS = ("model*.safetensors", INDEX)
 
 
 def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
-    """Write the model that `config.model` names into `out`, whole or not at all, with its `model.json`.
+    """Write the model of `config.model` and its `model.json` into `out`, atomically.
 
     It comes from `model.path` or, at `model.revision`, from the Hugging Face Hub. An interrupted download resumes.
 
     Args:
-        texts: a converted tokenizer has to agree with the published one on them.
+        texts: texts on which a converted tokenizer must agree with the published one.
 
     Raises:
         UserError: the model is not available, not in safetensors, incomplete, or not of the shape in `model.shape`.
@@ -56,7 +56,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         raise UserError(
             f"model.revision is {model.revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
         )
-    # Beside `out`, so that the files can be hard-linked; with the revision, so that two never mix.
+    # Next to `out`, so that the files can be hard-linked; with the revision in its name, so that revisions never mix.
     download = out.with_name(f".{out.name}.{model.revision}.download")
     _download(model, download, [*CONFIGURATION, *TOKENIZER])
     _transformers_config(download, model.shape)  # checked before the weights are downloaded
@@ -74,9 +74,9 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             revision=model.revision,
             local_dir=directory,
             allow_patterns=patterns,
-            ignore_patterns="*/*",  # some repositories have a second copy of the weights in a folder
+            ignore_patterns="*/*",  # some repositories have a second copy of the weights in a subfolder
         )
-    except Exception as error:  # many classes: network, Hub, disk
+    except Exception as error:  # network, Hub and disk errors have many classes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
@@ -85,7 +85,7 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
 
 
 def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
-    """Check `source` and assemble `out` from it; `source` stays unchanged."""
+    """Check `source` and assemble `out` from it; `source` is not modified."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -113,10 +113,10 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
 
 
 def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedConfig", bool]:
-    """The config of the model in `source`, and whether it is an InternLM3, whose config becomes a Llama's.
+    """The config of the model in `source`, and whether it is an InternLM3, whose config is converted to a Llama's.
 
     Raises:
-        UserError: no config.json, one of an unknown architecture, or one that differs from `shape`.
+        UserError: config.json is missing, has an unknown architecture, or differs from `shape`.
     """
     from transformers import CONFIG_MAPPING
 
@@ -142,7 +142,7 @@ def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedC
 
 
 def _weight_files(source: Path) -> list[Path]:
-    """The model's safetensors files: all that its index names, or the only one."""
+    """The model's safetensors files: those listed in its index, or the only one."""
     names = {"model.safetensors"}
     if (index := source / INDEX).is_file():
         names = set(read_json(index)["weight_map"].values())
@@ -159,7 +159,7 @@ def _weight_files(source: Path) -> list[Path]:
 def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool) -> None:
     """Raise UserError unless the files have exactly the model's tensors.
 
-    transformers would only warn, initialize missing ones at random and ignore unknown ones.
+    transformers would only warn: it initializes missing tensors at random and ignores unknown ones.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -186,14 +186,14 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
 def _check_tokenizer_loads(directory: Path, source: Path) -> None:
     try:
         tokenizer = load_tokenizer(directory)
-    except Exception as error:  # many classes: a broken file, or published code that fits another transformers
+    except Exception as error:  # many classes: a broken file, or one for a different version of transformers
         raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
 
 
 def _link(file: Path, target: Path) -> None:
-    """A hard link, which takes no disk space and outlives its source; a copy across file systems."""
+    """Create a hard link, which takes no disk space and outlives its source, or a copy across file systems."""
     try:
         os.link(file.resolve(), target)  # the Hub's cache holds symbolic links
     except OSError:

@@ -1,4 +1,4 @@
-"""Toy models: 0.1 to 1 M parameters, in transformers' own classes of the paper's architectures."""
+"""Toy models of 0.1 to 1 M parameters, in transformers' classes of the paper's architectures."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ SIZES = {  # key of a shape -> key of transformers' config
 
 
 def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") -> "PreTrainedModel":
-    """An untrained fp32 model whose weights depend on `spec.seed` only; the global random state is unchanged."""
+    """An untrained fp32 model whose weights depend only on `spec.seed`; the global random state is unchanged."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -43,7 +43,7 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
 
 
 def transformers_config(shape: Shape, **more: Any) -> "PreTrainedConfig":
-    """The config from which transformers builds a model of this shape; `more` are its other entries."""
+    """transformers' config for a model of this shape; `more` are its other entries."""
     from transformers import AutoConfig
 
     sizes = {key: getattr(shape, name) for name, key in SIZES.items() if name in type(shape).model_fields}

@@ -1,4 +1,4 @@
-"""Tokenizers of toy models, in transformers' own format: one token per character of a toy task, or per byte."""
+"""Tokenizers of toy models in transformers' format, with one token per character of a toy task, or per byte."""
 
 from typing import TYPE_CHECKING
 
@@ -6,11 +6,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
-BOX = "\\boxed{"  # one token, so that the box costs three tokens and not nine
+BOX = "\\boxed{"  # a single token, so that a box costs three tokens instead of nine
 CHARACTERS = "0123456789+-*/()=}., \n"  # characters of the tasks that can write solutions
 VOCABULARY = {kind: len(SPECIAL) + 1 + count for kind, count in (("characters", len(CHARACTERS)), ("bytes", 256))}
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
-SYSTEM_TURN = {  # a model that knows a single task needs no instruction
+SYSTEM_TURN = {  # a model of a single task needs no instruction
     "characters": "",
     "bytes": "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}",
 }
@@ -25,13 +25,13 @@ CHAT_TEMPLATE = (
 def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
     """The tokenizer of all toy models of one `kind`; its ids are fixed.
 
-    "characters" has a token per character of the toy tasks, and unk_token_id for any other; "bytes" has one per byte,
-    so it can decode any text that it encodes.
+    "characters" has one token per character of the toy tasks, and unk_token_id for all others. "bytes" has one token
+    per byte, so it can encode and decode any text.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    # ByteLevel has a printable character for each of the 256 bytes.
+    # ByteLevel represents each of the 256 bytes by a printable character.
     alphabet = CHARACTERS if kind == "characters" else sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, BOX, *alphabet])}
     if kind == "characters":

@@ -1,4 +1,4 @@
-"""The SFT warm start: supervised fine-tuning on solutions that a task writes, which RL can then choose among."""
+"""The SFT warm start: supervised fine-tuning on a task's solutions, among which RL can then choose."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     Tokens = Int[torch.Tensor, "row token"]
 
 IGNORED = -100  # the label that cross-entropy ignores
-POOL = 8  # batches whose solutions are written together and sorted by length
+POOL = 8  # number of batches whose solutions are written together and sorted by length
 WARM_UP = 0.05  # fraction of the steps in which the learning rate rises
 DECAY = 0.7  # fraction of the steps in which it falls to 0
-WEIGHT_DECAY = 0.3  # of weight matrices: their random initial values have to go
+WEIGHT_DECAY = 0.3  # of weight matrices; high, to remove their random initial values
 BETAS = (0.9, 0.98)
 
 
@@ -34,11 +34,11 @@ def warm_start(
 ) -> list[float]:
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
-    Muon for the matrices of the blocks, AdamW for all else; linear warm-up, linear decay. Equal batches give equal
-    weights on the same machine and number of threads.
+    Muon for the matrices of the blocks, AdamW for everything else; linear warm-up, linear decay. Deterministic for
+    given batches, machine and number of threads.
 
     Args:
-        batches: of `solution_batches`.
+        batches: from `solution_batches`.
         progress: called after every step with its loss.
 
     Returns:
@@ -67,15 +67,15 @@ def warm_start(
     for step in range(config.steps):
         tokens, labels, response_tokens = next(batches)
         tokens, labels = tokens.to(model.device), labels.to(model.device)
-        # Padding is on the right, where causal attention never looks, so no attention mask is needed.
+        # Padding is on the right, which causal attention never sees, so no attention mask is needed.
         logits = model(tokens[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")
-        # All tokens have equal weight: a mean over each batch would favor short solutions.
+        # Every token has the same weight: a mean over each batch would favor short solutions.
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):
             raise UserError(f"warm start: the loss is {loss.item()} at step {step}; lower its learning_rate")
         model.zero_grad()
-        loss.backward()  # no clipping: the size of neither optimizer's steps depends on that of the gradient
+        loss.backward()  # no clipping, as the step size of neither optimizer depends on the gradient norm
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             schedule.step()
@@ -93,7 +93,7 @@ def solution_batches(
     exclude: Collection[str],
     max_new_tokens: int,
 ) -> Iterator[tuple["Tokens", "Tokens", float]]:
-    """Endless batches (tokens, labels, response tokens of an average batch), padded on the right.
+    """Yield right-padded batches endlessly: tokens, labels, and the mean number of response tokens per batch.
 
     Labels are IGNORED outside the response.
 
@@ -105,10 +105,10 @@ def solution_batches(
     solutions = config.solutions
     problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
-    template = Problem("", "<problem>", "", solutions.task)  # prompts differ in the problem's text only
+    template = Problem("", "<problem>", "", solutions.task)  # prompts differ only in the problem's text
     before, after = render_prompt(tokenizer, template, "chat").split(template.text)
     while True:
-        # Rows of similar length share a batch: half of a random batch would be padding.
+        # Batch rows of similar length: half of a random batch would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
         written = [solutions.solve(problem, rng) for problem in drawn]
         texts = [f"{before}{problem}{after}" for problem in drawn]

@@ -1,1 +1,1 @@
-"""Memory, time and disk that a scale needs, computed from its config."""
+"""The memory, time and disk space that a scale needs, computed from its config."""

@@ -1,7 +1,7 @@
-"""Duration of sampling and of training steps on GPUs, from the config alone.
+"""Duration of sampling and of training steps on GPUs, estimated from the config alone.
 
-Throughput is what the `plan` section gives as measured; otherwise it follows from the size of the model and the share
-of a GPU's peaks that the section assumes.
+Throughput is the measured one of the `plan` section if it has one; otherwise it follows from the size of the model and
+the utilization of the GPU that the section assumes.
 """
 
 import math
@@ -20,10 +20,10 @@ from entropy_dynamics.planning.footprint import (
 
 
 def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float:
-    """Seconds of one call to the engines of all ranks.
+    """Seconds of a call to the engines of all ranks.
 
-    A decoding step takes the longer of two times: to read the weights and the KV cache of all running sequences, and to
-    compute. When most responses have ended, the longest continue alone, up to the limit of new tokens.
+    A decoding step takes the longer of two times: that to read the weights and the KV cache of all running sequences,
+    and that to compute. After most responses have ended, the longest continue alone, up to the limit of new tokens.
     """
     plan, gpu, shape, engine = config.plan, config.plan.hardware, shape_of(config), config.engine
     prompt, mean = prompt_tokens(config), response_tokens(config)
@@ -46,15 +46,15 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
 
 
 def training_seconds(config: RunConfig) -> float:
-    """Seconds of one training step besides sampling: scoring, updates, measurements."""
+    """Seconds of computation per training step, without sampling: scoring, updates, measurements."""
     plan, shape, training = config.plan, shape_of(config), config.training
     method, tokens = config.method.params, tokens_per_step(config)
     update = 4 if training.activation_checkpointing == "full" else 3  # in forward passes; the 4th is recomputation
     graphs_fit = training.updates_per_batch == 1 and tokens <= training.single_forward_tokens
-    if config.hardware.ranks is not None:  # a batch is one micro-batch per rank, or keeps none
+    if config.hardware.ranks is not None:  # graphs are kept only if the batch is a single micro-batch per rank
         graphs_fit = graphs_fit and tokens / ranks_of(config) <= training.tokens_per_micro_batch
     passes = update + (method.needs_scores(training.updates_per_batch) and not graphs_fit)
-    if method.per_update:  # the tokens of all updates but the first are scored again
+    if method.per_update:  # tokens of all updates except the first are scored again
         passes += 1 - 1 / training.updates_per_batch
     if training.entropy_change_every:
         passes += (1 + update * training.entropy_change_first_order) / training.entropy_change_every
@@ -67,32 +67,32 @@ def training_seconds(config: RunConfig) -> float:
 
 
 def other_seconds(config: RunConfig) -> float:
-    """Seconds of one training step on average besides sampling and computing: grading, push, sleep, checkpoints."""
+    """Mean remaining seconds per training step: grading, pushing weights, engine sleep, checkpoints."""
     plan, training = config.plan, config.training
     graded = math.ceil(training.prompts_per_step * training.group_size / ranks_of(config)) * plan.grade_ms / 1e3
     pushed = engine_weights(config) / (plan.push_gb_s * 1e9)
-    pushed *= not config.engine.in_trainer or config.hardware.ranks is not None  # else the policy itself samples
+    pushed *= not config.engine.in_trainer or config.hardware.ranks is not None  # otherwise the engine is the policy
     asleep = 0 if config.engine.in_trainer else plan.sleep_seconds
     saved = checkpoint_bytes(config) / (plan.checkpoint_gb_s * 1e9)
     return graded + pushed + asleep + (saved / training.checkpoint_every if training.checkpoint_every else 0)
 
 
 def flops_per_token(shape: ShapeConfig, length: float) -> float:
-    """FLOPs of a forward pass per token of a sequence of `length` tokens: matrix products and causal attention."""
+    """FLOPs per token of a forward pass over `length` tokens: matrix products and causal attention."""
     return 2 * multiplied(shape) + 2 * shape.layers * shape.heads * shape.head_size * length
 
 
 def response_tokens(config: Config) -> float:
-    """Mean length of a response."""
+    """Mean length of a response, tokens."""
     return min(config.plan.response_tokens, config.sampling.max_new_tokens)
 
 
 def prompt_tokens(config: Config) -> float:
-    """Mean length of a prompt."""
+    """Mean length of a prompt, tokens."""
     return min(config.plan.prompt_tokens, config.sampling.max_prompt_tokens)
 
 
 def tokens_per_step(config: Config) -> float:
-    """Tokens of a training batch, prompts included."""
+    """Number of tokens in a training batch, including prompts."""
     rollouts = config.training.prompts_per_step * config.training.group_size
     return rollouts * (prompt_tokens(config) + response_tokens(config))

@@ -1,8 +1,8 @@
-"""Size of a model, and memory of a GPU while it samples and while it trains, from the config alone.
+"""Model size and GPU memory during sampling and training, estimated from the config alone.
 
-The two phases of training share a GPU: while the engine samples, the trainer's idle shards are beside its weights and
-KV cache; while the trainer computes, vLLM sleeps and holds nothing (its sleep level 2), and the native engine keeps the
-weights of its replica. Sizes are in bytes. No torch here, since Snakemake imports this.
+The two phases of training share a GPU. While the engine samples, its weights and KV cache share memory with the
+trainer's idle shards. While the trainer computes, vLLM sleeps and holds nothing (its sleep level 2), and the native
+engine keeps the weights of its replica. Sizes are in bytes. Does not import torch, since Snakemake imports this module.
 """
 
 import math
@@ -16,12 +16,12 @@ GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
 STATES = 12  # bytes per parameter: fp32 master weight and Adam's two moments
 GRADIENT = 4  # reductions are fp32
-BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: a block of 2**26 logits in bf16, and three fp32 tensors of that size
-BATCH_TENSORS = 14  # fp32 [batch, token]: statistics, advantages, masks and weights, with a critic's
+BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: a block of 2**26 logits in bf16 and three fp32 tensors of that size
+BATCH_TENSORS = 14  # fp32 tensors [batch, token]: statistics, advantages, masks and weights, including a critic's
 
 
 def shape_of(config: StageConfig) -> ShapeConfig:
-    """The shape of the model that runs: a toy model's where the scale has one under that name."""
+    """The shape of the model that runs: the toy model's if the scale has one of that name."""
     toy = config.toy_models.get(config.model.name)
     if toy is None:
         assert config.model.shape is not None  # StageConfig requires it
@@ -30,13 +30,13 @@ def shape_of(config: StageConfig) -> ShapeConfig:
 
 
 def parameters(shape: ShapeConfig) -> int:
-    """Parameters of a causal language model: tied embeddings count once."""
+    """Number of parameters of a causal language model; tied embeddings count once."""
     outside = 1 if shape.tied_embeddings else 2
     return shape.layers * block_parameters(shape) + outside * shape.vocabulary * shape.hidden_size + shape.hidden_size
 
 
 def block_parameters(shape: ShapeConfig) -> int:
-    """Parameters of one transformer block."""
+    """Number of parameters of a transformer block."""
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     attention = 2 * hidden * query + 2 * hidden * key
     extra = shape.qkv_bias * (query + 2 * key) + shape.qk_norm * 2 * shape.head_size
@@ -44,12 +44,12 @@ def block_parameters(shape: ShapeConfig) -> int:
 
 
 def multiplied(shape: ShapeConfig) -> int:
-    """Parameters that multiply every token: an untied embedding is only looked up."""
+    """Number of parameters that multiply every token; an untied embedding is only looked up."""
     return parameters(shape) - (0 if shape.tied_embeddings else shape.vocabulary * shape.hidden_size)
 
 
 def critic_parameters(shape: ShapeConfig) -> int:
-    """Parameters of a critic: the policy's backbone with a scalar head."""
+    """Number of parameters of a critic: the policy's backbone with a scalar head."""
     return multiplied(shape) + shape.hidden_size + 1
 
 
@@ -59,10 +59,10 @@ def kv_bytes(shape: ShapeConfig, dtype: str) -> int:
 
 
 def block_activation_bytes(shape: ShapeConfig) -> int:
-    """Bytes per token that one block saves for its backward pass in bf16, besides its input.
+    """Bytes per token that a block saves for its backward pass in bf16, in addition to its input.
 
-    As in transformers' layers with fused attention: inputs of the seven projections, both norms in fp32 and
-    normalized, queries, keys, values, the attention's log-sum-exp, gate, its activation, and up.
+    As in transformers' layers with fused attention: inputs of the seven projections; both norms, in fp32 and
+    normalized; queries, keys and values; the log-sum-exp of the attention; gate, its activation, and up.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     norms_of_heads = shape.qk_norm * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
@@ -70,23 +70,23 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
 
 
 def block_product_bytes(shape: ShapeConfig) -> int:
-    """Bytes per token of the outputs of one block's seven projections and its attention in bf16."""
+    """Bytes per token of the outputs of a block's seven projections and its attention in bf16."""
     query, key = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     return 4 * (shape.intermediate_size + shape.hidden_size + query + key) + 4 * shape.heads
 
 
 def ranks_of(config: Config) -> int:
-    """GPUs of a job: one per process."""
+    """Number of GPUs of a job, one per process."""
     return config.hardware.ranks or 1
 
 
 def shards_of(config: Config) -> int:
-    """GPUs that parameters are sharded over: those of a node."""
+    """Number of GPUs over which parameters are sharded: those of a node."""
     return max(1, ranks_of(config) // config.hardware.nodes)
 
 
 def longest(config: Config) -> int:
-    """Tokens of the longest sequence."""
+    """Length of the longest possible sequence, tokens."""
     return config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
 
 
@@ -96,7 +96,7 @@ def engine_weights(config: StageConfig) -> int:
 
 
 def shard_bytes(config: StageConfig, per_parameter: int) -> float:
-    """Bytes per GPU of the trainer's shards, a critic's included, at `per_parameter` bytes each."""
+    """Bytes per GPU of the trainer's shards, including a critic's, at `per_parameter` bytes per parameter."""
     shape = shape_of(config)
     critic = critic_parameters(shape) if config.training.advantage == "gae" else 0
     return per_parameter * (parameters(shape) + critic) / shards_of(config)
@@ -108,18 +108,18 @@ def checkpoint_bytes(config: StageConfig) -> float:
 
 
 def checkpoint_buffers(config: StageConfig) -> int:
-    """Bytes of host memory, over all ranks, while a file of a checkpoint is written.
+    """Bytes of host memory, over all ranks, while a checkpoint file is written.
 
-    Each rank holds its share of the file three times: the tensors in pinned memory, which torch allocates in powers of
-    two and so up to twice, what safetensors makes of them, and its copy as Python's bytes. A file is filled until a
-    tensor exceeds its size; the embedding is the largest.
+    Each rank holds its share of the file three times: as tensors in pinned memory (which torch allocates in powers of
+    two, i.e. up to twice as much), as serialized by safetensors, and as a copy in a Python bytes object. A file may
+    exceed its nominal size by one tensor, of which the embedding is the largest.
     """
     shape = shape_of(config)
     return 4 * (CHECKPOINT_FILE_BYTES + BYTES["float32"] * shape.vocabulary * shape.hidden_size)
 
 
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
-    """Bytes per GPU of each part, in each phase of a stage."""
+    """Bytes per GPU by part, for each phase of a stage."""
     training = {"training": training_memory(config)} if stage == "train" else {}
     return {"sampling": sampling_memory(config, trains=stage == "train")} | training
 
@@ -130,7 +130,7 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     weights, buffers = engine_weights(config), plan.engine_gib * GIB
     batch = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
     cache = engine.kv_cache_bytes(batch, plan.hardware.memory_gib * GIB, weights + buffers)
-    shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients are freed before
+    shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients have been freed
     return {
         "engine weights": weights,
         "KV cache": cache,
@@ -143,29 +143,29 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
 def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes per GPU at the peak of an update, by part."""
     shape, training = shape_of(config), config.training
-    tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch alone
+    tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch by itself
     compute = BYTES[training.precision]
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
-    # With checkpointing: the inputs of all blocks, what selective checkpointing saves of each, and the recomputed
-    # activations of one at a time, with their gradients (gate, its activation and up in bf16, the residual stream in
-    # fp32). Fused attention is linear in length.
+    # With checkpointing: the inputs of all blocks, the outputs that selective checkpointing saves of each, and the
+    # recomputed activations of one block at a time with their gradients (gate, its activation and up in bf16, the
+    # residual stream in fp32). Fused attention is linear in length.
     saved = {"none": block_activation_bytes(shape), "selective": block_product_bytes(shape), "full": 0}
     blocks = (shape.layers - 1) * saved[training.activation_checkpointing] + block_activation_bytes(shape)
     in_bf16 = 2 * shape.layers * shape.hidden_size + blocks + 6 * shape.intermediate_size
     activations = tokens * (compute / 2 * in_bf16 + 8 * shape.hidden_size)
     if training.reduce_every_micro_batch:
-        in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group that is reduced together
+        in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group reduced together
     else:  # FSDP2 holds an unsharded fp32 gradient
         in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
     rollouts = training.prompts_per_step * training.group_size
-    replica = config.engine.in_trainer and config.hardware.ranks is not None  # else it samples from the policy
+    replica = config.engine.in_trainer and config.hardware.ranks is not None  # otherwise it samples from the policy
     first_order = training.entropy_change_every and training.entropy_change_first_order
     return {
         **({"engine weights": engine_weights(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),
         **({"entropy gradient": GRADIENT * count / shards_of(config)} if first_order else {}),
-        "gathered weights": compute * (root + 2 * block),  # the next block is gathered while one computes
+        "gathered weights": compute * (root + 2 * block),  # the next block is gathered while the current one computes
         "gradients in flight": in_flight,
         "activations": activations,
         "logits block": BLOCK_LOGITS,
@@ -176,7 +176,7 @@ def training_memory(config: StageConfig) -> dict[str, float]:
 
 
 def misfit(config: StageConfig, stage: str) -> str | None:
-    """The first requirement that exceeds a GPU, or None."""
+    """The first requirement that a GPU does not meet, or None."""
     available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
     phases = memory(config, stage)
     for phase, parts in phases.items():

@@ -1,7 +1,7 @@
 """The cost of a scale, estimated from its config before anything is started: memory, tokens, hours, disk.
 
-footprint.py has the memory of a job, duration.py its time, tables.py the text of a plan. Sizes are in bytes. Snakemake
-calls `resources`, so torch is imported only with the methods of training runs on GPUs.
+footprint.py computes the memory of a job, duration.py its time, tables.py the text of a plan. Sizes are in bytes.
+Snakemake calls `resources`, so torch is imported only for the methods of training runs on GPUs.
 """
 
 import math
@@ -39,15 +39,15 @@ from entropy_dynamics.planning.footprint import (
 from entropy_dynamics.sampling import PROMPTS_HELD
 
 ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
-HOST_PER_RANK = 8 * GIB  # bytes: Python, torch with CUDA, vLLM with its pinned buffers [ours]
-HOST_PER_CPU_RANK = 4 * GIB  # bytes of a rank with a toy model [ours]: 0.9 to 1.7 GiB measured
-GPUS_PER_NODE = 8  # size of the machines that `Job.on` compares
-CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]: a laptop run takes one to two minutes
+HOST_PER_RANK = 8 * GIB  # bytes for Python, torch with CUDA, vLLM with its pinned buffers [ours]
+HOST_PER_CPU_RANK = 4 * GIB  # bytes for a rank with a toy model [ours]; 0.9 to 1.7 GiB measured
+GPUS_PER_NODE = 8  # size of the machines assumed by `Job.on`
+CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]; a laptop run takes one to two minutes
 
 
 @dataclass(frozen=True)
 class Job:
-    """Similar jobs of one stage on one model; its numbers are per job."""
+    """Similar jobs of a stage on a model; numbers are per job."""
 
     stage: str  # pass_rates | train (with the evaluation of the policy) | evaluate (untrained models)
     configs: tuple[StageConfig, ...]  # one per job; they differ in what their methods compute
@@ -66,7 +66,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The model, with the one that runs in its place, if any."""
+        """The name of the model and, if another one runs in its place, that one."""
         model = self.config.model
         if model.name in self.config.toy_models:
             return f"{model.name} (toy model)"
@@ -106,7 +106,7 @@ class Job:
 
     @property
     def hours(self) -> float:
-        """Mean of the jobs."""
+        """Mean duration of the jobs, hours."""
         seconds = 60 * self.config.plan.startup_minutes
         seconds += sum(times * sampling_seconds(self.config, each, self.trains) for times, each in self.calls)
         if self.trains:
@@ -121,13 +121,13 @@ class Job:
         return self.gpus * self.hours
 
     def on(self, gpus: int) -> "Job":
-        """The same jobs with another number of GPUs each, on as few machines as have them."""
+        """The same jobs with `gpus` GPUs each, on as few machines as possible."""
         on_nodes = [_changed(config, "hardware.nodes", math.ceil(gpus / GPUS_PER_NODE)) for config in self.configs]
         return Job(self.stage, tuple(_changed(config, "hardware.ranks", gpus) for config in on_nodes))
 
     @property
     def calls(self) -> list[tuple[int, int]]:
-        """(number of calls, responses per call) of each kind of call to the engine."""
+        """(number of calls, responses per call) for each kind of engine call."""
         config, training = self.config, self.config.training
         if self.stage == "pass_rates":
             return [(1, _problems(config, TRAIN) * config.pass_rates.samples)]
@@ -164,7 +164,7 @@ def make_plan(
     experiments: Path = EXPERIMENTS,
     target: str | None = None,
 ) -> Plan:
-    """The plan of all that a scale's experiments and claims need; `check_fits` checks it against the GPUs' memory.
+    """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory.
 
     Raises:
         UserError: a mistake in the configs.
@@ -190,7 +190,7 @@ def make_plan(
 
 
 def check_fits(plan: Plan) -> None:
-    """Raise UserError for the first job that needs more memory than a GPU has, with the settings that would help."""
+    """Raise UserError for the first job that needs more memory than a GPU has, naming settings that would help."""
     for job in plan.jobs:
         if (problem := misfit(job.config, job.stage)) is None:
             continue
@@ -204,15 +204,15 @@ def check_fits(plan: Plan) -> None:
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
-    """The resources that a rule requests, by Snakemake's names.
+    """The resources that a rule requests, under Snakemake's names.
 
-    `gpu` counts all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
-    Only a job on several nodes has the others: they give each node one task, and `mpi` leaves srun to the job's command
-    (distributed/launch.py).
+    `gpu` is the total over all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
+    The others are only for jobs on several nodes: they give each node one task, and `mpi` leaves srun to the job's
+    command (distributed/launch.py).
 
     Args:
-        config: of the job: with its model, and its method for `train` and `evaluate`.
-        stage: model | pass_rates | train | evaluate | theory
+        config: the config of the job, with its model and, for `train` and `evaluate`, its method.
+        stage: model | pass_rates | train | evaluate | theory.
     """
     hardware, plan = config.hardware, config.plan
     if hardware.device == "cpu" or stage == "model":  # pretrained models are downloaded without a GPU
@@ -237,8 +237,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
-    They are of `target` or, without one, of the scale's `experiments`, or of all experiments that no target builds. The
-    target `field` has claims only.
+    They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
+    by default. The target `field` consists only of claims.
     """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
@@ -261,7 +261,7 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
 
 
 def _family(config: RunConfig) -> str:
-    """Runs of one family have the same memory and number of updates."""
+    """The family of a run; runs of a family have the same memory and number of updates."""
     if config.training.advantage == "gae":
         return "PPO"
     return "GRPO" if config.training.updates_per_batch == 1 else "several updates"
@@ -277,7 +277,7 @@ def _problems(config: Config, name: str) -> int:
 def _disk(jobs: Sequence[Job]) -> dict[str, float]:
     trained = [job for job in jobs if job.trains]
     checkpoints = [
-        (config.training.checkpoints_kept + 1) * checkpoint_bytes(config)  # one more while it is written
+        (config.training.checkpoints_kept + 1) * checkpoint_bytes(config)  # plus the one being written
         for job in trained
         for config in job.configs
         if config.training.checkpoint_every
@@ -292,7 +292,7 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
 
 
 def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float | str]]]:
-    """(verb, key, values to try in turn): settings that save memory, the smallest change first."""
+    """Settings that save memory, as (verb, key, values to try in turn), the smallest change first."""
     training = config.training
     tokens = [2**k for k in range(20, 9, -1) if longest(config) <= 2**k < training.tokens_per_micro_batch]
     kinds = ["none", "selective", "full"]

@@ -1,4 +1,4 @@
-"""The text of a plan: its jobs, GPU-hours by number of GPUs, and memory by part, as tables."""
+"""The text of a plan, as tables: its jobs, GPU-hours by number of GPUs, and memory by part."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from entropy_dynamics.planning.duration import response_tokens
 from entropy_dynamics.planning.footprint import GIB, misfit, ranks_of
 from entropy_dynamics.planning.plan import Job, Plan
 
-RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs of a run to compare: parts of a machine of 8, all of it, two machines
+RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs per run to compare: part of a machine of 8, all of it, two machines
 
 
 def format_plan(plan: Plan, markdown: bool = False) -> str:
-    """Tables for a terminal, or in Markdown."""
+    """The plan as plain-text tables for a terminal, or as Markdown."""
     config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
     if not plan.jobs:
         return (

@@ -8,9 +8,10 @@ if TYPE_CHECKING:  # `compare` needs no pandas
 
 
 def render(name: str, results: "Results") -> list[Path]:
-    """Write the files of one table (csv, md, tex) or figure (png, svg, csv) and return their paths.
+    """Write the files of a table (csv, md, tex) or figure (png, svg, pdf, csv) and return their paths.
 
-    Raises UserError, before it writes, for an unknown name and for a file of a run that is missing or damaged.
+    Raises:
+        UserError: the name is unknown, or a file of a run is missing or damaged. Nothing is written then.
     """
     from entropy_dynamics.analysis.specs import ScoresSpec
 

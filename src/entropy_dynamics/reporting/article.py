@@ -35,10 +35,10 @@ PACKAGES = "texlive-latex-recommended texlive-fonts-recommended lmodern"
 
 
 def write_article(results: Results) -> Path:
-    """Fill the template with claims.json, the tables and figures that are there, and what the runs say of themselves.
+    """Fill the template with claims.json, the existing tables and figures, and facts about the runs.
 
     Raises:
-        UserError: no verdicts, no table 1, or a file of the results is missing or damaged.
+        UserError: there are no verdicts, or a file of the results (such as Table 1) is missing or damaged.
     """
     layout, experiment = results.layout, results.experiment("table1")
     claims = list(verdicts_of(layout.claims("json")).values())
@@ -51,7 +51,7 @@ def write_article(results: Results) -> Path:
             raise UserError(f"no file {file}; make it with: snakemake --config scale={results.scale} table1")
 
     def judged(*beginnings: str, ours: bool | None = None) -> list[Entry]:
-        """The claims whose ids begin so; `ours`: only this project's own, or only the paper's."""
+        """The claims whose ids have one of these prefixes; `ours`: only this project's own, or only the paper's."""
         chosen = [claim for claim in claims if claim["id"].startswith(beginnings)]
         return [claim for claim in chosen if ours in (None, claim["place"].startswith("ours"))]
 
@@ -89,7 +89,7 @@ def write_article(results: Results) -> Path:
 
 
 def build_pdf(tex: Path) -> Path | None:
-    """The PDF beside `tex`; None where LaTeX is not installed. Raises UserError with LaTeX's first complaint."""
+    """Build the PDF next to `tex`; None if LaTeX is not installed. Raises UserError with LaTeX's first error."""
     latex, pdf = shutil.which("pdflatex"), tex.with_suffix(".pdf")
     if latex is None:
         return None
@@ -110,15 +110,15 @@ def tally(claims: Sequence[Entry]) -> str:
     counts = Counter(claim["verdict"] for claim in claims)
     if not claims:
         return "nothing was judged"
-    said = {verdict: VERBS[verdict][count > 1] for verdict, count in counts.items()}
+    phrases = {verdict: VERBS[verdict][count > 1] for verdict, count in counts.items()}
     if len(counts) == 1:
         subject = {1: "the claim", 2: "both claims"}.get(len(claims), f"all {len(claims)} claims")
-        return f"{subject} {said[claims[0]['verdict']]}"
-    return f"of {len(claims)} claims {_listed([f'{counts[v]} {said[v]}' for v in VERDICTS if v in counts])}"
+        return f"{subject} {phrases[claims[0]['verdict']]}"
+    return f"of {len(claims)} claims {_listed([f'{counts[v]} {phrases[v]}' for v in VERDICTS if v in counts])}"
 
 
 def effect(claim: Entry, unit: str | None = None) -> str:
-    """The effect of a claim with its interval, as LaTeX: tenths of points, else three digits, two below 0.1."""
+    """A claim's effect and interval as LaTeX: points with one decimal, others with three digits, or two below 0.1."""
     numbers = [claim[key] for key in ("effect", "low", "high")]
     points = (unit or claim["unit"]).startswith("points")
     value, *ends = (_number(x, points) for x in numbers if x is not None)
@@ -126,7 +126,7 @@ def effect(claim: Entry, unit: str | None = None) -> str:
 
 
 def needed(claims: Sequence[Entry]) -> str:
-    """How many seeds the claims that are open would take."""
+    """The number of seeds that the open claims would need, in words."""
     takes = [claim["seeds_needed"] for claim in claims]
     beyond = sum(seeds is not None and seeds > MAX_SEEDS for seeds in takes)
     within = [seeds for seeds in takes if seeds is not None and seeds <= MAX_SEEDS]
@@ -148,14 +148,14 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def _training(results: Results) -> str:
-    """The task that generated the training problems, or where they are from."""
+    """The task that generated the training problems, or their origin."""
     train = read_json(results.layout.problems_report)["sets"][TRAIN]
     name = train.get("repository") or train.get("path") or train["source"].capitalize()
     return f"{name}, {train['kept']} problems"
 
 
 def _doses(results: Results) -> list[tuple[str, str]]:
-    """The methods of Table 1 that drop tokens, with the share that they dropped in percent: the mean of all runs."""
+    """The methods of Table 1 that drop tokens, with the percentage dropped, averaged over all runs."""
     experiment, shares = results.experiment("table1"), {}
     for run in experiment.runs:
         if run.method not in (BASE, experiment.spec.baseline):

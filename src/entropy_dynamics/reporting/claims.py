@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims: claims.json, .md, .png, .svg and .pdf; on those of the field: field.json and .md."""
+"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and the field's (field.json, .md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +18,19 @@ def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
     claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, label, subject, unit,
-    claimed, range, why, paper, test, seeds, seeds_needed, reason}. `claimed` is `range` in words, with null where it
-    is open; `why` is the reason for a threshold other than 0; `paper` is {verdict, effect, low, high, reason} of the
-    claim by the paper's own scores, or null where it does not print them. `seeds_needed` of an inconclusive claim would
-    find the smallest effect of interest (MAX_SEEDS + 1: more than MAX_SEEDS), null where nothing says so. `subject`
-    is "this run" for the claims, judged from the files of this scale, and "paper" for the gains that the paper prints,
-    judged from its numbers alone. The four numbers are null where there is none; `seeds` is the number of usable seeds
-    that all compared methods have, null where no seed is involved. Missing and diverged runs make a claim inconclusive.
+    claimed, range, why, paper, test, seeds, seeds_needed, reason}:
+
+    - `range` is the claimed range, with null for an open bound, and `claimed` is the same in words;
+    - `effect`, `low`, `high` and `detectable` are null if unknown;
+    - `why` is the reason for a threshold other than 0;
+    - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
+    - `subject` is "this run" for claims, judged from the files of this scale, and "paper" for the gains that the paper
+      prints, judged from its numbers alone;
+    - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved;
+    - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
+      (MAX_SEEDS + 1: more than MAX_SEEDS), or null if unknown.
+
+    Missing and diverged runs make a claim inconclusive.
 
     Raises:
         UserError: claims.yaml or paper_values.yaml is invalid.
@@ -54,7 +60,7 @@ def write_claims(results: Results) -> list[Path]:
 def write_field(results: Results) -> list[Path]:
     """Judge the claims of experiments/field and write field.json and field.md into results/<scale>.
 
-    field.json is a list of the entries of claims.json, without `paper`'s scores: `paper` is the paper that claims.
+    field.json has entries like claims.json, except that `paper` is the paper that makes the claim.
 
     Raises:
         UserError: claims.yaml or a file of experiments/field is invalid.
@@ -105,7 +111,7 @@ def _models(claims: Sequence[Claim], results: Results) -> dict[str, Model | None
 
 
 def _head(models: dict[str, Model | None], results: Results) -> str:
-    """What ran at this scale."""
+    """Introductory text: the models that ran at this scale."""
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
     single = one_model(model for model in models.values() if model)
     return ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
@@ -117,7 +123,7 @@ def summary_line(entries: list[dict[str, Any]]) -> str:
 
 
 def gains_line(gains: list[dict[str, Any]]) -> str:
-    """The same for the paper's own gains."""
+    """Like `summary_line`, for the gains that the paper prints."""
     exceed, losses, open_ = _counts(gains)
     return (
         f"Of the paper's own {len(gains)} gains in Table 1, {exceed} exceed the sampling noise, {losses} are losses "
@@ -138,7 +144,7 @@ def _model(results: Results, name: str) -> Model | None:
 
 
 def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:
-    """A statement or label with the names of the model that ran and of the data sets."""
+    """A statement or label with the names of the models that ran and of the data sets filled in."""
     name = claim.models[0] if claim.models else ""
     if model := models.get(name):
         name = f"the {model.ran}" if model.toy else model.ran

@@ -13,8 +13,8 @@ from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding
 from entropy_dynamics.reporting.style import RC, WIDTH, Look, add_footer, pretty, save
 
-FARTHEST = 4.5  # half-widths; effects beyond it are drawn there, as arrows
-TINY = 1e-9  # an interval may have no width after rounding
+FARTHEST = 4.5  # half-widths; effects beyond are drawn here as arrows
+TINY = 1e-9  # minimum half-width, as an interval may have none after rounding
 UNITS = {"points": " pt", "nats": " nats", "nats / η": " nats/η", "nats per factor e of mu": " nats/ln μ"}
 STYLES: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
@@ -31,7 +31,11 @@ def write_figure(
     notes: list[str],
     *paths: Path,
 ) -> None:
-    """One row per claim, in the order of the file. `replaced`: models under whose name a smaller one ran."""
+    """Draw one row per claim, in the order of the file.
+
+    Args:
+        replaced: models under whose name a smaller one ran.
+    """
     with matplotlib.rc_context(RC):
         save(_draw(claims, names, findings, replaced, notes), "Claims", *paths)
 
@@ -39,7 +43,7 @@ def write_figure(
 def distance(claim: ClaimSpec, interval: Interval) -> float:
     """Distance of the effect from the nearest threshold, towards the claimed side, in half-widths of its interval.
 
-    The half that faces the threshold counts: above 1 a claim holds, below -1 it does not; else it is inconclusive.
+    The half that faces the threshold counts. Above 1 a claim holds, below -1 it does not; otherwise it is inconclusive.
     """
     effect, (low, high) = interval.value, claim.bounds
     below, above = max(effect - interval.low, TINY), max(interval.high - effect, TINY)
@@ -65,7 +69,7 @@ def _draw(
         elif np.isfinite(effect):  # no interval to measure its distance with
             ax.plot(0, row, look["marker"], color=look["color"], markerfacecolor="white", markersize=4, zorder=3)
         ax.text(1.02, row, number, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5, color=text)
-    # A mark on every row with an effect would say nothing.
+    # If every row with an effect had a mark, marks would carry no information.
     smaller = [bool(replaced & set(claim.models)) for claim in claims]
     rows = zip(claims, smaller, findings, strict=True)
     marked = any(claim.models and not small and np.isfinite(finding.interval.value) for claim, small, finding in rows)
@@ -90,7 +94,7 @@ def _draw(
 
 
 def with_unit(effect: float, unit: str) -> str:
-    """Two digits, with the unit of scores and entropies; all other units are numbers without one."""
+    """The effect with two digits, and the unit if it is that of scores or entropies; others are dimensionless."""
     number = f"{float(f'{effect:.2g}'):g}".replace("-", "−")
     return number + next((short for full, short in UNITS.items() if unit.split(",")[0] == full), "")
 

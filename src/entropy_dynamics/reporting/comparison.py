@@ -7,11 +7,11 @@ from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.reporting.templates import fill
 
-SHOWN = 6  # claims named in the line of those that differ
+SHOWN = 6  # maximum number of differing claims that are listed
 
 
 def write_comparison(first: Path, second: Path, table: bool = False) -> str:
-    """Three lines, and with `table` all claims below them. Raises UserError as `replicates`."""
+    """Three summary lines and, with `table`, a table of all claims. Raises UserError like `replicates`."""
     claims = replicates(first, second)
     compared = [claim for claim in claims if claim.compared]
     apart = [claim for claim in compared if not claim.agrees]

@@ -11,16 +11,17 @@ from entropy_dynamics.analysis.replication import Replicate, replicates, verdict
 from entropy_dynamics.reporting.claims_figure import STYLES, TINY
 from entropy_dynamics.reporting.style import OWN, RC, WIDTH, Look, cycle, pretty, save
 
-RUNS = [cycle(OWN), cycle(OWN + 1)]  # the looks of no method and no verdict
+RUNS = [cycle(OWN), cycle(OWN + 1)]  # looks not used for any method or verdict
 
 
 def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None:
-    """A forest plot: each claim's effect in both runs with its interval, those that disagree first.
+    """Draw a forest plot of each claim's effect in both runs, with intervals; claims that disagree come first.
 
-    A stream gets it as SVG.
+    Each row has its own unit: the first run's effect is at 0, and 1 is half the width of the interval of the
+    difference, so that the runs disagree if the second one's mark is outside the gray band.
 
-    Rows have units of their own: the first run's effect is at 0, and 1 is half the width of the interval of the
-    difference, so that two runs disagree where the second one's mark leaves the gray band.
+    Args:
+        target: a file, or a stream, to which SVG is written.
     """
     labels = {id: entry["label"] for id, entry in verdicts_of(first).items()}
     claims = sorted((claim for claim in replicates(first, second) if claim.agrees is not None), key=_agreement)
@@ -53,7 +54,7 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
 
 
 def _agreement(claim: Replicate) -> float:
-    """0 where the interval of the difference ends at 0; negative: the runs disagree."""
+    """Negative if the runs disagree; 0 if the interval of the difference ends at 0."""
     difference = claim.difference
     return min(-difference.low, difference.high) / _half_width(claim)
 

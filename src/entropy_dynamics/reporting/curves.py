@@ -16,12 +16,12 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Panel
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, looks, pretty, what_ran
 
-MARKERS = 6  # on a line
-APART = 0.03  # between the points of two lines at one step, of the length of the axis
+MARKERS = 6  # per line
+APART = 0.03  # distance between the points of two lines at the same step, as a fraction of the axis
 
 
 def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """The figure, panels two to a row, and the numbers in it."""
+    """The figure, with two panels per row, and the numbers in it."""
     panels = experiment.spec.panels
     lines = [panel_lines(experiment, results, panel) for panel in panels]
     labels = [[_line_label(experiment, results, line, drawn) for line in drawn] for drawn in lines]
@@ -34,7 +34,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
     styles = _styles(experiment, results, lines, labels)
     legends = []
-    for first in range(columns):  # panels above one another share their legend
+    for first in range(columns):  # the panels of a column share their legend
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
         handles = [Line2D([], [], label=label, **styles[label]) for label in shown]
@@ -64,7 +64,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
 
 
 def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line, lines: list[Line]) -> str:
-    """What the lines of the panel differ in: method, column, or both."""
+    """The label of a line, by what distinguishes the lines of the panel: method, column, or both."""
     method, name = results.label(experiment.spec, line.method), column(line.column).legend or line.column
     methods, columns = {other.method for other in lines}, {other.column for other in lines}
     return pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
@@ -73,7 +73,7 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
 def _styles(
     experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]], labels: list[list[str]]
 ) -> dict[str, Look]:
-    """The look of each label: that of the method of its name, or one of its own if columns are what lines differ in."""
+    """The look of each label: that of its method, or a separate one if lines differ by column."""
     series = {}
     for line, label in zip(chain(*lines), chain(*labels), strict=True):
         of_method = label == pretty(results.label(experiment.spec, line.method))
@@ -89,18 +89,18 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
         marks: Look = {"markevery": (i * apart // len(lines), apart)}  # lines have their markers at different steps
         if panel.points:
             marks = {"marker": ""}
-        elif trajectory:  # where it starts
+        elif trajectory:  # a marker at its start
             marks = {"markevery": slice(1)}
         elif line.column in SPARSE:  # at each measurement
             marks = {}
         ax.plot(curve["x"], curve["value"], **(style | marks))
-        if trajectory and len(curve) > 1:  # and where it goes
+        if trajectory and len(curve) > 1:  # and an arrow for its direction
             before, end = curve[["x", "value"]].to_numpy()[-2:]
             arrow = {"arrowstyle": "-|>", "color": style["color"], "linewidth": 1.1, "shrinkB": 0}
             ax.annotate("", end, before, arrowprops=arrow)
         if len(line.lengths) > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
-        if line.points is not None:  # with whiskers; those of different lines side by side
+        if line.points is not None:  # with whiskers, and with the lines' points side by side
             shift = APART * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
             points, value = line.points, line.points["value"]
             spread = [value - points["low"], points["high"] - value] if len(line.lengths) > 1 else None
@@ -129,7 +129,7 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
 
 
 def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
-    """Share the y axis of neighbors with the same quantity, if its levels are compared."""
+    """Let neighboring panels of a quantity share their y axis, if its levels are to be compared."""
     for row, left, right in zip(axes, panels[::2], panels[1::2], strict=False):
         if left.columns == right.columns and column(left.columns[0]).same_axis:
             ax = row[1]
@@ -148,7 +148,7 @@ def _above_title(ax: Axes) -> Look:
 
 
 def _legend_columns(handles: list[Line2D], characters: int) -> int:
-    """Number of entries that fit in a row; mathtext is about half as wide as its source."""
+    """Number of legend entries that fit in a row; mathtext is about half as wide as its source."""
     widest = max(len(h.get_label()) * (0.5 if "$" in h.get_label() else 1) for h in handles) + 6
     return max(1, min(len(handles), int(characters / widest)))
 

@@ -1,4 +1,4 @@
-"""Figures, each as png, svg, pdf and a csv of the numbers in it. Matplotlib without pyplot: no global state."""
+"""Figures, each as png, svg, pdf and a csv of its numbers; matplotlib without pyplot, i.e. without global state."""
 
 from collections.abc import Callable
 from pathlib import Path

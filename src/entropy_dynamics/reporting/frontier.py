@@ -1,4 +1,4 @@
-"""Avg@K against Pass@K over the temperature of the evaluation: a row of panels per model."""
+"""Avg@K against Pass@K over evaluation temperatures: a row of panels per model."""
 
 import numpy as np
 import pandas as pd
@@ -20,11 +20,11 @@ from entropy_dynamics.reporting.style import (
     what_ran,
 )
 
-LONG_LABEL = 18  # characters; of longer ones three do not fit beside each other
+LONG_LABEL = 18  # characters; three longer labels do not fit side by side
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Right: a line per method through the temperatures at which it was sampled; left: its greedy accuracy, if any."""
+    """Right: a line per method through its sampling temperatures; left: its greedy accuracy, if any."""
     frame = frontier_frame(experiment, results)
     methods = list(frame["method"].unique())
     styles = looks(methods, experiment.spec.baseline)

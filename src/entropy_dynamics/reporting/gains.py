@@ -1,4 +1,4 @@
-"""Gains over the baseline: per data set, beside those that the paper states, and by the difficulty of the problems."""
+"""Draws gains over the baseline: per data set, next to the paper's, and by difficulty of the problems."""
 
 from itertools import product
 
@@ -13,7 +13,7 @@ from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, looks
 
 
 def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """A row of panels per model, a panel per metric; filled: ours, hollow: the paper's."""
+    """A row of panels per model, a panel per metric; filled marks are ours, hollow ones the paper's."""
     frame, spec = gains_frame(experiment, results), experiment.spec
     methods = list(frame["method"].unique())
     styles = looks([experiment.spec.baseline, *methods], experiment.spec.baseline)
@@ -28,7 +28,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
             label = pretty(results.method_label(method))
             ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
             ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
-            above = [height - 0.14 for height in y]  # else it would hide behind ours
+            above = [height - 0.14 for height in y]  # otherwise ours would hide it
             ax.plot(ours["paper"], above, label=f"{label}, the paper", **look | {"markerfacecolor": "white"})
         ax.set_yticks(range(len(spec.evaluations)), [results.dataset_label(name) for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)

@@ -1,4 +1,4 @@
-"""Histograms over problems: after training (Figure 4), and of the training set before and after filtering."""
+"""Histograms of problems: after training (Figure 4), and of the training set before and after filtering."""
 
 import pandas as pd
 from matplotlib.figure import Figure

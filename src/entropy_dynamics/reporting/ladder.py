@@ -1,4 +1,4 @@
-"""Scores, entropy and gains over the size of the model, beside what the smaller models predict."""
+"""Draws scores, entropy and gains over model size, with the predictions from smaller models."""
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ GAINS = {"matched": "at equal Pass@K\n(points of Avg@K)", "entropy": "gain (nats
 
 
 def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Left: each method over the number of parameters, dashed as predicted. Right: its difference to the baseline."""
+    """Left: each method over the number of parameters, predictions dashed. Right: its difference from the baseline."""
     frame = ladder_frame(experiment, results)
     rungs = frame[frame["model"] != PER_DECADE]
     methods = list(rungs["method"].unique())

@@ -1,4 +1,4 @@
-"""The lens: a matrix of kept shares, one row per method, beside the entropy that each ends with."""
+"""Draws the lens: a matrix of kept shares, one row per method, next to the final entropy of each."""
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
 
 
 def draw_shares(ax: Axes, shares: np.ndarray) -> None:
-    """A cell per row and quadrant, `shares` in the order of PARTS; NaN is a dash."""
+    """Draw one cell per row and quadrant; the columns of `shares` are in the order of PARTS, NaN is shown as a dash."""
     ax.imshow(shares, cmap=SHARES, vmin=0, vmax=2, aspect="auto")
     for (y, x), share in np.ndenumerate(shares):
         text = "–" if not np.isfinite(share) else f"{share:.2f}".replace("-", "−")
@@ -56,7 +56,7 @@ def draw_shares(ax: Axes, shares: np.ndarray) -> None:
 
 
 def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
-    """A point per method on a logarithmic axis, where most are close together and some far away."""
+    """Draw one point per method; the axis is logarithmic, as most are close together and a few are far away."""
     y, value = np.arange(len(frame)), frame["final_entropy"].to_numpy()
     low, high = (frame[f"final_entropy_{end}"].to_numpy(float) for end in ("low", "high"))  # NaN for one seed
     ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2.5, elinewidth=0.7)

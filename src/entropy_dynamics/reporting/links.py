@@ -19,7 +19,7 @@ PER_ROW = 2
 
 
 def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Panels in the order of the chain, the last of its two ends; the numbers in them."""
+    """Panels in the order of the chain, the last one for its two ends; and the numbers in them."""
     drawn = links(experiment, results)
     rows = -(-len(drawn) // PER_ROW)
     figure = Figure(figsize=(WIDTH, 1.55 * rows + 0.3), layout="constrained")

@@ -1,4 +1,4 @@
-"""What report.html shows besides verdicts, tables and figures: runs that are not done, and tokens of those that are."""
+"""Further contents of report.html: unfinished runs, and token samples of all runs."""
 
 import json
 import math
@@ -14,16 +14,16 @@ from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
 
 STEP = re.compile(r" (\d+)/(\d+)  entropy ([\d.]+)  accuracy ([\d.]+)")  # a line of training.progress
-SILENT = 600  # seconds without a line after which a run counts as stopped
-SHOWN_TOKENS = 400  # per step; further responses are in its file
-SHOWN_BYTES = 2**21  # of all runs, as JSON
+SILENT = 600  # seconds without a new line after which a run counts as stopped
+SHOWN_TOKENS = 400  # per step; more responses are in its file
+SHOWN_BYTES = 2**21  # for all runs together, as JSON
 COLUMNS = {"logp": "p", "entropy": "h", "s_star": "s", "s_expected": "e", "advantage": "a", "weight": "w"}
 
 
 def unfinished_runs(layout: Layout) -> list[dict[str, Any]]:
-    """Runs with steps in their logs and no metrics yet: name, steps done and in all, curves, whether they run now.
+    """Runs with steps in their logs, but no metrics yet: name, steps done and total, curves, whether they run now.
 
-    A curve is a list of points of an SVG polyline in a box of 100 by 40, and its last value.
+    A curve is the points of an SVG polyline in a box of 100 by 40, and its last value.
     """
     shown = []
     for log in sorted(layout.root.glob("logs/runs/*/*/seed*.log")):
@@ -45,10 +45,10 @@ def _polyline(x: np.ndarray, y: np.ndarray) -> tuple[str, float]:
 
 
 def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The first responses of the sampled steps of all runs, first seeds first, up to `SHOWN_BYTES`.
+    """The first responses of the sampled steps of all runs, lowest seeds first, up to `SHOWN_BYTES`.
 
     Args:
-        first: models and methods that come before the others.
+        first: (model, method) pairs to put before all others.
     """
     order = {pair: place for place, pair in enumerate(first)}
     files: dict[tuple[int, int, str, str], list[Path]] = {}
@@ -69,7 +69,7 @@ def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict
 
 
 def _responses(file: Path) -> list[dict[str, Any]]:
-    """Responses with a list per column of their tokens, cut off after `SHOWN_TOKENS`."""
+    """Responses with one list per token column, cut off after `SHOWN_TOKENS`."""
     responses, count = [], 0
     for row in read_parquet(file).to_dict("records"):
         tokens = list(row["token"])[: SHOWN_TOKENS - count]
@@ -81,5 +81,5 @@ def _responses(file: Path) -> list[dict[str, Any]]:
 
 
 def _short(value: float) -> float | None:
-    """Four significant digits; None for what no JSON can hold."""
+    """Four significant digits; None for values that JSON cannot represent."""
     return float(f"{value:.4g}") if math.isfinite(value) else None

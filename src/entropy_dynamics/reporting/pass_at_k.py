@@ -1,4 +1,4 @@
-"""Pass@k over k: a row of panels per model, a panel per data set."""
+"""Draws Pass@k over k: a row of panels per model, a panel per data set."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ from entropy_dynamics.reporting.style import (
 
 
 def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """A line per method with its band, and the numbers in the figure."""
+    """One line per method with a band for its interval; and the numbers in the figure."""
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())
     styles = {BASE: GRAY} | looks([method for method in methods if method != BASE], experiment.spec.baseline)

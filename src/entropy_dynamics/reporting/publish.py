@@ -1,4 +1,4 @@
-"""A folder that is ready for a data repository or the Hugging Face Hub; uploading it is the user's own step."""
+"""Writes a folder that is ready for a data repository or the Hugging Face Hub; uploading it is left to the user."""
 
 import shutil
 from importlib.metadata import distribution, version
@@ -19,22 +19,22 @@ SUMS = "SHA256SUMS"
 
 
 def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path]:
-    """Write counts.parquet, metrics.parquet, samples.parquet and, if runs kept any, tokens.parquet.
+    """Write counts.parquet, metrics.parquet, samples.parquet and, if runs kept token samples, tokens.parquet.
 
-    With them go verdicts, tables and the numbers of figures as far as they are there, the data card README.md, LICENSE,
-    CITATION.cff, and SHA256SUMS of all, as `sha256sum -c` reads it.
+    Also writes existing verdicts, tables and the numbers of figures, the data card README.md, LICENSE, CITATION.cff,
+    and SHA256SUMS of all files in the format of `sha256sum -c`. An existing folder is replaced as a whole.
 
     Args:
-        doi: what the repository has reserved; None: the card and the citation say how to get one.
+        doi: the DOI reserved by the repository; None: the card and the citation say how to get one.
 
     Raises:
-        UserError: no evaluations or no runs, a damaged file, an installed package without its license, or a folder
-            with a file of the user's, or one that was edited since: the folder is replaced as a whole.
+        UserError: there are no evaluations or no runs, a file is damaged, the installed package lacks its license, or
+            the folder contains a file that was not written by this function or was edited since.
     """
-    license_text = _license()  # may raise, before anything is written
+    license_text = _license()  # first, as it may raise
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
-    if folder.exists() and (theirs := _of_the_user(folder)):
+    if folder.exists() and (theirs := _foreign_file(folder)):
         raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one as --publish wrote it")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
@@ -42,8 +42,8 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
         return [folder / path.relative_to(temporary) for path in paths]
 
 
-def _of_the_user(folder: Path) -> Path | None:
-    """A file that is not as `publish` wrote it, by the folder's own SHA256SUMS; None if there is none."""
+def _foreign_file(folder: Path) -> Path | None:
+    """A file that differs from what `publish` wrote, according to the folder's SHA256SUMS; None if there is none."""
     files = {path for path in (folder, *folder.rglob("*")) if path.is_symlink() or not path.is_dir()}
     sums = folder / SUMS
     if files and "  counts.parquet\n" in (text := sums.read_text("utf-8", "replace") if sums in files else ""):
@@ -83,7 +83,7 @@ def _write(results: Results, folder: Path, license_text: str, doi: str | None) -
 
 
 def _facts(results: Results) -> dict[str, Any]:
-    """What the data card says of the runs, as far as it is there."""
+    """The facts about the runs for the data card, as far as they are known."""
     layout = results.layout
     models = results.models
     judged = layout.claims("json").is_file()

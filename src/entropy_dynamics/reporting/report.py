@@ -1,4 +1,4 @@
-"""report.html: everything of a scale on one page, what matters most first."""
+"""report.html: all results of a scale on one page, the most important first."""
 
 import base64
 import io
@@ -27,10 +27,10 @@ from entropy_dynamics.results.layout import PROVENANCE, Layout
 
 
 def write_report(results: Results, beside: Path | None = None) -> Path:
-    """Write report.html from all that is in results/<scale>: verdicts, tables, figures, samples, runs that go on.
+    """Write report.html from everything in results/<scale>: verdicts, tables, figures, samples, unfinished runs.
 
     Args:
-        beside: claims.json of another run, or its folder, to compare the effects with.
+        beside: claims.json of another run, or its folder, with which effects are compared.
 
     Raises:
         UserError: there is no such folder, or a file of the results or of the other run is missing or damaged.
@@ -85,7 +85,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
 
 
 def shown_in(place: str) -> list[str]:
-    """["figure2", "figure6"] for "Section 5.3, Figures 2(c) and 6(c)", and what shows the theorems and Corollary 4."""
+    """["figure2", "figure6"] for "Section 5.3, Figures 2(c) and 6(c)"; also the figures of theorems and Corollary 4."""
     mentions = re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place)
     names = [f"{kind.lower()}{number}" for kind, numbers in mentions for number in re.findall(r"\d+", numbers)]
     return names + ["theory_check"] * ("Theorem" in place) + ["corollary4"] * ("Corollary 4" in place)
@@ -111,7 +111,7 @@ def _pairs(results: Results, name: str) -> list[tuple[str, str]]:
 
 
 def _json(value: list[dict[str, Any]]) -> Markup | None:
-    """As the content of a script element, which only `<` could end; None for nothing."""
+    """JSON for a script element, with `<` escaped so that it cannot end the element; None for an empty list."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c")) if value else None
 

@@ -1,4 +1,4 @@
-"""The style of all figures: one column wide, readable in gray and by color-blind readers, reproducible bytes."""
+"""The style of all figures: one column wide, readable in grayscale and by color-blind readers, byte-reproducible."""
 
 import re
 import textwrap
@@ -43,8 +43,8 @@ RC: Any = {
     "lines.markersize": 3,
     "hatch.linewidth": 0.5,
     "savefig.dpi": DPI,
-    "pdf.fonttype": 42,  # TrueType: journals refuse matplotlib's default, Type 3
-    "svg.hashsalt": "entropy-dynamics",  # element ids are the same in every run
+    "pdf.fonttype": 42,  # TrueType, as journals reject matplotlib's default, Type 3
+    "svg.hashsalt": "entropy-dynamics",  # for reproducible element ids
 }
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
 FOOTER_CHARACTERS = 84
@@ -52,12 +52,12 @@ FOOTER_CHARACTERS = 84
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": "D"}
 IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
-# Okabe-Ito without its yellow, which is invisible on white, then gray and wine. Line style and marker differ, too.
+# Okabe-Ito without its yellow, which is invisible on white, then gray and wine. Line styles and markers differ too.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#882255")
 LINES = ((5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1), (2, 1))
 MARKERS = "os^vPX*<>hd"
 HOLLOW: Look = {"markerfacecolor": "white", "markeredgewidth": 0.6, "markersize": 3.6}
-# The paper's methods, by their place in the cycle: each has one look in all figures.
+# The paper's methods at fixed positions of the cycle, so that each has the same look in all figures.
 PLACES = (
     "clip_b",
     "clip_v",
@@ -68,12 +68,12 @@ PLACES = (
     "grpo_off_policy",
     "entropy_bonus",
 )
-OWN = 2  # places of Clip_B and Clip_V, whose looks nothing else gets
+OWN = 2  # the first positions, of Clip_B and Clip_V, are reserved for them
 BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "edgecolor": "#0072B2", "linewidth": 0.5}]
 
 
 def pretty(label: str) -> str:
-    """'Clip_B (mu 1.2)' or 'S_c: 1/sqrt(N)' as the paper sets it, in mathtext; formulas stay as they are."""
+    """Typeset 'Clip_B (mu 1.2)' or 'S_c: 1/sqrt(N)' as in the paper, in mathtext; formulas are left unchanged."""
     return "".join(part if part[:1] == "$" else _pretty(part) for part in re.split(r"(\$[^$]*\$)", label))
 
 
@@ -91,17 +91,17 @@ def _pretty(text: str) -> str:
 
 
 def cycle(place: int) -> Look:
-    """The look of the series number `place`: no two of the first 22 have the same marker, filled or hollow."""
+    """The look of series number `place`; the first 22 all differ in marker or filling."""
     marker, hollow = MARKERS[place % len(MARKERS)], place // len(MARKERS) % 2
     look = {"color": COLORS[place % len(COLORS)], "linestyle": (0, LINES[place % len(LINES)]), "marker": marker}
     return look | (HOLLOW if hollow else {})
 
 
 def looks(series: list[str], baseline: str) -> dict[str, Look]:
-    """The look of each method, or of whatever else the lines of a figure stand for.
+    """The look of each method, or of whatever else the lines of a figure represent.
 
-    Black for the baseline (or the first, if it is not there), their own for the paper's methods, shades of it for
-    values of their parameters, and what is left of the cycle for the rest.
+    The baseline (or the first series, if it is missing) is black. The paper's methods have fixed looks, and values of
+    their parameters have shades of these. The remaining series get the rest of the cycle.
     """
     black = baseline if baseline in series else series[0]
     given = {black: BLACK} | {name: cycle(PLACES.index(name)) for name in series if name in PLACES}
@@ -113,7 +113,7 @@ def looks(series: list[str], baseline: str) -> dict[str, Look]:
 
 
 def _shades(place: int, number: int) -> list[Look]:
-    """From dark to light around a color of the cycle, each with another line and marker."""
+    """Shades from dark to light of a color of the cycle, each with a different line style and marker."""
     color = np.array(to_rgb(cycle(place)["color"]))
     mixed = [color + (1 - color if way > 0 else color) * way for way in np.linspace(-0.45, 0.45, number)]
     return [cycle(place + i) | {"color": to_hex(shade)} for i, shade in enumerate(mixed)]
@@ -132,14 +132,14 @@ def what_ran(experiment: Experiment[Spec], results: Results, average: str = "mea
 
 
 def intervals(experiment: Experiment[Spec]) -> str:
-    """What the intervals of scores cover, for the footer."""
+    """Explanation of the intervals of scores, for the footer."""
     if experiment.seeds == "one seed":
         return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method"
     return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
 
 
 def add_footer(figure: Figure, notes: list[str]) -> None:
-    """Small print under the figure, wrapped to its width."""
+    """Add small print under the figure, wrapped to its width."""
     lines = [line for note in notes if note for line in _wrapped(note)]
     # The footer extends the figure instead of shrinking the axes; figure sizes allow for two lines.
     figure.set_figheight(figure.get_figheight() + 0.1 * max(0, len(lines) - 2))
@@ -147,13 +147,13 @@ def add_footer(figure: Figure, notes: list[str]) -> None:
 
 
 def _wrapped(note: str) -> list[str]:
-    """Lines of the footer; a formula stays on one, since mathtext ends with the line."""
+    """Lines of the footer. Formulas are never broken, since mathtext cannot span lines."""
     whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), note)
     lines = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines]
 
 
-METADATA = {  # without dates and versions: the same numbers give the same bytes
+METADATA = {  # without dates and versions, so that the same numbers give the same bytes
     "png": {"Software": None},
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -161,7 +161,7 @@ METADATA = {  # without dates and versions: the same numbers give the same bytes
 
 
 def save(figure: Figure, title: str, *paths: Path) -> None:
-    """Save as each path's suffix says, reproducibly."""
+    """Save to each path in the format of its suffix, byte-reproducibly."""
     for path in paths:
         form = path.suffix[1:]
         with written_whole(path) as whole:

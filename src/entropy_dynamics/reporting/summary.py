@@ -1,4 +1,4 @@
-"""A run in fifteen plain lines: how many claims hold, what clipping gains, what does not hold, where the page is."""
+"""A run in fifteen plain lines: how many claims hold, what clipping gains, what does not hold, where the report is."""
 
 import textwrap
 from collections import Counter
@@ -18,7 +18,7 @@ SHOWN = {  # the two main models together, or the first
     "Avg@K greedy": "greedy_{}_qwen2.5",
     "Avg@K at equal Pass@K": "matched_pass_{}_qwen2.5",
 }
-TOPICS = {  # the beginnings of the ids of their claims
+TOPICS = {  # topic -> prefixes of the ids of its claims
     "GRPO's entropy falls": ("entropy_falls_",),
     "the covariance of advantages and S* predicts its changes": ("corollary4_sign", "corollary4_mean", "figure5_sign"),
     "tokens act on it as in Figure 1": ("figure1_",),
@@ -29,8 +29,8 @@ TOPICS = {  # the beginnings of the ids of their claims
     "the highest Pass@K of any temperature rises": ("best_pass_",),
 }
 METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
-LINES = 3  # of what does not hold
-LINE = 100  # characters
+LINES = 3  # maximum number of lines about claims that do not hold
+LINE = 100  # characters per line
 
 
 def summary(root: Path) -> list[str]:
@@ -62,12 +62,12 @@ def _counts(entries: Collection[dict[str, Any]]) -> str:
 
 
 def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
-    """What the verdicts say on each topic: it holds if most of its claims do and none is refuted.
+    """The verdict on each topic: it holds if most of its claims hold and none is refuted.
 
-    It does not hold if a claim is refuted and none holds; else it is open. Claims without a value are left
-    out, and topics without any other.
+    It does not hold if a claim is refuted and none holds; otherwise it is open. Claims without a value are left out,
+    and so are topics without any other claim.
     """
-    said: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for topic, ids in TOPICS.items():
         judged = (entry for entry in entries if entry["effect"] is not None and entry["id"].startswith(ids))
         verdicts = Counter(entry["verdict"] for entry in judged)
@@ -75,9 +75,9 @@ def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
             refuted, held = verdicts["does not hold"], verdicts["holds"]
             verdict = "does not hold" if refuted and not held else "inconclusive"
             verdict = "holds" if 2 * held > count and not refuted else verdict
-            said[verdict].append(f"{topic} ({held} of {count})")
+            by_verdict[verdict].append(f"{topic} ({held} of {count})")
     heads = {"holds": "Holds", "does not hold": "does not hold", "inconclusive": "open"}
-    text = "; ".join(f"{heads[verdict]}: {', '.join(topics)}" for verdict, topics in said.items() if topics)
+    text = "; ".join(f"{heads[verdict]}: {', '.join(topics)}" for verdict, topics in by_verdict.items() if topics)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 

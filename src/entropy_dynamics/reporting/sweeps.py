@@ -1,4 +1,4 @@
-"""Figures of what each strength of a method buys: over its parameter, and at matched entropy."""
+"""Figures of sweeps over the strength of a method: over its parameter, and at matched entropy."""
 
 import textwrap
 
@@ -31,7 +31,7 @@ _SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 
 
 def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """One row of panels per sweep over the share of dropped tokens, a line per model; horizontal: the baseline."""
+    """A row of panels per sweep over the share of dropped tokens, a line per model; horizontal lines: the baseline."""
     frame = strength_frame(experiment, results)
     swept = [rows for _, rows in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
     references = frame[frame["run"] == experiment.spec.baseline]
@@ -44,7 +44,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
             for model, look in styles.items():
                 dropping = sweep[(sweep["model"] == model) & (sweep["clip_fraction"] > 0)].sort_values("clip_fraction")
                 _draw_line(ax, dropping, references[references["model"] == model], column, look, len(styles) == 1)
-            ax.set_ylim(limits[column])  # one axis for all sweeps, so that methods can be compared
+            ax.set_ylim(limits[column])  # the same axis for all sweeps, so that methods can be compared
             ax.set_xscale("log")
             ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
             ax.xaxis.set_major_formatter("{x:g}")
@@ -62,7 +62,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
 
 
 def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look, alone: bool) -> None:
-    """A sweep of one model, and its baseline as a gray line, or in its color if it is not `alone`."""
+    """Draw a model's sweep, and its baseline as a line in gray or, if the model is not `alone`, in the same color."""
     ends = [sweep[column] - sweep[f"{column}_low"], sweep[f"{column}_high"] - sweep[column]]
     if len(sweep):
         ax.errorbar(sweep["clip_fraction"], sweep[column], ends, elinewidth=0.6, **look)
@@ -71,13 +71,13 @@ def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: st
 
 
 def _around(values: pd.Series, share: float = 0.5) -> tuple[float, float]:
-    """Limits with a share of the range as a margin: half, since intervals of few seeds would flatten the values."""
+    """Axis limits with a margin of half the range, as the wide intervals of few seeds would flatten the values."""
     margin = share * (values.max() - values.min()) or share
     return values.min() - margin, values.max() + margin
 
 
 def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Above, a line per method through its strengths, on a band along the Pareto front; below, all at one entropy."""
+    """Top: a line per method through its strengths, with a band along the Pareto front. Bottom: all at one entropy."""
     frame, spec = matched_frame(experiment, results), experiment.spec
     of_run = dict(zip(frame["run"], frame["method"], strict=True))
     methods = list(dict.fromkeys(of_run[run.method] for run in experiment.runs))

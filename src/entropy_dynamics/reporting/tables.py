@@ -32,9 +32,9 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
 
 
 def _means(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
-    """What fits a column of a paper: the entropy and the means over the data sets.
+    """Values for a table that fits in a column of an article: the entropy and the means over the data sets.
 
-    The paper prints no means, so its scores are not in the cells.
+    The paper prints no means, so the cells have no scores of the paper.
     """
     columns = {POOLED: list(experiment.evaluations)}
     if not experiment.spec.pooled:
@@ -49,12 +49,14 @@ def table_values(
     frame: pd.DataFrame,
     shown: Mapping[str, list[str]] | None = None,
 ) -> dict[str, Any]:
-    """What the templates show of `scores_frame`: headings, and for each model that ran the cells of its methods.
+    """Values of `scores_frame` for the templates: headings, and the cells of each method of each model.
 
-    shown: columns of scores, as in `scores_frame`.
+    Args:
+        shown: score columns, as in `scores_frame`.
     """
     datasets = experiment.evaluations
-    scored = sorted(shown or score_columns(experiment), key=lambda column: column != POOLED)  # a phone shows the first
+    # The mean first, as a phone shows only the first column.
+    scored = sorted(shown or score_columns(experiment), key=lambda column: column != POOLED)
     columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
     rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
     return {
@@ -86,7 +88,7 @@ def table_values(
 
 @dataclass(frozen=True)
 class CellLine:
-    """One line of a cell: a score, its difference to the baseline, or the paper's score."""
+    """A line of a cell: a score, its difference from the baseline, or the paper's score."""
 
     value: str
     brackets: str = ""
@@ -120,7 +122,7 @@ def _brackets(low: float, high: float, form: str) -> str:
 
 
 def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame, paper: bool = True) -> str:
-    """The content of the table, the models that ran, and what its intervals cover."""
+    """The caption: content of the table, models that ran, and explanation of the intervals."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
     covered = f"over {experiment.seeds} and over problems"

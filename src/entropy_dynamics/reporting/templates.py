@@ -1,4 +1,4 @@
-"""Filling the templates of tables, claims and the report: Markdown, LaTeX and HTML."""
+"""Fills the templates of tables, claims and the report: Markdown, LaTeX and HTML."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ MATH = {"η": r"\eta", "Δ": r"\Delta", "−": "-", "×": r"\times"}
 
 
 def fill(template: str, **values: Any) -> str:
-    """The text of templates/<template> with these values."""
+    """The text of templates/<template>, filled with these values."""
     return (_LATEX if template.endswith(".tex") else _PAGES).get_template(template).render(values)
 
 
@@ -38,7 +38,7 @@ def _power(number: float) -> str:
 
 
 def _section(place: str) -> str:
-    """The section of the paper in the place of a claim, in italics for a claim that is not the paper's."""
+    """The section in a claim's `place`, in italics if the claim is not the paper's."""
     named = re.search(r"(?:Sections?|Appendix) ([\w.]+)", place)
     name = named[1] if named else ""
     return rf"\emph{{{name}}}" if place.startswith("ours") else name
@@ -49,7 +49,7 @@ def _sentence(text: str) -> str:
 
 
 def _bounds(claimed: tuple[float | None, float | None]) -> str:
-    """(0, None) as $>0$; (0.5, 2) as a range, which may break after its dash."""
+    """(0, None) as $>0$; (0.5, 2) as a range that may be broken after its dash."""
     low, high = (None if end is None else f"{end:g}" if len(f"{end:g}") < 7 else f"{end:.2g}" for end in claimed)
     if low and high:
         return rf"{low}--\allowbreak{high}"
@@ -82,5 +82,5 @@ _LATEX = _PAGES.overlay(  # braces are LaTeX's own
 
 
 def one_model(models: Iterable[Model]) -> str:
-    """That intervals hold for pretrained models, of which there is one each; toy models have one for each seed."""
+    """A note that intervals hold for the given pretrained models; empty for toy models, which have one per seed."""
     return "" if all(model.toy for model in models) else "Intervals hold for the one pretrained model of each name"

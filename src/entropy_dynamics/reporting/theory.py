@@ -1,4 +1,4 @@
-"""The theory check: densities of predicted and realized entropy changes of single tokens."""
+"""Draws the theory check: densities of predicted and realized entropy changes of single tokens."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ SYMBOLS = {1: r"\epsilon", 2: r"\alpha"}  # the step size in each theorem
 
 
 def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """A row of panels per theorem, a panel per step size; the numbers in them."""
+    """A row of panels per theorem, a panel per step size; and the numbers in them."""
     tokens = densities(results)
     sizes = len(tokens) // len(THEOREMS)
     figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
@@ -44,7 +44,7 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
 
 def _draw_density(ax: Axes, density: Density) -> None:
     counts, edges = density.counts, density.edges
-    norm = LogNorm(0.3, max(counts.max(), 1))  # from below 1, so that a single token is not white
+    norm = LogNorm(0.3, max(counts.max(), 1))  # starts below 1, so that a single token is not white
     ax.pcolormesh(edges, edges, np.ma.masked_equal(counts.T, 0), cmap="Greys", norm=norm, rasterized=True)
     ends = edges[[0, -1]]
     ax.plot(ends, ends, **IDENTITY)
@@ -57,5 +57,5 @@ def _draw_density(ax: Axes, density: Density) -> None:
 
 
 def _digits(number: float) -> str:
-    """Four decimals; 0.99997 is '> 0.9999', not 1.0000."""
+    """The number with four decimals; 0.99997 becomes '> 0.9999' rather than 1.0000."""
     return "> 0.9999" if 0.99995 <= number < 1 else f"{number:.4f}"

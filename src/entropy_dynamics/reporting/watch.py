@@ -1,4 +1,4 @@
-"""`entropy-dynamics watch`: report.html over HTTP, on this machine only, rewritten while somebody looks."""
+"""`entropy-dynamics watch`: report.html over HTTP, on this machine only, rewritten while it is being viewed."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from entropy_dynamics.reporting.report import write_report
 
 HOST = "127.0.0.1"
 EVERY_SECONDS = 20.0
-"""The page asks as often; it is rewritten on a request that comes later than this after the last time."""
+"""Reload interval of the page; a request rewrites it if the last time is longer ago than this."""
 
 
 def serve(results: Results, beside: Path | None, port: int) -> None:
@@ -25,7 +25,7 @@ def serve(results: Results, beside: Path | None, port: int) -> None:
 
 
 def open_server(results: Results, beside: Path | None, port: int) -> ThreadingHTTPServer:
-    """The server; port 0 takes a free one."""
+    """Create the server; port 0 selects a free one."""
     write_report(results, beside)
     try:
         server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, beside, Lock()))
@@ -41,7 +41,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*connection, directory=str(results.layout.root))
 
     def send_head(self) -> object:
-        """Answers GET and HEAD; nothing to a page of another site that has this machine's address under its name."""
+        """Answer GET and HEAD, except for foreign host names that resolve to this machine (DNS rebinding)."""
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             self.send_error(403)
             return None
@@ -55,10 +55,10 @@ class _Handler(SimpleHTTPRequestHandler):
         report = self.results.layout.report
         if report.is_file() and time.time() - report.stat().st_mtime < EVERY_SECONDS:
             return
-        try:  # a new object: it remembers the files that it has read
+        try:  # with a new object, as Results caches the files it has read
             write_report(replace(self.results), self.beside)
-        except (UserError, OSError) as error:  # such as a file that a rule is replacing: the last page stays
+        except (UserError, OSError) as error:  # e.g. a rule is just replacing a file: keep the last page
             print(f"the page stays as it was: {error}", file=sys.stderr)
 
     def log_message(self, *_: object) -> None:
-        """No line per request."""
+        """Do not log requests."""

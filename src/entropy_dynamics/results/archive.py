@@ -1,6 +1,6 @@
 """Results as an RO-Crate: a zip file of everything that `verify` reads, described in JSON-LD.
 
-The terms that the standard requires (RO-Crate 1.1, Process Run Crate 0.5) are few enough to write without a library.
+The standards (RO-Crate 1.1, Process Run Crate 0.5) require so few terms that no library is needed.
 """
 
 import json
@@ -22,12 +22,12 @@ PROCESS_RUN = "https://w3id.org/ro/wfrun/process/0.5"
 TERMS = {"sha256": "https://w3id.org/ro/terms/workflow-run#sha256"}  # RO-Crate's own context has no checksum
 PAPER = "https://arxiv.org/abs/2602.03392"
 LICENSE = "https://spdx.org/licenses/Apache-2.0"
-WORKING = ("checkpoints", "failures", "logs", "shards")  # folders of what only the run itself needs
+WORKING = ("checkpoints", "failures", "logs", "shards")  # folders that only the run itself needs
 TYPES = {".parquet": "application/vnd.apache.parquet", ".yaml": "application/yaml", ".md": "text/markdown"}
 
 
 def of_policy(name: PurePath) -> bool:
-    """Whether a file is of the weights or the tokenizer of a model or a policy, which an archive may leave out."""
+    """Whether a file belongs to the weights or the tokenizer of a model or policy, which an archive may leave out."""
     return name.name != FACTS and (name.parts[0] == "models" or "policy" in name.parts)
 
 
@@ -35,10 +35,10 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
     """Write `results/<scale>` into a zip file.
 
     Args:
-        policies: with the weights and tokenizers, which nothing but training and sampling needs.
+        policies: include the weights and tokenizers, which only training and sampling need.
 
     Raises:
-        UserError: a folder without results.
+        UserError: the folder has no results.
     """
     root = layout.root
     names = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
@@ -55,7 +55,7 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
 
 
 def archived_hashes(metadata: Path) -> dict[str, str]:
-    """The files of an unpacked archive, with their hashes."""
+    """Hashes of the files of an unpacked archive, by name."""
     graph = read_json(metadata)["@graph"]
     return {entity["@id"]: entity["sha256"] for entity in graph if entity["@type"] == "File"}
 

@@ -1,4 +1,4 @@
-"""The log of a job on a cluster: when it began, and the logs of the attempts before it."""
+"""Logs of cluster jobs: when a job began, and the logs of earlier attempts."""
 
 import os
 import re
@@ -13,9 +13,9 @@ _BEGAN = re.compile(r"note: SLURM job \w+ on \S+, from (\S+)")
 
 
 def begin_attempt() -> None:
-    """Note on standard error which SLURM job this is, if it is one whose errors go to a log.
+    """Print the SLURM job on standard error, if this is a SLURM job whose standard error is a log file.
 
-    The log gets a second name with the number of the attempt: the next one's Snakemake deletes the first name.
+    The log gets a second name with the number of the attempt, as Snakemake deletes the first one at the next attempt.
     """
     job, log = os.environ.get("SLURM_JOB_ID"), Path(os.path.realpath("/proc/self/fd/2"))
     if job is None or log.suffix != ".log":
@@ -33,7 +33,7 @@ def begin_attempt() -> None:
 
 
 def began(log: str) -> float | None:
-    """When the job that writes `log` began, in seconds since 1970, if it is a SLURM job."""
+    """When the job that writes `log` began, in Unix time (s); None if it is not a SLURM job."""
     with suppress(OSError), open(log, encoding="utf-8", errors="replace") as lines:
         if match := _BEGAN.match(lines.readline()):
             return datetime.fromisoformat(match[1]).timestamp()
@@ -41,7 +41,7 @@ def began(log: str) -> float | None:
 
 
 def planned_end(log: str) -> str | None:
-    """The last line of `log`, if it says that a run ended early, at a checkpoint."""
+    """The last line of `log` if it reports that a run ended early at a checkpoint, else None."""
     with suppress(OSError):
         *_, last = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() or [""]
         if last.startswith("note: ends early"):

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def written_whole(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path for a file or directory that replaces `path` on success.
+    """Yield a temporary path for a file or directory, which replaces `path` on success.
 
-    On any exception, Ctrl-C included, the temporary is removed and `path` stays as it was. Temporaries that killed
-    processes left are removed too.
+    On any exception, including Ctrl-C, the temporary is removed and `path` is unchanged. Temporaries left by killed
+    processes are removed too.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    _remove(temporary)  # an earlier process with the same id left it, as in a restarted container
+    _remove(temporary)  # may have been left by a process with the same id, as in a restarted container
     try:
         yield temporary
         for file in (temporary, *temporary.rglob("*")):
@@ -45,8 +45,8 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file.
 
     Raises:
-        UserError: not JSON.
-        OSError: a file that is missing or cannot be read.
+        UserError: the file is not JSON.
+        OSError: the file is missing or unreadable.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file that processes append to, except lines that a crash left unfinished; [] without a file."""
+    """The records of an append-only file, without lines left unfinished by a crash; [] if there is no file."""
     records = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         with suppress(json.JSONDecodeError):
@@ -64,9 +64,9 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporaries of `path` whose process has ended, by SIGKILL or a power cut."""
+    """Remove temporaries of `path` whose process has ended, e.g. by SIGKILL or a power cut."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        with suppress(PermissionError, ValueError):  # another user's process; not a process id
+        with suppress(PermissionError, ValueError):  # a process of another user; not a process id
             try:
                 os.kill(int(temporary.name.split(".")[-2]), 0)
             except ProcessLookupError:
@@ -106,18 +106,18 @@ def write_parquet(path: Path | str, frame: "pd.DataFrame", compression: Literal[
 def read_parquet(
     path: Path | str, columns: Sequence[str] | None = None, remedy: str = "delete it and rerun its stage"
 ) -> "pd.DataFrame":
-    """The table in a file, or some columns of it, with its checksums verified.
+    """The table in a file, or some of its columns, with verified checksums.
 
     Raises:
-        UserError: a damaged file, or one without such a column.
-        OSError: a file that is missing or cannot be read.
+        UserError: the file is damaged or lacks a column.
+        OSError: the file is missing or unreadable.
     """
     import pyarrow.parquet as pq
 
     try:
         with open(path, "rb") as file:
             frame = pq.ParquetFile(file, page_checksum_verification=True).read(columns, use_threads=False).to_pandas()
-    except Exception as error:  # pyarrow's, and those of pandas about its own metadata
+    except Exception as error:  # from pyarrow, or from pandas about its own metadata
         if isinstance(error, OSError) and error.errno:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,9 +1,9 @@
-"""Names of all files under `results/<scale>/`; rules of the workflow fill in wildcards such as "{model}"."""
+"""Names of all files under `results/<scale>/`; workflow rules pass wildcards such as "{model}" as arguments."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-# Names in a directory that is written as a whole.
+# File names in directories that are written atomically.
 FACTS = "model.json"  # description of a model or a policy, with the hashes of its files
 METRICS = "metrics.parquet"
 CONFIG = "config.yaml"
@@ -15,7 +15,7 @@ PROBLEMS_REPORT = "problems.json"
 class Layout:
     """Paths under `<results>/<scale>`.
 
-    A run is a model, a method and a seed. An untrained model is the method `base`; `Config.untrained` has its seed.
+    A run is a model, a method and a seed. Untrained models have the method `base`; `Config.untrained` gives their seed.
     """
 
     root: Path
@@ -37,7 +37,7 @@ class Layout:
         return self.data / PROBLEMS_REPORT
 
     def pass_rates(self, seed: int | str) -> Path:
-        """`seed`: of the untrained model that was sampled."""
+        """`seed` is that of the untrained model that was sampled."""
         return self.root / "pass_rates" / f"seed{seed}.parquet"
 
     @property
@@ -49,7 +49,7 @@ class Layout:
         return self.root / "models" / model / f"seed{seed}"
 
     def run(self, model: str, method: str, seed: int | str) -> Path:
-        return self._of_run("runs", model, method, seed)
+        return self._run_path("runs", model, method, seed)
 
     def metrics(self, model: str, method: str, seed: int | str) -> Path:
         return self.run(model, method, seed) / METRICS
@@ -70,47 +70,47 @@ class Layout:
         return self.policy(model, method, seed) / FACTS
 
     def checkpoints(self, model: str, method: str, seed: int | str) -> Path:
-        """Outside the run's directory: Snakemake deletes the outputs of a job that failed."""
-        return self._of_run("checkpoints", model, method, seed)
+        """Outside the run's directory, as Snakemake deletes the outputs of failed jobs."""
+        return self._run_path("checkpoints", model, method, seed)
 
     def locks(self, model: str, method: str, seed: int | str) -> Path:
-        """Who writes the run at the moment: see `results.lock`."""
-        return self._of_run("locks", model, method, seed)
+        """Lock of the process that writes the run: see `results.lock`."""
+        return self._run_path("locks", model, method, seed)
 
     def failure(self, model: str, method: str, seed: int | str) -> Path:
-        """Kept for inspection of a run that stopped with an error."""
-        return self._of_run("failures", model, method, seed)
+        """Files for the inspection of a run that stopped with an error."""
+        return self._run_path("failures", model, method, seed)
 
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
-        return self._of_run("evaluations", model, method, seed)
+        return self._run_path("evaluations", model, method, seed)
 
     def samples(self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None) -> Path:
-        """One row per sample of an evaluation set; `temperature`: where it is not that of tables and claims."""
+        """One row per sample of an evaluation set; `temperature` if it is not that of tables and claims."""
         folder = self.evaluation(model, method, seed)
         return (folder if temperature is None else folder / f"T{temperature:g}") / f"{dataset}.parquet"
 
     def token_samples(self, model: str, method: str, seed: int | str) -> Path:
         """Responses of three training steps with the statistics of every token; written while the run trains."""
-        return self._of_run("samples", model, method, seed)
+        return self._run_path("samples", model, method, seed)
 
     def shards(self, *names: str) -> Path:
-        """Finished shards of a long sampling."""
+        """Finished shards of a long sampling stage."""
         return self.root / "shards" / "+".join(names)
 
     def table(self, name: str, suffix: str) -> Path:
-        """`suffix`: csv, md or tex."""
+        """`suffix` is csv, md or tex."""
         return self.root / "tables" / f"{name}.{suffix}"
 
     def figure(self, name: str, suffix: str) -> Path:
-        """`suffix`: png, svg, pdf or csv."""
+        """`suffix` is png, svg, pdf or csv."""
         return self.root / "figures" / f"{name}.{suffix}"
 
     def claims(self, suffix: str) -> Path:
-        """`suffix`: json, md, png, svg or pdf."""
+        """`suffix` is json, md, png, svg or pdf."""
         return self.root / f"claims.{suffix}"
 
     def field(self, suffix: str) -> Path:
-        """Verdicts on the field's claims; `suffix`: json or md."""
+        """Verdicts on the field's claims; `suffix` is json or md."""
         return self.root / f"field.{suffix}"
 
     @property
@@ -119,23 +119,23 @@ class Layout:
         return self.root / "report.html"
 
     def article(self, suffix: str) -> Path:
-        """`suffix`: tex or pdf."""
+        """`suffix` is tex or pdf."""
         return self.root / "article" / f"article.{suffix}"
 
     def log(self, name: str, *run: str) -> Path:
-        """Output of a job: `name` is its stage, or its folder with `run`."""
-        path = self._of_run(f"logs/{name}", *run) if run else self.root / "logs" / name
+        """Output of a job. `name` is its stage or, with `run`, its folder."""
+        path = self._run_path(f"logs/{name}", *run) if run else self.root / "logs" / name
         return path.with_name(f"{path.name}.log")
 
     @property
     def jobs(self) -> Path:
-        """Times of all jobs, as JSON lines."""
+        """Durations of all jobs, as JSON lines."""
         return self.root / "logs" / "jobs.jsonl"
 
-    def _of_run(self, folder: str, model: str, method: str, seed: int | str) -> Path:
+    def _run_path(self, folder: str, model: str, method: str, seed: int | str) -> Path:
         return self.root / folder / model / method / f"seed{seed}"
 
 
 def record_of(file: Path) -> Path:
-    """The provenance of a parquet file, beside it."""
+    """The provenance file next to a parquet file."""
     return file.with_suffix(f".{PROVENANCE}")

@@ -1,8 +1,8 @@
-"""A lock that processes on several machines share: files in a folder that all see, without flock, which not all have.
+"""A lock for processes on several machines: files in a shared folder, without flock, which not all file systems have.
 
-The files are numbered 0, 1, ...; each says who created it. The lock belongs to the creator of the last one, all before
-it being those of processes that died. No file replaces another, so of two processes that find the same dead holder only
-one can create the next file.
+The files are numbered 0, 1, ..., and each names its creator. The creator of the last file holds the lock; those of all
+earlier files have died. No file replaces another, so of two processes that find the same dead holder only one can
+create the next file.
 """
 
 import json
@@ -17,22 +17,22 @@ from typing import Any
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.slurm import cluster, job_field
 
-_MACHINE = Path("/etc/machine-id")  # virtual machines may share a name
-_BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over with a boot
-_NAMESPACE = Path("/proc/self/ns/pid")  # and are a container's own
-_ATTEMPTS = 1000  # far more than processes that release the lock at the same moment
-_MAY_RUN = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING"}  # SLURM's states
+_MACHINE = Path("/etc/machine-id")  # virtual machines may share a host name
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over at each boot
+_NAMESPACE = Path("/proc/self/ns/pid")  # and are specific to a container
+_ATTEMPTS = 1000  # far more than the number of processes that release the lock at the same time
+_MAY_RUN = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING"}  # SLURM job states
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[str | None]:
-    """Hold the lock of `folder` while the context lasts; after it the folder and empty parents are removed.
+    """Context manager: hold the lock of `folder`; on exit the folder and its empty parents are removed.
 
     Yields:
-        Who held it before and died without releasing it, or None.
+        The previous holder, if it died without releasing the lock, or None.
 
     Raises:
-        UserError: another process holds it, or one of which nobody can tell here whether it still runs.
+        UserError: another process holds the lock, or it is unknown whether its holder still runs.
     """
     number, dead = _acquire(folder)
     try:
@@ -42,11 +42,11 @@ def held(folder: Path) -> Iterator[str | None]:
 
 
 def _acquire(folder: Path) -> tuple[int, str | None]:
-    """As `_create`."""
+    """Returns the same as `_create`."""
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError):  # its holder has removed the folder meanwhile
+        with suppress(FileNotFoundError):  # the holder has removed the folder meanwhile
             return _attempt(folder)
-    return _attempt(folder)  # or it cannot be created, as below /proc
+    return _attempt(folder)  # raises if the folder cannot be created, as below /proc
 
 
 def _attempt(folder: Path) -> tuple[int, str | None]:
@@ -55,19 +55,19 @@ def _attempt(folder: Path) -> tuple[int, str | None]:
     try:
         for before in range(number):
             _dead(folder / f"{before}.json")
-    except (FileNotFoundError, UserError):  # they were released meanwhile, and perhaps the first taken again
+    except (FileNotFoundError, UserError):  # they were released meanwhile, and the first perhaps taken again
         (folder / f"{number}.json").unlink()
         raise
     return number, dead
 
 
 def _create(folder: Path) -> tuple[int, str | None]:
-    """Create the first file that is not there, if the creators of all before it are dead.
+    """Create the first missing file, if the creators of all files before it are dead.
 
     Returns:
-        Its number, and who created the one before it.
+        Its number, and the creator of the file before it.
     """
-    number, dead, myself = 0, None, _myself()  # before the file is there: SLURM may take its time to answer
+    number, dead, myself = 0, None, _myself()  # before creating the file, as SLURM may take long to answer
     while True:
         file = folder / f"{number}.json"
         try:
@@ -87,19 +87,19 @@ def _create(folder: Path) -> tuple[int, str | None]:
 
 
 def _release(folder: Path, number: int) -> None:
-    """Remove the file of that number and those before it, the first one first: whoever passes it finds the later ones.
+    """Remove the files up to that number, starting with the first: a process that gets past it still finds the others.
 
-    Files after it are of processes that have taken the lock since the first one was removed.
+    Later files belong to processes that have taken the lock since the first one was removed.
     """
     for each in range(number + 1):
         (folder / f"{each}.json").unlink(missing_ok=True)
-    with suppress(OSError):  # another process has taken it, or there are other runs'
+    with suppress(OSError):  # another process has taken it, or there are locks of other runs
         os.removedirs(folder)
 
 
 def _myself() -> dict[str, Any]:
     job = os.environ.get("SLURM_JOB_ID")
-    return _here() | {
+    return _location() | {
         "pid": os.getpid(),
         "started": _started(os.getpid()),
         "user": os.getuid(),
@@ -110,28 +110,28 @@ def _myself() -> dict[str, Any]:
     }
 
 
-def _here() -> dict[str, str]:
-    """Where this process runs: a process id is of a boot of a machine, and of a container."""
+def _location() -> dict[str, str]:
+    """Where this process runs. A process id is only valid within a container and a boot of a machine."""
     machine, boot = (file.read_text().strip() if file.exists() else "" for file in (_MACHINE, _BOOT))
     namespace = os.readlink(_NAMESPACE) if _NAMESPACE.exists() else ""
     return {"host": socket.gethostname(), "machine": machine, "boot": boot, "namespace": namespace}
 
 
 def _restarts(job: str) -> int | None:
-    """How often SLURM has requeued a job. A variable says so too, but not to what the executor's `srun` starts."""
+    """How often SLURM has requeued a job. The executor's srun does not pass on the variable that says so."""
     return int(restarts) if (restarts := job_field(job, "Restarts")) else None
 
 
 def _dead(file: Path) -> str:
-    """Who created the file, if that process has ended.
+    """Description of the process that created the file, if it has ended.
 
     Raises:
-        UserError: it has not, or nobody can tell.
+        UserError: it has not ended, or this is unknown.
     """
     try:
         holder = json.loads(file.read_text(encoding="utf-8"))
         job, who = holder["slurm_job"], f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
-    except (ValueError, KeyError, TypeError):  # it is being created
+    except (ValueError, KeyError, TypeError):  # the file is just being created
         holder, job, who = {}, None, "a process that is starting"
     who = f"SLURM job {job}, {who}" if job else who
     running = _running(holder)
@@ -142,14 +142,14 @@ def _dead(file: Path) -> str:
 
 
 def _running(holder: dict[str, Any]) -> bool | None:
-    """None where nobody can tell."""
-    here, job = _here(), holder.get("slurm_job")
+    """Whether the holder still runs; None if unknown."""
+    here, job = _location(), holder.get("slurm_job")
     same = {key for key in here if holder.get(key) == here[key]}
     if {"host", "boot", "namespace"} <= same:
         return _alive(holder)
     if here["machine"] and {"host", "machine"} <= same and "boot" in holder.keys() - same:
         return False
-    if job is None or _another_cluster(holder.get("slurm_cluster")):  # which has other jobs of these numbers
+    if job is None or _another_cluster(holder.get("slurm_cluster")):  # job ids of another cluster mean nothing here
         return None
     if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node, or another node of the same allocation
         before, now = holder.get("slurm_restarts"), _restarts(job)
@@ -161,7 +161,7 @@ def _running(holder: dict[str, Any]) -> bool | None:
 
 
 def _another_cluster(name: str | None) -> bool:
-    """False where one of the names is not known."""
+    """Whether `name` is a different cluster; False if either name is unknown."""
     return name is not None and (here := cluster()) is not None and here != name
 
 
@@ -170,17 +170,17 @@ def _alive(holder: dict[str, Any]) -> bool:
         os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # a process of another user
         pass
     with suppress(OSError):
         if Path(f"/proc/{holder['pid']}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-            return False  # it has ended, and its parent has not asked how
-    started = _started(holder["pid"])  # another process may have got the id
+            return False  # a zombie: it has ended, but its parent has not waited for it
+    started = _started(holder["pid"])  # the id may have been reused
     return started is None or holder.get("started", started) == started
 
 
 def _started(pid: int) -> str | None:
-    """When a process began, in clock ticks since the boot; None where /proc does not tell: proc(5)."""
+    """Start time of a process in clock ticks since boot (proc(5)); None if /proc does not have it."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return None

@@ -29,12 +29,12 @@ PACKAGES = (
 
 
 def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
-    """A JSON-ready record of the code, the packages, the machine and the sha256 of every input file.
+    """A JSON-ready record of the code, the packages, the machine and the SHA-256 of every input file.
 
-    It names no user and no machine. `git` does not cover uncommitted changes, `code_sha256` does.
+    It contains no user or host name. Unlike `git`, `code_sha256` covers uncommitted changes.
 
     Args:
-        inputs: files; those that are missing are left out.
+        inputs: files; missing ones are left out.
     """
     return {
         "git": commit_of_code(),
@@ -47,12 +47,12 @@ def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
 
 
 def weight_hashes(directory: Path) -> dict[str, str]:
-    """SHA-256 of each file of weights in `directory`, by name."""
+    """SHA-256 of each weights file in `directory`, by name."""
     return {file.name: sha256(file) for file in sorted(directory.glob("*.safetensors"))}
 
 
 def other_hashes(directory: Path) -> dict[str, str]:
-    """SHA-256 of each file below `directory` that holds no weights, by relative path."""
+    """SHA-256 of each file below `directory` other than weights, by relative path."""
     files = [path for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
     return {file.relative_to(directory).as_posix(): sha256(file) for file in files}
 
@@ -63,7 +63,7 @@ def fingerprint(made_from: dict[str, Any]) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the cores that this process may use, the memory in GiB, and the names of the GPUs."""
+    """The processor, the cores available to this process, the memory (GiB) and the names of the GPUs."""
     import torch
 
     return {
@@ -78,7 +78,7 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def commit_of_code() -> dict[str, Any]:
-    """The commit of the code, and `changed`: the working tree has changes; None outside a checkout."""
+    """The commit of the code, and whether the working tree has changes; both None outside a checkout."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
@@ -90,8 +90,9 @@ def commit_of_code() -> dict[str, Any]:
         return {"commit": None, "changed": None}
 
 
-@cache  # the running code was read at the start, whatever is edited later
+@cache  # the running code was loaded at the start, whatever is edited later
 def code_hash() -> str:
+    """SHA-256 over all Python files of the source folder."""
     root = Path(__file__).parents[1]
     hashes = {path.relative_to(root).as_posix(): sha256(path) for path in root.rglob("*.py")}
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
@@ -99,7 +100,7 @@ def code_hash() -> str:
 
 @cache
 def packages() -> dict[str, str]:
-    """The versions of those of PACKAGES that are installed."""
+    """Versions of the installed packages among PACKAGES."""
     versions = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):

@@ -1,6 +1,7 @@
-"""Some responses of a training step with the statistics of every token: `samples/<run>/step<n>.parquet`.
+"""Sample responses of a training step with the statistics of every token: `samples/<run>/step<n>.parquet`.
 
-A row per response, its tokens in lists. `entropy-dynamics lens` reads such a file, and report.html shows them in color.
+One row per response, with its tokens in lists. `entropy-dynamics lens` reads these files; report.html shows them in
+color.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PROMPTS, ROLLOUTS = 16, 4  # the first prompts of a step, and the first rollouts of each
-TOKENS = 2**16  # no further prompt beyond so many
+TOKENS = 2**16  # no further prompt is added once there are this many tokens
 STATISTICS = ("logp", "entropy", "s_star", "s_expected")
 
 
@@ -34,15 +35,15 @@ def write_token_samples(
     text: Callable[[int], str],
     response: Callable[[int], dict[str, Any]],
 ) -> None:
-    """Write the file, whole or not at all.
+    """Write the file atomically.
 
     Args:
-        groups: [batch]; rollouts of one prompt share a number, and are neighbors.
+        groups: [batch]; rollouts of one prompt share a number, and are adjacent.
         mask, token_ids, advantages, weights: [batch, token]; the mask is true on response tokens.
-        stats: TokenStats, or whatever else has its attributes `STATISTICS`, [batch, token], nats. One with NaN, which
-            is unknown, gets no column.
-        text: of a token id.
-        response: further columns of the response in a row of the batch: problem_id, prompt, correct.
+        stats: TokenStats, or any object with its attributes `STATISTICS`, [batch, token], nats. A statistic with NaN is
+            unknown and gets no column.
+        text: maps a token id to its text.
+        response: maps a row of the batch to further columns, such as problem_id, prompt and correct.
     """
     import pandas as pd
 
@@ -51,9 +52,9 @@ def write_token_samples(
         if count < TOKENS:
             rows += (chosen := list(group)[:ROLLOUTS])
             count += int(mask[chosen].sum())
-    of_stats = {name: getattr(stats, name) for name in STATISTICS}
-    of_stats = {name: values for name, values in of_stats.items() if not values.cpu()[mask].isnan().any()}
-    tokens = {"token_id": token_ids, **of_stats, "advantage": advantages, "weight": weights}
+    statistics = {name: getattr(stats, name) for name in STATISTICS}
+    statistics = {name: values for name, values in statistics.items() if not values.cpu()[mask].isnan().any()}
+    tokens = {"token_id": token_ids, **statistics, "advantage": advantages, "weight": weights}
     columns = {name: [values[row].cpu()[mask[row]].numpy() for row in rows] for name, values in tokens.items()}
     texts = [[text(int(token)) for token in ids] for ids in columns["token_id"]]
     frame = pd.DataFrame([response(row) for row in rows]).assign(token=texts, **columns)

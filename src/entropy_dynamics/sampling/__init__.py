@@ -1,6 +1,6 @@
 """Sampling: one protocol, implemented by the native engine (native.py) and by vLLM (vllm.py).
 
-Random numbers belong to (stream, problem, sample), never to a place in a batch: the same stream gives the same
+Random numbers are keyed by (stream, problem, sample), never by position in a batch: a stream always gives the same
 rollouts, whatever else is in the batch and however the work is divided.
 """
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Prompts whose responses are in memory at a time (those of all DAPO problems take 200 GiB on 8 ranks), and the most
-# that an interrupted stage samples again.
+# Number of prompts whose responses are in memory at a time (all DAPO problems would take 200 GiB on 8 ranks); also the
+# most that an interrupted stage has to sample again.
 PROMPTS_HELD = 1024
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A problem as the model sees it."""
+    """A problem as token ids."""
 
     problem_id: str
     token_ids: Sequence[int]
@@ -34,34 +34,34 @@ class Rollout:
     sample: int
     token_ids: list[int]
     finish_reason: Literal["stop", "length"]
-    logp: list[float] | None = None  # log p of each token as the engine computes it, nats; None if it does not
+    logp: list[float] | None = None  # log p of each token as computed by the engine, nats; None if it returns none
 
 
 class Sampler(Protocol):
-    """An engine, as pass rates, training and evaluation use it."""
+    """The interface of an engine to pass rates, training and evaluation."""
 
     @abstractmethod
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """`samples` responses per prompt, ordered by prompt, then sample.
+        """Generate `samples` responses per prompt, ordered by prompt, then by sample.
 
         Args:
             temperature: logits are divided by it; neither top-k nor top-p is applied. 0 is greedy.
-            stream: names the random numbers, e.g. "train/seed0/step12".
+            stream: name of the random stream, e.g. "train/seed0/step12".
         """
 
     def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
-        """Sample from `weights` from now on: the policy's parameters by name, each an unsharded tensor.
+        """Sample from `weights` from now on: the policy's parameters by name, as unsharded tensors.
 
-        A no-op, which does not consume `weights`, for an engine that samples from the policy itself.
+        For an engine that samples from the policy itself this is a no-op that does not consume `weights`.
         """
 
     def sleep(self) -> None:
-        """Free memory for training until the next `push`, if the engine can. Until then it may be unable to sample."""
+        """Free memory for training, if the engine can. It may then be unable to sample until the next `push`."""
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Release the engine's resources."""
 
 
 def sample_seed(stream: str, problem_id: str, sample: int) -> int:

@@ -1,4 +1,4 @@
-"""Opens the configured engine: `open_engine` of the module of this folder that has the engine's name."""
+"""Opens the configured engine, by `open_engine` of the module of that name in this folder."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,11 +25,11 @@ def open_sampler(
     model: "PreTrainedModel | None" = None,
     with_training: bool = False,
 ) -> Iterator[Sampler]:
-    """The configured engine with the policy in `directory`, until the block ends; one engine per rank.
+    """Context manager: the configured engine with the policy in `directory`; one engine per rank.
 
     Args:
-        model: what the native engine samples from instead of `directory`: the policy in training.
-        with_training: weights will be pushed, and the engine frees the GPU for training between two calls.
+        model: the policy in training, from which the native engine samples instead of `directory`.
+        with_training: weights will be pushed, and the engine frees the GPU for training between calls.
 
     Raises:
         UserError: the engine cannot serve this model here.
@@ -38,13 +38,13 @@ def open_sampler(
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
         yield engine if ranks.size == 1 else SharedSampler(engine, ranks)
-        ranks.barrier()  # an engine's shutdown may destroy the process group, which all ranks must be done with
+        ranks.barrier()  # shutdown may destroy the process group, so all ranks must have finished with it
     finally:
         engine.close()
 
 
 class SharedSampler(Sampler):
-    """The engines of all ranks: each samples its share of the prompts, and every rank gets all rollouts."""
+    """The engines of all ranks: each samples a share of the prompts, and every rank gets all rollouts."""
 
     def __init__(self, engine: Sampler, ranks: "Ranks"):
         self.engine, self.ranks = engine, ranks
@@ -59,8 +59,8 @@ class SharedSampler(Sampler):
 
 
 def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
-    """The rollouts of all ranks. Their tokens travel as flat tensors, since JSON takes a second for a batch of them."""
-    import torch  # not above: the command line imports this module
+    """The rollouts of all ranks. Tokens are sent as flat tensors, since JSON would take a second per batch."""
+    import torch  # imported late, as the command line imports this module
 
     records = [(each.problem_id, each.sample, each.finish_reason, len(each.token_ids)) for each in rollouts]
     tokens = torch.tensor([token for rollout in rollouts for token in rollout.token_ids], dtype=torch.int32)
@@ -74,5 +74,5 @@ def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
 
 
 def pad_token(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """The id to pad with: the end token for a tokenizer without a pad token, as nothing attends to padding."""
+    """The padding token id, or the end token's if there is none: nothing attends to padding."""
     return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id

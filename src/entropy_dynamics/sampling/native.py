@@ -1,7 +1,7 @@
 """The native engine: a plain decoding loop around a transformers model.
 
-Fast on a CPU, because samples of a prompt share a row of the batch until their tokens differ (so each prompt is
-prefilled once), cache and mask are allocated once instead of at every token, and finished sequences leave the batch.
+It is fast on a CPU because samples of a prompt share a row of the batch until their tokens differ (so each prompt is
+prefilled once), cache and mask are allocated once rather than for every token, and finished sequences leave the batch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ def open_engine(
 
 
 class PreallocatedLayer(DynamicLayer):
-    """A DynamicLayer whose keys and values are views into buffers of the largest size."""
+    """A DynamicLayer whose keys and values are views into buffers of maximum size."""
 
     def __init__(self, max_rows: int, max_length: int):
         super().__init__()
@@ -72,7 +72,7 @@ class PreallocatedLayer(DynamicLayer):
         self.keys, self.values = self.key_buffer[:rows, :, :length], self.value_buffer[:rows, :, :length]
 
     def batch_select_indices(self, indices: Int[Tensor, " row"]) -> None:
-        """Row i becomes what row `indices[i]` was. Rows that stay in place cost nothing."""
+        """Move row `indices[i]` to row i. Rows that stay in place cost nothing."""
         length = self.get_seq_length()
         moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero().squeeze(-1)
         for buffer in (self.key_buffer, self.value_buffer):
@@ -83,15 +83,15 @@ class PreallocatedLayer(DynamicLayer):
 class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
-    returns_logp = False  # nothing to compare with where the model is the policy itself
+    returns_logp = False  # the model is the policy itself, so there is nothing to compare
 
     def __init__(
         self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int, logit_noise: float = 0.0
     ):
         """
         Args:
-            batch_size: sequences generated at a time; it bounds memory and changes no result.
-            logit_noise: standard deviation of noise on the logits.
+            batch_size: number of sequences generated at a time; bounds memory, does not change results.
+            logit_noise: standard deviation of Gaussian noise added to the logits.
         """
         self.model, self.batch_size, self.logit_noise = model, batch_size, logit_noise
         self.end_token, self.pad_token = end_token, pad_token
@@ -101,7 +101,7 @@ class NativeSampler(Sampler):
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         """See `Sampler.sample`."""
-        cuts = range(0, samples, self.batch_size)  # one prompt's samples may exceed a batch
+        cuts = range(0, samples, self.batch_size)  # the samples of one prompt may exceed a batch
         requests = [(prompt, range(samples)[cut : cut + self.batch_size]) for prompt in prompts for cut in cuts]
         per_batch = max(1, self.batch_size // samples)
         rollouts = []
@@ -131,7 +131,8 @@ class NativeSampler(Sampler):
         responses = torch.full((max_new_tokens, len(names)), self.pad_token, device=device)
         logp = torch.zeros(responses.shape if self.returns_logp else 0, device=device)
         unfinished = torch.arange(len(names), device=device)
-        row = torch.arange(len(requests), device=device).repeat_interleave(len(names) // len(requests))  # of each
+        # The row of the model's batch that each unfinished sample continues.
+        row = torch.arange(len(requests), device=device).repeat_interleave(len(names) // len(requests))
         for position in range(max_new_tokens):
             logits = logits[row]
             if self.logit_noise:
@@ -146,7 +147,7 @@ class NativeSampler(Sampler):
             if len(unfinished) == 0 or position + 1 == max_new_tokens:
                 break
             branches, row = torch.unique(row * vocabulary + tokens, return_inverse=True)
-            order = _in_place(branches // vocabulary)
+            order = _branch_order(branches // vocabulary)
             row = order.argsort()[row]
             parents, tokens = branches[order] // vocabulary, branches[order] % vocabulary
             cache.batch_select_indices(parents)
@@ -156,7 +157,7 @@ class NativeSampler(Sampler):
 
         ends = responses == self.end_token
         stopped = ends.any(0)
-        sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens).tolist()  # argmax gives the first
+        sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens).tolist()  # argmax: the first end token
         reasons = ["stop" if stop else "length" for stop in stopped.tolist()]
         values = logp.T.tolist() if self.returns_logp else [None] * len(names)
         return [
@@ -180,11 +181,11 @@ class NativeSampler(Sampler):
         return self.model.lm_head(hidden[:, -1])
 
     def _decoding_mask(self, attention: Int[Tensor, "row token"], max_new_tokens: int) -> Shaped[Tensor, "row ..."]:
-        """The attention mask of all decoding steps: each uses its first columns.
+        """One attention mask for all decoding steps, of which each step uses the leading columns.
 
-        If it depends on `attention` alone, this is the mask that transformers would derive from it at every step;
-        otherwise it is `attention` itself: a sliding window moves with the token, and attention implementations other
-        than sdpa and eager take no such mask.
+        This is the mask that transformers would derive from `attention` at every step, if it depends on `attention`
+        alone. Otherwise it is `attention` itself: a sliding window moves with the token, and attention implementations
+        other than sdpa and eager do not take such a mask.
         """
         attention = torch.nn.functional.pad(attention, (0, max_new_tokens), value=1)
         config = self.model.config
@@ -197,7 +198,7 @@ class NativeSampler(Sampler):
 class ReplicaSampler(NativeSampler):
     """Samples from an unsharded copy of a policy that is sharded over ranks; `push` updates the copy.
 
-    The copy may have another precision than the policy. At temperature 0, `logp` is that of temperature 1.
+    The copy may differ in precision from the policy. At temperature 0, `logp` is that of temperature 1.
     """
 
     returns_logp = True
@@ -205,15 +206,15 @@ class ReplicaSampler(NativeSampler):
     @torch.no_grad()
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """See `Sampler.push`."""
-        stale = dict(self.model.named_parameters())  # tied weights are here once, as in `weights`
+        stale = dict(self.model.named_parameters())  # tied weights appear once, as in `weights`
         for name, tensor in weights:
             stale.pop(name).copy_(tensor)
         if stale:
             raise RuntimeError(f"new weights without {', '.join(stale)}: these are stale")
 
 
-def _in_place(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
-    """An order of branches that moves few: the first of a row takes its place, if there is such a place.
+def _branch_order(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
+    """Order of branches that moves few cache rows: a row's first branch stays in that row, if the row still exists.
 
     Args:
         parents: the row that each branch continues, ascending.
@@ -228,9 +229,9 @@ def _in_place(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
 
 
 def _uniforms(seeds: Sequence[int], count: int) -> Float[np.ndarray, "count seed"]:
-    """Values in [0, 1): column i holds the first draws of `Generator(Philox(key=seeds[i]))`.
+    """Uniforms in [0, 1): column i holds the first draws of `Generator(Philox(key=seeds[i]))`.
 
-    One generator is rekeyed, which is ten times as fast as a new one for each.
+    A single generator is rekeyed, which is ten times as fast as creating one per seed.
     """
     philox = np.random.Philox(key=0)
     generator, state = np.random.Generator(philox), philox.state
@@ -243,9 +244,9 @@ def _uniforms(seeds: Sequence[int], count: int) -> Float[np.ndarray, "count seed
 
 
 def _noise(uniforms: Float[Tensor, " row"], size: int) -> Float[Tensor, "row size"]:
-    """Standard normal numbers from a fixed table, at a place that the last bits of a row's uniform choose.
+    """Standard normal noise from a fixed table, at an offset given by the low bits of each row's uniform.
 
-    They do not depend on the batch, and hardly on the token that the uniform's first bits choose.
+    It does not depend on the batch, and hardly on the token, which the high bits of the uniform determine.
     """
     table = _noise_table(uniforms.device)
     start = ((uniforms * 2**24) % 1 * len(table)).long()
@@ -264,6 +265,6 @@ def _draw(
     if temperature == 0:
         return logits.argmax(-1)
     cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=torch.float64)
-    # Rounding leaves the last sum a little off 1; scaling the uniform keeps the index inside the vocabulary.
+    # Rounding may leave the last sum slightly off 1; scaling the uniform keeps the index inside the vocabulary.
     target = (uniforms * cumulative[:, -1]).unsqueeze(-1)
     return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)

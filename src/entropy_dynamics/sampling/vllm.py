@@ -1,9 +1,9 @@
-"""vLLM as an engine in this process, one per rank, with weights from the trainer.
+"""vLLM as an in-process engine, one per rank, with weights from the trainer.
 
-Three silent errors of vLLM 0.32 are prevented here: a push without the output head leaves the old head, a push without
-a reset of the prefix cache mixes old keys and values with new weights, and the log-probabilities that it returns by
-default belong to another distribution than it samples from. Any other mismatch is found when the trainer scores the
-rollouts (`engine_agreement` in training/trainer.py).
+This module prevents three silent errors of vLLM 0.32: a push without the output head leaves the old head; a push
+without a reset of the prefix cache mixes old keys and values with new weights; and the log probabilities returned by
+default are not those of the distribution that it samples from. Any other mismatch is detected when the trainer scores
+the rollouts (`engine_agreement` in training/trainer.py).
 """
 
 import logging
@@ -28,15 +28,15 @@ from entropy_dynamics.models.loading import check_model_directory
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 
 TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
-COMPARED_ROWS = 64  # leading rows of a weight that are compared after a push
+COMPARED_ROWS = 64  # number of leading rows of a weight that are compared after a push
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-SETTINGS = {  # vLLM reads these from the environment only
+SETTINGS = {  # vLLM reads these only from the environment
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # vLLM sets these for its own children; all others would inherit them
-FAULTS = (  # substrings of messages of vLLM, torch or the driver, in lower case, and what the user can do
+INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # vLLM sets these for its own children, but other children inherit them
+FAULTS = (  # lower-case substrings of messages from vLLM, torch or the driver, and what the user can do
     (
         ("address already in use", "eaddrinuse", "busy or unavailable"),
         "a port or the GPU is taken by another process: end it, or run where they are free",
@@ -57,7 +57,7 @@ FAULTS = (  # substrings of messages of vLLM, torch or the driver, in lower case
 def open_engine(
     config: StageConfig, directory: Path, tokenizer: PreTrainedTokenizerBase, *, with_training: bool, **_: object
 ) -> "VLLMSampler":
-    """See `open_sampler`. vLLM finds its rank in the environment, and reads the weights from `directory`."""
+    """See `open_sampler`. vLLM takes its rank from the environment and reads the weights from `directory`."""
     return VLLMSampler(
         directory,
         config=config.engine,
@@ -69,9 +69,9 @@ def open_engine(
 
 
 class VLLMSampler(Sampler):
-    """Samples from the weights in `directory`, and after a `push` from those that were pushed.
+    """Samples from the weights in `directory` and, after a `push`, from the pushed weights.
 
-    On ranks it is created after the process group; `close` destroys the process group too.
+    With several ranks it must be created after the process group; `close` destroys the process group too.
     """
 
     def __init__(
@@ -80,20 +80,21 @@ class VLLMSampler(Sampler):
         """Start an engine.
 
         Args:
-            directory: a model as transformers writes it, with safetensors. Its tokenizer and its generation defaults
-                (top-k, top-p, temperature, further end tokens) are ignored.
-            end_token: the only thing that ends a response early.
+            directory: a model saved by transformers, with safetensors. Its tokenizer and its generation defaults
+                (top-k, top-p, temperature, additional end tokens) are ignored.
+            end_token: the only token that ends a response early.
             max_tokens: maximum length of a prompt and its response together.
-            batch_size: sequences generated at a time.
-            sleeps: on a GPU, `sleep` frees the engine's memory; elsewhere it is a no-op.
+            batch_size: number of sequences generated at a time.
+            sleeps: let `sleep` free the engine's memory on a GPU; elsewhere it is a no-op.
 
         Raises:
-            UserError: no vLLM, no such model, or one that the engine cannot serve here; the message names the key.
+            UserError: vLLM is not installed, or there is no such model, or vLLM cannot serve it here (the message names
+                the key to change).
         """
         check_model_directory(directory)
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM does so too late for its import
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM sets it only after its import
         self.end_token, self.max_tokens = end_token, max_tokens
         self.sleeps = sleeps and torch.cuda.is_available()
         on_ranks = torch.distributed.is_initialized() and "RANK" in os.environ
@@ -119,14 +120,14 @@ class VLLMSampler(Sampler):
                         enforce_eager=config.eager,
                         max_model_len=max_tokens,
                         max_num_seqs=batch_size,
-                        # A prompt prefilled in chunks rewinds a seeded generator, which a CPU's cannot do.
+                        # Chunked prefill rewinds a seeded generator, which CPU generators do not support.
                         enable_chunked_prefill=None if torch.cuda.is_available() else False,
                         gpu_memory_utilization=config.gpu_memory_utilization,
                         kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
                         enable_sleep_mode=self.sleeps,
                         hf_overrides={"head_dtype": "float32"},  # logits as precise as the trainer's
                         logprobs_mode="processed_logprobs",  # after division by the temperature, like the trainer's
-                        # On this rank's device. vLLM's default would put every engine on the first GPU.
+                        # Uses this rank's device; vLLM's default would put every engine on the first GPU.
                         distributed_executor_backend="external_launcher" if on_ranks else None,
                     )
             except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -134,7 +135,7 @@ class VLLMSampler(Sampler):
         self._asleep: set[str] = set()
         text = self._llm.model_config.hf_text_config
         self._tied = text.tie_word_embeddings
-        last = f"model.layers.{text.num_hidden_layers - 1}"  # the engine fuses other weights, under other names
+        last = f"model.layers.{text.num_hidden_layers - 1}"  # vLLM fuses other weights and renames them
         self._compared = {EMBEDDING, HEAD, "model.norm.weight", f"{last}.mlp.down_proj.weight"}
         self._sent: dict[str, Tensor] = {}
 
@@ -154,8 +155,8 @@ class VLLMSampler(Sampler):
                     f"problem {prompt.problem_id}: a prompt of {len(prompt.token_ids)} tokens and a response of up to "
                     f"{max_new_tokens} are more than the {self.max_tokens} that the engine was started for"
                 )
-        # One request per sample, because vLLM derives the seeds of a request's samples from one another. Thanks to the
-        # prefix cache a prompt is still prefilled once.
+        # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix
+        # cache still prefills each prompt only once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]
         settings = [
             SamplingParams(
@@ -184,17 +185,17 @@ class VLLMSampler(Sampler):
         ]
 
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Replace the weights by `weights`: unsharded tensors under transformers' names, one at a time.
+        """Replace the engine's weights with `weights`: unsharded tensors under transformers' names, one at a time.
 
-        Always sends the output head, from the embedding where the two are tied, and empties the prefix cache. Wakes the
-        engine, its KV cache only after the weights have arrived. Then compares a few of the engine's weights with what
-        was sent, bitwise, since one step of fine-tuning changes log-probabilities by less than rounding.
+        Always sends the output head (from the embedding if the two are tied) and empties the prefix cache. Wakes the
+        engine, its KV cache only after the weights have arrived. Finally compares some of the engine's weights with
+        those sent, bitwise, since one step of fine-tuning changes log probabilities by less than rounding.
         """
         self._wake("weights")
         with _globals_kept(), _faults_as_user_errors():
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._with_head(weights)})
             for name, sent in self._sent.items():
-                held = self._held(name)  # empty for linear layers of the CPU build, which repacks their weights
+                held = self._held(name)  # empty for linear layers in the CPU build, which repacks their weights
                 if held.numel() and not torch.equal(held[: len(sent)], sent):
                     raise RuntimeError(f"vLLM does not hold the weights that it was sent: {name}")
         if not self._llm.reset_prefix_cache():
@@ -219,9 +220,9 @@ class VLLMSampler(Sampler):
             raise RuntimeError(f"new weights for vLLM without {source}: its head is stale")
 
     def sleep(self) -> None:
-        """Free the GPU's memory for training. The weights are dropped too: every step pushes new ones."""
+        """Free GPU memory for training. The weights are dropped too, since every step pushes new ones."""
         if self.sleeps and not self._asleep:
-            self._llm.sleep(level=2)  # level 1 would copy them into pinned memory of the host
+            self._llm.sleep(level=2)  # level 1 would copy the weights to pinned host memory
             self._asleep = {"weights", "kv_cache"}
 
     def _wake(self, *parts: str) -> None:
@@ -231,22 +232,22 @@ class VLLMSampler(Sampler):
             self._asleep -= due
 
     def close(self) -> None:
-        """Shut the engine down. This also destroys the default process group: all ranks must be done with it."""
+        """Shut the engine down. This destroys the default process group, so all ranks must have finished with it."""
         self._llm.llm_engine.engine_core.shutdown()
 
 
 @cache  # once per process
 def _note_untested(version: str) -> None:
-    if version.partition("+")[0] not in TESTED:  # without the build: 0.32.0+cpu
+    if version.partition("+")[0] not in TESTED:  # without the build tag, as in 0.32.0+cpu
         print(f"note: vLLM is {version}; this adapter was tested with {', '.join(TESTED)}", file=sys.stderr)
 
 
 @contextmanager
 def _globals_kept() -> Iterator[None]:
-    """Restore the global generators, torch's threads and what child processes inherit.
+    """Restore the global random generators, torch's thread count and the environment of child processes.
 
-    Starting an engine seeds Python's, numpy's and torch's generators, replaces `torch.set_num_threads` by a no-op and
-    sets environment variables; each sampled token draws from torch's generator, seeded or not.
+    Starting an engine seeds the generators of Python, NumPy and torch, replaces `torch.set_num_threads` with a no-op
+    and sets environment variables; each sampled token draws from torch's generator, even if the request is seeded.
     """
     python, numpy = random.getstate(), np.random.get_state()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
@@ -266,7 +267,7 @@ def _globals_kept() -> Iterator[None]:
 
 @contextmanager
 def _faults_as_user_errors() -> Iterator[None]:
-    """Turn what a user can fix (memory, a port, a device) into one line that names the key to change."""
+    """Turn failures that a user can fix (memory, ports, devices) into one line that names the key to change."""
     try:
         yield
     except (RuntimeError, ValueError, OSError, MemoryError) as error:
@@ -278,6 +279,6 @@ def _faults_as_user_errors() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The line with the cause: the second of a validation error, which starts with a heading."""
+    """The line that states the cause: the second line of a validation error, whose first is a heading."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1 if "validation error" in lines[0] and len(lines) > 1 else 0][:300]

@@ -1,4 +1,4 @@
-"""Shared by stages: checks before the work, prompts of problems, graded samples, tables with their provenance."""
+"""Helpers shared by stages: preliminary checks, prompts, graded samples, and tables with their provenance."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -19,14 +19,14 @@ from entropy_dynamics.tasks.prompts import prompt_tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-GRADES_KEPT = 1024  # the samples of a problem repeat each other, and follow each other
+GRADES_KEPT = 1024  # cached grades: the samples of a problem are often identical, and are graded consecutively
 
 
 def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> None:
-    """Raise UserError if one of `inputs` (path -> the command that makes it) is missing, with how to make it.
+    """Raise UserError, which says how to make it, if one of `inputs` (path -> command that makes it) is missing.
 
     Args:
-        target: what the stage makes: Snakemake makes it with all that it needs.
+        target: the stage's own output, which Snakemake can make together with all of its inputs.
     """
     scale, results = layout.root.name, layout.root.parent
     for path, command in inputs.items():
@@ -39,7 +39,7 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
 
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
-    """Raise UserError if `result` was made with other settings. Snakemake removes results before it makes them."""
+    """Raise UserError if `result` exists and was made with other settings. (Snakemake removes outputs before a job.)"""
     if not result.is_file():
         return
     record = record_of(result) if result.suffix == ".parquet" else result
@@ -58,10 +58,10 @@ def make_prompts(
     """The prompts of `problems` for the configured model.
 
     Args:
-        drop_long: leave out prompts over sampling.max_prompt_tokens: a training set may shrink, a test set must not.
+        drop_long: leave out prompts over sampling.max_prompt_tokens. A training set may shrink, a test set must not.
 
     Raises:
-        UserError: a prompt is over the limit; with `drop_long`, all are.
+        UserError: a prompt is over the limit or, with `drop_long`, all are.
     """
     limit = config.sampling.max_prompt_tokens
     prompts = [Prompt(each.id, prompt_tokens(tokenizer, each, config.model.prompt_format)) for each in problems]
@@ -96,7 +96,7 @@ def graded_samples(
     shards: Shards,
     **settings: Any,
 ) -> pd.DataFrame:
-    """The `sample_rows` of all prompts, from finished shards where there are any; `settings` as in `Sampler.sample`."""
+    """The `sample_rows` of all prompts, reusing finished shards; `settings` as in `Sampler.sample`."""
     grade = make_grader(tokenizer, problems)
 
     def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
@@ -122,6 +122,6 @@ def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.Data
 
 
 def write_table(path: Path, frame: pd.DataFrame, record: dict[str, Any]) -> None:
-    """Write a parquet file and, beside it, its provenance: `record` and the file's hash."""
+    """Write a parquet file and, next to it, its provenance: `record` and the file's hash."""
     write_parquet(path, frame)
     write_json(record_of(path), record | {"outputs": {path.name: sha256(path)}})

@@ -1,4 +1,4 @@
-"""Evaluation: K samples of every problem, one row per sample; Avg@K and Pass@K follow from these rows alone."""
+"""Evaluation: K samples of every problem, one row per sample. Avg@K and Pass@K are computed from these rows alone."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -32,15 +32,15 @@ def evaluate(
 ) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet file for each.
 
-    Each has its provenance beside it. An interrupted call resumes with the shards that it had written.
+    Each file has its provenance next to it. An interrupted call resumes after the last finished shard.
 
     Args:
-        datasets: by default all of the config.
-        sampler: an engine that holds the policy already, such as that of the training run; by default one is opened.
-        temperatures: instead of the config's; their files lie in a folder for each.
+        datasets: by default all evaluation sets of the config.
+        sampler: an engine that already holds the policy, such as that of the training run; by default one is opened.
+        temperatures: used instead of the config's; the files of each are in a separate folder.
 
     Raises:
-        UserError: a data set without a number of samples in the config, or a missing file.
+        UserError: the config has no number of samples for a data set, or a file is missing.
     """
     ranks, datasets = ranks or Ranks(), list(dict.fromkeys(datasets or config.data.evaluation))
     if unknown := [dataset for dataset in datasets if dataset not in config.evaluation.samples]:
@@ -84,6 +84,6 @@ def evaluate(
     for file, (frame, record, _) in zip(files.values(), tables, strict=True):
         if ranks.is_main:
             write_table(file, frame, record)
-    for _, _, shards in tables:  # last: one job writes all sets, and starts over if it is interrupted
+    for _, _, shards in tables:  # only now: a job writes all sets, and starts over if it is interrupted
         shards.delete()
     return list(files.values())

@@ -23,11 +23,11 @@ from entropy_dynamics.training.progress import Progress
 def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
     """Write the untrained model `config.model.name` and its `model.json` into `layout.model(...)`.
 
-    A model that the scale lists in `toy_models` is built, with weights and demonstrations of its own for each seed; any
-    other is pretrained (see `prepare_pretrained`).
+    A model in the scale's `toy_models` is built, with separate weights and demonstrations for each seed; any other is
+    pretrained (see `prepare_pretrained`).
 
     Raises:
-        UserError: another seed than 0 of a pretrained model.
+        UserError: a pretrained model with a seed other than 0.
     """
     name = config.model.name
     if seed != config.untrained(name, seed):

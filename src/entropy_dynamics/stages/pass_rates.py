@@ -15,10 +15,10 @@ from entropy_dynamics.tasks.files import load_problems
 
 
 def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks: Ranks | None = None) -> pd.DataFrame:
-    """Sample every training problem from an untrained model; write a row per problem, and the file's provenance.
+    """Sample every training problem from an untrained model; write one row per problem, and the file's provenance.
 
     Columns: problem_id, correct, samples, rate, kept, reason (empty if kept). A problem whose prompt is too long is not
-    sampled: 0 samples and a rate of NaN. An interrupted call resumes with the shards that it had written.
+    sampled: it has 0 samples and a rate of NaN. An interrupted call resumes after the last finished shard.
 
     Raises:
         UserError: no problem is left.
@@ -60,9 +60,9 @@ def filter_by_rate(
     """Keep low < correct / samples < high.
 
     Args:
-        correct: number of correct samples by problem id; NaN if it was not sampled.
-        low, high: None is no bound.
-        unsampled: the reason to drop a problem that was not sampled.
+        correct: number of correct samples by problem id; NaN for problems that were not sampled.
+        low, high: exclusive bounds; None: no bound.
+        unsampled: the reason for dropping a problem that was not sampled.
     """
     rate = correct / samples
     reason = pd.Series("", index=correct.index)

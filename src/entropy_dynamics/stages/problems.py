@@ -1,4 +1,4 @@
-"""The problem sets of a scale: one to train on, several to evaluate on, no problem in two of them."""
+"""The problem sets of a scale: a training set and several evaluation sets, all disjoint."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from entropy_dynamics.validation import parse
 
 
 def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
-    """Write `train.parquet`, `<evaluation set>.parquet` for each and the report `problems.json`; return the report.
+    """Write `train.parquet`, one `<evaluation set>.parquet` each and the report `problems.json`; return the report.
 
     Evaluation sets come first, in the order of the config: a problem that two of them share stays in the first, and
-    the training set gets none of theirs. Then the splits are taken out of the training set. The report has, for each
-    set, its source and the number of rows read, kept, and dropped by reason (rows = kept + dropped).
-    A file of a set's name in `data.folder` replaces its source.
+    the training set gets none of theirs. Then splits are taken out of the training set. For each set, the report has
+    its source and the number of rows read, kept, and dropped by reason (rows = kept + dropped). A file named after a
+    set in `data.folder` replaces its source.
 
     Raises:
-        UserError: a bad file or setting, or a set that ends up empty; then nothing is written.
+        UserError: a bad file or setting, or a set that ends up empty. Nothing is written then.
     """
     config = {"data": data.model_dump()}
     check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
@@ -49,7 +49,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
 
     report: dict[str, Any] = {"seed": data.seed, "config": settings_of("problems", config), "sets": {}, "outputs": {}}
-    with ExitStack() as stack:  # renames the files at the end, the report, which is entered first, as the last
+    with ExitStack() as stack:  # renames all files at the end; the report was entered first, so it is renamed last
         report_file = stack.enter_context(written_whole(out_dir / PROBLEMS_REPORT))
         for name in sources:
             problems = sets[name].problems
@@ -66,7 +66,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
 def sources_from_files(
     seed: int, task: str, train: str | None, evaluation: Sequence[str], splits: Sequence[str]
 ) -> DataConfig:
-    """The problem sets that a user names on the command line: FILE, NAME=FILE ..., NAME=SIZE ..."""
+    """The problem sets given on the command line: FILE, NAME=FILE ..., NAME=SIZE ..."""
     if not train:
         raise UserError("--evaluation, --split and --task need --train FILE")
     sets: dict[str, Any] = {}
@@ -88,9 +88,9 @@ def sources_from_files(
 
 
 def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Take `size` problems out: returns (taken, rest), each in the order given.
+    """Split off `size` problems: returns (taken, rest), each in the given order.
 
-    A hash of seed and id decides, which depends neither on the order of the rows nor on a generator's version.
+    The choice is by a hash of seed and id, which depends neither on the order of rows nor on a random generator.
     """
     hashes = {problem.id: hashlib.sha256(f"{seed}/{problem.id}".encode()).digest() for problem in problems}
     taken = set(sorted(hashes, key=hashes.__getitem__)[:size])
@@ -98,7 +98,7 @@ def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[
 
 
 def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet]) -> LoadedSet:
-    """The problems of one set that are in none of `others`."""
+    """The problems of a set that are in none of `others`."""
     exclude = [problem.text for other in others.values() for problem in other.problems]
     try:
         loaded = source.load(name, seed, exclude)
@@ -116,7 +116,7 @@ def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet])
 
 
 def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
-    """For each set that has a file `<set>.jsonl` or `<set>.parquet` in `data.folder`, that file as its source."""
+    """Sources for the sets that have a file `<set>.jsonl` or `<set>.parquet` in `data.folder`."""
     if data.folder is None:
         return {}
     if not Path(data.folder).is_dir():
@@ -133,7 +133,7 @@ def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
 
 
 def _file_instead(path: Path, source: SetSource) -> FileSet:
-    """The file as a source for the same task: with the columns of `source`, if it has them, or the default ones."""
+    """The file as a source for the same task, with the columns of `source` if it has them, else the default ones."""
     if not isinstance(source, RowsSource):  # the task of that name generates its problems
         return FileSet(source="file", path=str(path), task=source.source)
     columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}

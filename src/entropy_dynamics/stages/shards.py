@@ -1,4 +1,4 @@
-"""Long samplings in shards: an interrupted stage does not repeat those that it has sampled and graded."""
+"""Sampling in shards: an interrupted stage does not repeat the shards that it has sampled and graded."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,20 +14,23 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 
 class Shards:
-    """Finished shards of one result: files in `root`/<fingerprint of the result's record>."""
+    """Finished shards of a result: files in `root`/<fingerprint of the result's record>."""
 
     def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
-        """record: of the result (see `provenance`). Shards are reused if all of it but machine and commit agrees."""
+        """
+        Args:
+            record: of the result (see `provenance`). Shards are reused if it is the same except for machine and commit.
+        """
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
         self.root, self.folder, self.ranks = root, root / fingerprint(made_from), ranks
-        # All ranks have to see the same shards, as they sample the others together.
+        # All ranks must see the same shards, as they sample the remaining ones together.
         self.finished = set(ranks.on_main(lambda: [path.stem for path in self.folder.glob("*.parquet")]))
 
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, else made and written.
+        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written.
 
         Raises:
-            UserError: a damaged file.
+            UserError: the file of a shard is damaged.
         """
         frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):

@@ -1,6 +1,6 @@
 """Theorems 1 and 2 on a real policy: predicted and realized entropy change of exact updates of the logits.
 
-Positions come from the base model's own rollouts, so the distributions are those of training. At each of them the
+Positions come from the base model's own rollouts, so the distributions are those seen in training. At each position the
 logits are updated for the sampled token k, by epsilon e_k (Theorem 1) and by alpha (e_k - p) (Theorem 2), and the
 entropy is recomputed in float64.
 """
@@ -29,10 +29,10 @@ Tokens = Int[Tensor, " position"]
 
 PROMPTS = 64
 SAMPLES = 8
-AT_A_TIME = 64  # sequences
-LONGEST = 256  # maximum tokens of a response: the theorems need no complete solutions
-ELEMENTS = 1 << 26  # positions x vocabulary: half a GiB in float64
-STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are first-order, and the largest shows their limit
+AT_A_TIME = 64  # sequences per batch
+LONGEST = 256  # maximum tokens per response, as the theorems do not need complete solutions
+ELEMENTS = 1 << 26  # maximum positions x vocabulary: half a GiB in float64
+STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are first-order, and the largest shows their limits
 
 
 def check_logit_steps(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
@@ -68,7 +68,7 @@ def check_logit_steps(config: StageConfig, layout: Layout, seed: int = 0) -> Pat
 
 @torch.no_grad()
 def _response_logits(model, batch: RolloutBatch, temperature: float) -> tuple[Logits, Tokens]:
-    """Logits before response tokens, float64, and the tokens; a seeded choice if the vocabulary is large."""
+    """Logits that predict response tokens, float64, and these tokens; a seeded subset if the vocabulary is large."""
     row, place = batch.mask.nonzero(as_tuple=True)
     chosen = torch.randperm(len(row), generator=torch.Generator().manual_seed(0))[: ELEMENTS // model.config.vocab_size]
     row, place = (index[chosen.sort().values.to(index.device)] for index in (row, place))

@@ -1,4 +1,4 @@
-"""What a training run keeps of three of its steps, to look at: `results.token_samples`."""
+"""Token samples that a training run keeps from three of its steps for inspection: `results.token_samples`."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 class TokenSamples:
-    """Called after the update of every step (`Trainer`); writes at the run's `sampled_steps`."""
+    """Called by `Trainer` after the updates of every step; writes at the run's `sampled_steps`."""
 
     def __init__(self, folder: Path, tokenizer: "PreTrainedTokenizerBase", steps: int, *, enabled: bool = True):
-        """enabled: on one rank only."""
+        """
+        Args:
+            enabled: True on one rank only.
+        """
         self.folder, self.tokenizer, self.steps = folder, tokenizer, sampled_steps(steps) if enabled else set()
         self.text: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
 
@@ -37,7 +40,7 @@ class TokenSamples:
     ) -> None:
         if step not in self.steps:
             return
-        if step == 0:  # those of an earlier config
+        if step == 0:  # remove samples of an earlier config
             shutil.rmtree(self.folder, ignore_errors=True)
         ids = batch.sequences.new_zeros(batch.mask.shape)
         ids[batch.mask] = ids.new_tensor([token for rollout in rollouts for token in rollout.token_ids])

@@ -1,4 +1,4 @@
-"""A training run: base model and kept problems in; policy, metrics, provenance and evaluation samples out."""
+"""A training run: from the base model and the kept problems to policy, metrics, provenance and evaluation samples."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -28,15 +28,15 @@ from entropy_dynamics.training.trainer import VALIDATION, Trainer
 
 
 def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks: Ranks | None = None) -> Path:
-    """Train one model with one method and one seed, and evaluate the policy with the engine that is open already.
+    """Train a model with a method and a seed, and evaluate the policy with the engine of the training run.
 
-    The run's directory is written whole or not at all. An interrupted run resumes from its last checkpoint, if there is
-    one with the same config and inputs.
+    The run's directory is written atomically. An interrupted run resumes from its last checkpoint with the same config
+    and inputs, if there is one.
 
     Raises:
-        Unfinished: the time limit is near, or SIGURG was received; the run's checkpoint is of its latest step.
-        UserError: a mistake in the config, a loss that is not finite, an engine that disagrees with the trainer, or
-            files that another job has removed meanwhile.
+        Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step has been saved.
+        UserError: a mistake in the config, a non-finite loss, an engine that disagrees with the trainer, or files that
+            another job has removed meanwhile.
     """
     ranks = ranks or Ranks()
     if config.method.name == BASE:
@@ -61,17 +61,17 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             f"{len(problems) - len(prompts)} of {len(problems)} training problems are left out: their prompts are over "
             f"{config.sampling.max_prompt_tokens} tokens"
         )
-    for dataset in config.data.evaluation:  # these faults are found before training, not after it
+    for dataset in config.data.evaluation:  # detect errors of the evaluation before training
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
         check_replaceable(layout.samples(model_name, method_name, seed, dataset), "evaluate", config)
     validation_prompts = make_prompts(config, tokenizer, held_out)
-    grade_held_out = make_grader(tokenizer, held_out)  # separate: two files may use one id for different problems
+    grade_held_out = make_grader(tokenizer, held_out)  # separate, as two files may use an id for different problems
     record = provenance([base / FACTS, pass_rates, layout.problems(TRAIN), validation_set])
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
-        # The native engine samples from the policy itself if that is not sharded; any other engine is opened first, as
-        # vLLM takes its share of a GPU's memory when it starts.
+        # The native engine samples from the policy itself if that is not sharded. Any other engine is opened first, as
+        # vLLM reserves its share of a GPU's memory at startup.
         shared = config.engine.in_trainer and ranks.mesh is None
         model = load_model(base).to(ranks.device) if shared else None
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
@@ -84,7 +84,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 samples=config.training.validation_samples,
                 temperature=config.evaluation.temperature,
                 max_new_tokens=config.sampling.max_new_tokens,
-                stream="validation",  # the same random numbers at every step: only the policy changes
+                stream="validation",  # the same random numbers at every step, so that only the policy changes
             )
             correct = np.array(ranks.map(lambda rollout: grade_held_out(rollout).correct, rollouts))
             correct = correct.reshape(len(held_out), -1)  # ordered by problem, then sample
@@ -135,8 +135,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)
                 facts = read_json(base / FACTS) | {"method": method_name, "seed": seed}
-                for of_base in ("outputs", "config"):  # the run's own are in its provenance and its config.yaml
-                    facts.pop(of_base, None)
+                for key in ("outputs", "config"):  # the base model's; the run's are in its provenance and config.yaml
+                    facts.pop(key, None)
                 facts["weights_sha256"] = weight_hashes(directory / "policy")
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
@@ -145,19 +145,19 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 earlier = {"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {}
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | earlier)
         else:
-            for _ in weights:  # gathering a weight takes all ranks
+            for _ in weights:  # gathering a weight is a collective
                 pass
         ranks.barrier()
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
-    if ranks.is_main:  # last: if the job fails before, Snakemake removes the run
+    if ranks.is_main:  # only now, because Snakemake removes the run if the job fails before
         _check_kept([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
         checkpoints.delete()
     return out
 
 
 def _check_kept(files: Sequence[Path]) -> None:
-    """Raise UserError if one of `files` is gone: Snakemake removes the outputs of a job before its command begins."""
+    """Raise UserError if one of `files` is gone: Snakemake removes a job's outputs before it starts its command."""
     if missing := [file for file in files if not file.exists()]:
         raise UserError(
             f"{missing[0]} is gone: another job of this run has begun; checkpoints are kept: run the same command again"

@@ -1,4 +1,4 @@
-"""Tasks: the prompts that a model gets, and the grading of its responses.
+"""Tasks: prompts for a model, and grading of its responses.
 
 A task is a package in this folder with an instance of `Task` as its `TASK`. It reads answers from files, grades
 responses and, optionally, generates problems and writes solutions for the SFT warm start of a toy model. To all other
@@ -39,9 +39,9 @@ class Problem:
     id: str
     text: str
     answer: str
-    """As its task writes it."""
+    """In its task's own notation."""
     task: str
-    """Name of the task that grades it."""
+    """Name of the task that grades responses to it."""
 
     def grade(self, response: str, finish_reason: str) -> Grade:
         """See `Task.grade`."""
@@ -53,53 +53,53 @@ class Grade:
     """The result of grading one response."""
 
     answer: str | None
-    """The answer found in the required format; None without one."""
+    """The answer found in the required format, or None."""
     correct: bool
-    """`answer` is correct; counted by Avg@K and Pass@K."""
+    """Whether `answer` is correct; this is what Avg@K and Pass@K count."""
     answer_correct: bool
-    """`answer` is correct or, in a response without one, the task's fallback is."""
+    """Whether `answer` is correct or, if there is none, the answer found by the task's fallback."""
     formatted: bool
-    """There is an `answer`, and the response ended with the end token."""
+    """Whether there is an `answer` and the response ended with the end token."""
     truncated: bool
-    """Cut off at the length limit."""
+    """Whether the response was cut off at the length limit."""
 
 
 class Task(ABC):
-    """One kind of problem: its prompts and its grading."""
+    """A kind of problem: its prompts and its grading."""
 
     name: ClassVar[str]
     instruction: ClassVar[str]
     """The system message."""
     generated: ClassVar[type[GeneratedSet] | None] = None
-    """The generator of its problems, if it has one."""
+    """Generator of its problems, if it has one."""
     solutions: ClassVar[type[Solutions] | None] = None
-    """The writer of solutions for a warm start, if it has one."""
+    """Writer of solutions for a warm start, if it has one."""
 
     @abstractmethod
     def read_answer(self, value: Any, text: str) -> str:
-        """The answer that a file states with a problem's text, as `Problem.answer`; never called without a value.
+        """Convert the answer to a problem in a file to `Problem.answer`; never called for a missing value.
 
         Raises:
-            ValueError: this task cannot grade it; the message is the reason why the row is dropped.
+            ValueError: this task cannot grade the answer; the message is the reason for dropping the row.
         """
 
     @abstractmethod
     def extract(self, response: str) -> str | None:
-        """The answer that a response gives in the required format, normalized; None without one."""
+        """The normalized answer in the required format, or None if the response has none."""
 
     @abstractmethod
     def is_correct(self, answer: str | None, problem: Problem) -> bool:
-        """True if an extracted answer solves the problem."""
+        """Whether an extracted answer solves the problem; False for None."""
 
     def fallback(self, response: str) -> str | None:
-        """An answer out of the required format, read only where `extract` finds no attempt at one."""
+        """An answer outside the required format, for responses that make no attempt at the format."""
         return None
 
     def grade(self, response: str, problem: Problem, finish_reason: str) -> Grade:
-        """Grade one response, which ended with the end token ("stop") or at the token limit ("length").
+        """Grade a response that ended with the end token ("stop") or at the token limit ("length").
 
         Raises:
-            ValueError: any other finish reason: an aborted response must not count as wrong.
+            ValueError: any other finish reason, since an aborted response must not count as wrong.
         """
         if finish_reason not in ("stop", "length"):
             raise ValueError(f"a response that finished with {finish_reason!r} cannot be graded")
@@ -114,71 +114,71 @@ class Task(ABC):
         )
 
     def strip_instructions(self, text: str) -> str:
-        """A problem's text without instructions of its data set on the answer's format; `instruction` replaces them."""
+        """A problem's text without its data set's instructions on the answer format, which `instruction` replaces."""
         return text
 
     def key(self, text: str) -> str:
-        """Equal for two texts that state the same problem."""
+        """A key that is equal for two texts that state the same problem."""
         return " ".join(text.casefold().split())
 
 
 @dataclass
 class LoadedSet:
-    """The problems of one set, and their record for problems.json."""
+    """The problems of a set, and their record for problems.json."""
 
     problems: list[Problem]
     entry: dict[str, Any]
-    """The source and the number of `rows` read."""
+    """The source, and the number of `rows` read."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Rows that are no problems, by reason."""
+    """Number of dropped rows by reason."""
 
 
 class SetSource(Section, ABC):
-    """The source of the problems of one set: an entry `train` or `evaluation.<set>` of a config."""
+    """The source of a problem set: the entry `train` or `evaluation.<set>` of a config."""
 
     source: str
 
     @abstractmethod
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        """The problems of the set `name`; generated ones state none of the texts in `exclude`."""
+        """The problems of the set `name`; generated problems differ from all texts in `exclude`."""
 
 
 class GeneratedSet(SetSource):
-    """Problems that a task generates; its `source` is the task's name."""
+    """Problems generated by a task; `source` is the task's name."""
 
     size: PositiveInt
 
     @abstractmethod
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
-        """`size` different problems, none of those in `exclude`, with ids that begin with `prefix`.
+        """Generate `size` different problems, none of them in `exclude`, with ids that begin with `prefix`.
 
         Raises:
-            UserError: there are fewer than `size` of them.
+            UserError: fewer than `size` such problems exist.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        set_seed = zlib.crc32(f"{seed}/{name}".encode())  # independent problems in every set
+        set_seed = zlib.crc32(f"{seed}/{name}".encode())  # so that sets are independent
         entry = self.model_dump(mode="json")
         entry["rows"] = entry.pop("size")
         return LoadedSet(self.generate(name, set_seed, exclude), entry)
 
 
 class Solutions(Section, ABC):
-    """The solutions that a toy model's SFT warm start imitates: the `solutions` entry of its config."""
+    """Demonstrations for a toy model's SFT warm start: the `solutions` entry of its config."""
 
     task: str
 
     @abstractmethod
     def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
-        """Texts of problems without end, repetitions included, none that states one of `exclude`.
+        """Yield problem texts endlessly, with repetitions, except problems in `exclude`.
 
         Raises:
-            UserError: hardly any are left.
+            UserError: hardly any problems are left.
         """
 
     @abstractmethod
     def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
-        """A worked solution, and whether the end token follows; else the response continues up to the token limit."""
+        """A worked solution, and whether the end token follows it; if not, it continues up to the token limit."""
 
 
 @cache
@@ -195,14 +195,14 @@ def tasks() -> dict[str, Task]:
 
 
 def find_task(name: str) -> Task:
-    """The task of that name; UserError if there is none."""
+    """The task of that name. Raises UserError if there is none."""
     if name not in tasks():
         raise UserError(f"unknown task {name!r}{nearest(name, tasks())}")
     return tasks()[name]
 
 
 def set_sources() -> dict[str, type[SetSource]]:
-    """Sources of a set by name: a file, the Hub, a split of the training set, and the tasks that generate problems."""
+    """Set sources by name: a file, the Hub, a split of the training set, and the tasks that generate problems."""
     from entropy_dynamics.tasks.sources import SOURCES
 
     return SOURCES | {name: task.generated for name, task in tasks().items() if task.generated is not None}

@@ -1,18 +1,18 @@
-r"""Reading the last `\boxed{...}` of a response in one pass; nothing a model wrote is ever evaluated."""
+r"""Extraction of the last `\boxed{...}` of a response in one pass. No model output is ever evaluated."""
 
 import re
 from collections import deque
 
-MAX_LENGTH = 64  # characters of a box that are read
+MAX_LENGTH = 64  # maximum number of characters in a box
 
 _BOX = re.compile(r"\\boxed\s*+\{")
 
 
 def extract_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`; None without one, or if it is left open or longer than 64 characters.
+    r"""The content of the last `\boxed{...}`; None if there is none, or if it is unclosed or over 64 characters.
 
-    Braces inside are balanced, escaped ones (`\{`, `\}`) do not count. The last box is the one that opens last, even
-    inside another; if it cannot be read, an earlier one does not count.
+    Braces inside must balance; escaped ones (`\{`, `\}`) do not count. The last box is the one that opens last, even
+    inside another one. If it cannot be read, earlier boxes are not considered.
     """
     box = last_match(_BOX, text)
     if box is None:
@@ -22,7 +22,7 @@ def extract_boxed(text: str) -> str | None:
     while position < min(len(text), start + MAX_LENGTH + 1):
         character = text[position]
         if character == "\\":
-            position += 1  # and the character it escapes
+            position += 1  # skip the escaped character
         elif character == "{":
             depth += 1
         elif character == "}":

@@ -1,4 +1,4 @@
-"""From raw rows to problems for training and evaluation; every other row is dropped for a stated reason."""
+"""From raw rows to problems for training and evaluation; other rows are dropped, each with a reason."""
 
 import hashlib
 import sys
@@ -18,10 +18,10 @@ DUPLICATE = "repeats an earlier problem"
 
 @dataclass(frozen=True)
 class RawProblem:
-    """A row as the source has it; only the id has been checked."""
+    """A row of the source, of which only the id has been checked."""
 
     id: str | None
-    """None: cleaning makes one from the text."""
+    """None: derived from the text during cleaning."""
     text: Any
     answer: Any
 
@@ -29,17 +29,17 @@ class RawProblem:
 def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem], Counter[str]]:
     """Keep the rows that state a problem and an answer.
 
-    Two rows state the same problem if the task's `key` of their texts is equal: the first is kept; all are dropped if
-    their answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of that key.
+    Rows state the same problem if their texts have the same `Task.key`. The first of them is kept, or none if their
+    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of that key.
 
     Returns:
-        The kept problems in their order, with stripped texts, and the number of dropped rows by reason.
+        The kept problems in order, with stripped texts, and the number of dropped rows by reason.
 
     Raises:
         UserError: two different problems have the same id.
     """
-    stated: dict[str, set[str]] = defaultdict(set)  # the answers that rows give to a problem
-    rows: list[tuple[RawProblem, str, str | None, str]] = []  # with key, and answer or the reason for its absence
+    stated: dict[str, set[str]] = defaultdict(set)  # all answers to a problem, by key
+    rows: list[tuple[RawProblem, str, str | None, str]] = []  # row, key, answer, reason if there is no answer
     for row in raw:
         if not isinstance(row.text, str) or not row.text.strip():
             rows.append((row, "", None, NO_TEXT))

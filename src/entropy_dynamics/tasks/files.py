@@ -1,4 +1,4 @@
-"""Problem sets as the stages exchange them: parquet with the columns id, problem, answer, task."""
+"""Problem sets on disk, as stages exchange them: parquet with the columns id, problem, answer, task."""
 
 import hashlib
 from collections.abc import Iterable
@@ -29,5 +29,5 @@ def load_problems(path: Path | str) -> list[Problem]:
 
 
 def ids_sha256(ids: Iterable[str]) -> str:
-    """Digest of a set's problem ids, equal in any order."""
+    """Digest of a set's problem ids, independent of their order."""
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()

@@ -1,7 +1,7 @@
-r"""Tasks whose answers are integers in a box: competition mathematics and sums.
+r"""Tasks whose answers are boxed integers: competition mathematics and sums.
 
-A closed box that holds something other than an integer (`\boxed{1/2}`) is a wrong answer. The fallback, an "Answer:"
-line or else the last number of the response, is only for responses without a box.
+A closed box that holds anything but an integer (`\boxed{1/2}`) is a wrong answer. The fallback, an "Answer:" line or
+else the last number of the response, applies only to responses without a box.
 """
 
 import re
@@ -48,10 +48,10 @@ class IntegerTask(Task):
 
 
 def read_integer(value: Any) -> str:
-    r"""The integer in a file's value: also floats without a fraction below 2^53 and strings such as "070", "336^\circ".
+    r"""The integer in a file's value, which may be a whole float below 2^53 or a string like "070" or "336^\circ".
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an integer.
     """
     answer = None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -64,12 +64,12 @@ def read_integer(value: Any) -> str:
 
 
 def parse_integer(text: str) -> str | None:
-    r"""The integer that `text` states, in plain digits, or None. At most 64 characters, 18 digits after leading zeros.
+    r"""The integer in `text` as plain digits, or None. At most 64 characters, and 18 digits after leading zeros.
 
     Accepted: a sign (also the Unicode minus), leading zeros (016), thousands separators (1,234 1{,}234 1,\!234
-    1\,234), a decimal point followed by zeros only (25.0), dollar signs around or before it, one \text{} or \mathbf{}
-    around it, and one unit after it: degrees (^\circ, °), percent (\%, %; 50\% is 50) or words in \text{}, unless they
-    multiply ("million"). Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, words,
+    1\,234), a decimal point followed only by zeros (25.0), dollar signs around or before it, one \text{} or \mathbf{}
+    around it, and one unit after it: degrees (^\circ, °), percent (\%, %; 50\% is 50) or words in \text{}, except
+    multipliers ("million"). Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, words,
     digits other than 0-9.
     """
     if len(text) > MAX_LENGTH:
@@ -87,7 +87,7 @@ def parse_integer(text: str) -> str | None:
 
 
 def _without_box(text: str) -> str | None:
-    """The integer on the last "Answer:" line; if none can be read there, the last number, if it is an integer."""
+    """The integer on the last "Answer:" line or, if there is none, the last number if it is an integer."""
     line = last_match(_ANSWER_LINE, text)
     if line is not None and len(line[1]) <= MAX_LENGTH:
         stated = parse_integer(line[1].strip(" \t\r*").removesuffix("."))

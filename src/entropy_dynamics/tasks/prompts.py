@@ -1,4 +1,4 @@
-"""Prompts: from a problem to the tokens that a model is given."""
+"""Prompts: from a problem to the tokens of a model's input."""
 
 import difflib
 import json
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def render_prompt(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt_format: str) -> str:
-    """The text that a model continues.
+    """The prompt text that a model continues.
 
-    "chat" is the tokenizer's own template, with the task's instruction as the system message and the problem as the
-    user's turn; "completion" is the plain format that Trinity-RFT gives base models.
+    "chat" is the tokenizer's chat template, with the task's instruction as the system message and the problem as the
+    user message; "completion" is the plain format that Trinity-RFT uses for base models.
 
     Raises:
-        UserError: "chat" with a tokenizer that has no template.
+        UserError: "chat" with a tokenizer that has no chat template.
     """
     if prompt_format == "completion":
         return preview_prompt(problem, prompt_format)
@@ -34,12 +34,12 @@ def render_prompt(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt
 def prompt_tokens(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt_format: str) -> list[int]:
     """The prompt's token ids."""
     text = render_prompt(tokenizer, problem, prompt_format)
-    # A chat template writes its own special tokens; adding them again would double the first.
+    # A chat template includes special tokens; adding them again would duplicate the first.
     return tokenizer.encode(text, add_special_tokens=prompt_format == "completion")
 
 
 def preview_prompt(problem: Problem, prompt_format: str) -> str:
-    """The prompt as far as it can be known without the tokenizer: the messages, or the whole text of a completion."""
+    """The prompt as far as it is known without a tokenizer: the chat messages, or the complete completion text."""
     system, user = _messages(problem)
     if prompt_format == "completion":
         return f"System:{system['content']}\nUser:\n{user['content']}\nAssistant:\n"
@@ -52,10 +52,10 @@ def _messages(problem: Problem) -> list[dict[str, str]]:
 
 
 def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
-    """The problem of that id in the first of `sets` that has it, or the first of all, and the name of its set.
+    """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
 
     Raises:
-        UserError: no problem has this id; the nearest one is named.
+        UserError: no problem has this id; the message suggests the nearest one.
     """
     ids = []
     for name in sets:
@@ -68,7 +68,7 @@ def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -
 
 
 def write_prompts(directory: Path, sets: Iterable[str], prompt_format: str) -> None:
-    """For each problem set in `directory` write `<set>.prompts.jsonl`: ids and previews of the prompts."""
+    """Write `<set>.prompts.jsonl`, with ids and prompt previews, for each of `sets` in `directory`."""
     for name in sets:
         problems = load_problems(directory / f"{name}.parquet")
         rows = [{"id": problem.id, "prompt": preview_prompt(problem, prompt_format)} for problem in problems]

@@ -1,4 +1,4 @@
-"""Sources of problem sets that belong to no task: a file, the Hugging Face Hub, a split of the training set."""
+"""Task-independent sources of problem sets: a file, the Hugging Face Hub, a split of the training set."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")  # forty zeros are git's name for no commit
+_COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")  # forty zeros are git's null commit
 _BATCH = 10_000  # rows held as dictionaries at a time
 
-# pyarrow and datasets are imported when rows are read: a config needs neither.
+# pyarrow and datasets are imported only when rows are read, as a config needs neither.
 
 
 class RowsSource(SetSource):
@@ -32,20 +32,20 @@ class RowsSource(SetSource):
 
     task: str = "math"
     id_column: str | None = "id"
-    """If null, or without such a column, ids are derived from the problems' texts."""
+    """If null, or if there is no such column, ids are derived from the problems' texts."""
     problem_column: str = "problem"
     answer_column: str = "answer"
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """The source as problems.json records it."""
+        """The record of the source in problems.json."""
 
     @abstractmethod
     def read(self) -> list[RawProblem]:
-        """Every row.
+        """Read all rows.
 
         Raises:
-            UserError: it cannot be read, has no rows, lacks a column, or has a bad id.
+            UserError: the source cannot be read, has no rows, lacks a column, or has an invalid id.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
@@ -59,7 +59,7 @@ class RowsSource(SetSource):
         return LoadedSet(problems, entry, dropped)
 
     def columns(self, known: Collection[str], where: str) -> list[str]:
-        """The columns to read, of those in `known`."""
+        """The columns to read. Raises UserError if a required one is not in `known`."""
         for key in ("problem_column", "answer_column"):
             if (column := getattr(self, key)) not in known:
                 raise UserError(f"{where}: no column {column!r} (set {key}){nearest(column, known)}")
@@ -117,7 +117,7 @@ class FileSet(RowsSource):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        try:  # plain Python values through pyarrow: pandas would turn integers next to a null into floats
+        try:  # not by pandas, which would turn integers next to a null into floats
             with pq.ParquetFile(path) as file:
                 columns = self.columns(file.schema_arrow.names, str(path))
                 yield from _rows(file.iter_batches(_BATCH, columns=columns))
@@ -132,7 +132,7 @@ class HubSet(RowsSource):
     revision: str
     """Its commit, 40 hex digits."""
     subset: str | None = None
-    """One of its configurations, if it has several."""
+    """Name of the configuration, if the data set has several."""
     hub_split: str = "train"
 
     def origin(self) -> dict[str, Any]:
@@ -148,11 +148,11 @@ class HubSet(RowsSource):
         from huggingface_hub.utils import logging
 
         datasets.disable_progress_bars()
-        logging.set_verbosity_error()  # it warns at every retry; the error below says it once
+        logging.set_verbosity_error()  # it would warn at every retry; the error below is enough
         where = f"{self.repository} at {self.revision[:8]}"
         try:
             table = datasets.load_dataset(self.repository, self.subset, split=self.hub_split, revision=self.revision)
-        except Exception as error:  # the network, the Hub, the cache and the readers each raise their own
+        except Exception as error:  # network, Hub, cache and readers all have their own exception classes
             reason = " ".join(str(error).split("Example of usage")[0].split())
             raise UserError(
                 f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
@@ -176,7 +176,7 @@ SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": 
 
 
 def has_columns(path: Path, columns: set[str]) -> bool:
-    """True if a parquet file, or the first row of a JSONL file, has all these columns; False if it cannot be read."""
+    """Whether a parquet file, or the first row of a JSONL file, has all these columns; False if it is unreadable."""
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
@@ -184,7 +184,7 @@ def has_columns(path: Path, columns: set[str]) -> bool:
             return columns <= set(pq.read_schema(path).names)
         with open(path, "rb") as file:
             return columns <= set(json.loads(next((line for line in file if line.strip()), b"{}")))
-    except (ValueError, TypeError, OSError):  # pyarrow's error is a ValueError; reading the rows will say what is wrong
+    except (ValueError, TypeError, OSError):  # pyarrow raises ValueError; reading the rows reports what is wrong
         return False
 
 

@@ -1,4 +1,4 @@
-"""The rollouts of one step as tensors, and their division into mini-batches and micro-batches."""
+"""The rollouts of a step as tensors, and their division into mini-batches and micro-batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from torch import Tensor
 from entropy_dynamics.core.shapes import Groups, PerToken, Rows
 from entropy_dynamics.sampling import Prompt, Rollout
 
-# Share of the limit that may be padding in a micro-batch; one more micro-batch costs about as much at the laptop scale.
+# Maximum padding in a micro-batch, as a fraction of its token limit. At the laptop scale, an additional micro-batch
+# costs about as much.
 PADDING = 1 / 16
 
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """Rollouts, right-padded: a sequence is a prompt followed by its response; `token` counts response tokens."""
+    """Right-padded rollouts. A sequence is a prompt followed by its response; `token` counts response tokens."""
 
     sequences: Int[Tensor, "batch length"]
     prompt_lengths: Int[Tensor, " batch"]
@@ -26,13 +27,13 @@ class RolloutBatch:
     mask: Bool[Tensor, "batch token"]
     """True on response tokens."""
     copy_of: Int[Tensor, " batch"]
-    """The first row with the same tokens: rollouts of a prompt may be equal."""
+    """For each row, the first row with the same tokens: rollouts of a prompt may be identical."""
     engine_logp: PerToken | None = None
-    """log p of the response tokens as the engine computed them, if it does."""
+    """log p of the response tokens as computed by the engine, nats; None if it returns none."""
 
     @classmethod
     def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], pad_token: int) -> "RolloutBatch":
-        """Pad and stack the rollouts of `prompts`, which are matched by problem id."""
+        """Pad and stack rollouts; each is matched to its prompt in `prompts` by problem id."""
         number = {prompt.problem_id: group for group, prompt in enumerate(prompts)}
         groups = [number[rollout.problem_id] for rollout in rollouts]
         rows = [
@@ -70,22 +71,23 @@ class RolloutBatch:
         return self.prompt_lengths + self.response_lengths
 
     def mini_batches(self, count: int) -> list[Rows]:
-        """The rows of `count` updates, which share the prompts evenly."""
+        """The rows of each of `count` updates. Prompts are divided evenly; a group is never split."""
         groups = self.groups.unique().tensor_split(count)
         return [torch.isin(self.groups, chosen).nonzero().squeeze(-1) for chosen in groups]
 
     def micro_batches(
         self, tokens: int, rows: Rows | None = None, ranks: int = 1, *, prompts: bool = True
     ) -> list[Int[Tensor, " part"]]:
-        """Cut `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
+        """Split `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
-        Equal rows count once, as the model runs them once. Without `prompts` these are tokens of responses only: for a
-        model that runs a prompt once for all its responses.
-
-        Rows are sorted by length, and on one rank a micro-batch ends early where the next shorter ones would bring its
+        Rows are sorted by length. On one rank, a micro-batch ends early if the next, shorter rows would raise its
         padding above `PADDING`; a row longer than `tokens` is a micro-batch by itself. The number of micro-batches is a
-        multiple of `ranks`, and any `ranks` consecutive ones cost about the same: assigned round-robin, every rank
-        makes the same number of forward passes, of similar sizes.
+        multiple of `ranks`, and any `ranks` consecutive ones cost about the same: assigned round-robin, every rank runs
+        the same number of forward passes, of similar sizes.
+
+        Args:
+            tokens: limit per micro-batch. Identical rows count once, as the model runs them once.
+            prompts: count prompt tokens too; False for a model that runs a prompt once for all its responses.
 
         Raises:
             ValueError: the number of rows is not a multiple of `ranks`.
@@ -104,14 +106,14 @@ class RolloutBatch:
             distinct = first[start:].cumsum(0) + int(not first[start])
             end = start + int(torch.searchsorted(distinct, max(1, tokens // longest), right=True))
             padding = ((longest - descending[start:end]) * first[start:end]).cumsum(0)
-            if ranks == 1 and padding[-1] > tokens * PADDING:  # end before the length that is too short
+            if ranks == 1 and padding[-1] > tokens * PADDING:  # end before the first row that is too short
                 length = descending[start + int(torch.searchsorted(padding, tokens * PADDING, right=True))]
                 end = start + int((descending[start:end] > length).sum())
             cuts.append(order[start:end])
             start = end
 
         def padded(cut: Tensor) -> int:
-            return len(copy_of[cut].unique()) * int(lengths[cut[0]])  # a cut begins with its longest row
+            return len(copy_of[cut].unique()) * int(lengths[cut[0]])  # the first row is the longest
 
         while len(cuts) % ranks:
             largest = max(range(len(cuts)), key=lambda place: padded(cuts[place]) if len(cuts[place]) > 1 else 0)

@@ -1,8 +1,8 @@
-"""Checkpoints: the state of a run, written whole or not at all, readable by another number of ranks.
+"""Checkpoints: the state of a run, written atomically and readable with a different number of ranks.
 
 Tensors go through torch.distributed.checkpoint's safetensors writer (its default writer pickles), everything else into
-one JSON file that is written last. It has the hash of every other file, so that a damaged checkpoint is detected and
-the one before it used. No random state is kept: random numbers belong to the seed and the number of the step.
+one JSON file, which is written last. It holds the hash of every other file, so that a damaged checkpoint is detected
+and the previous one used instead. No random state is stored: random numbers depend only on the seed and the step.
 """
 
 import json
@@ -40,16 +40,18 @@ class Checkpoints:
     def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], made_by: dict[str, Any], kept: int):
         """
         Args:
-            made_from: config and hashes of the inputs. Checkpoints of anything else are never resumed or deleted.
-            made_by: code and packages. A checkpoint made by others is resumed, and they are recorded as `earlier`.
-            kept: how many of the latest to keep.
+            made_from: config and hashes of the inputs. Checkpoints made from anything else are never resumed or
+                deleted.
+            made_by: code and packages. A checkpoint made by other code is resumed, and that code is recorded in
+                `earlier`.
+            kept: number of most recent checkpoints to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
-        self.earlier: list[dict[str, Any]] = []  # other code and packages that made some of the steps
-        self.ahead: list[list[Rollout]] = []  # the queue of the checkpoint that was resumed
-        self.latest = 0  # steps done at the latest complete checkpoint; before the first step none is needed
-        self.damaged: list[Path] = []  # skipped by `resume`; deleted once a complete one follows them
+        self.earlier: list[dict[str, Any]] = []  # other code and packages that computed some of the steps
+        self.ahead: list[list[Rollout]] = []  # rollouts sampled ahead, from the checkpoint that was resumed
+        self.latest = 0  # steps done at the latest complete checkpoint; none is needed before the first step
+        self.damaged: list[Path] = []  # skipped by `resume`; deleted after the next complete checkpoint
 
     def save(
         self,
@@ -58,15 +60,15 @@ class Checkpoints:
         method_state: dict[str, float],
         ahead: Sequence[Sequence[Rollout]] = (),
     ) -> None:
-        """Write a checkpoint after `len(rows)` steps, unless the latest one is of that step, and delete older ones.
+        """Write a checkpoint after `len(rows)` steps, unless the latest is of the same step, and delete older ones.
 
         Args:
             rows: the metrics of every step so far.
             method_state: see `Method.state_dict`.
-            ahead: rollouts of the next steps that were sampled already (`training.staleness`).
+            ahead: rollouts already sampled for the next steps (`training.staleness`).
 
         Raises:
-            UserError: it cannot be written.
+            UserError: the checkpoint cannot be written.
         """
         if len(rows) == self.latest:
             return
@@ -88,7 +90,7 @@ class Checkpoints:
                 if self.ranks.is_main:
                     write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
                     self._rename(temporary, self.folder / f"step{len(rows)}")
-        except BaseException:  # after Ctrl-C nothing half-written is left, and a full disk has no room for it
+        except BaseException:  # leave nothing half-written after Ctrl-C or on a full disk
             if self.ranks.is_main:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -100,15 +102,15 @@ class Checkpoints:
             shutil.rmtree(final)
         temporary.rename(final)
         flush(self.folder)
-        whole = [path for path in self._steps() if path not in self.damaged]
-        for path in {*self.damaged, *whole[: -self.kept]}:
+        undamaged = [path for path in self._steps() if path not in self.damaged]
+        for path in {*self.damaged, *undamaged[: -self.kept]}:
             shutil.rmtree(path, ignore_errors=True)
 
     def resume(self, trained: Trained) -> tuple[list[dict[str, float]], dict[str, float]]:
-        """Load the latest undamaged checkpoint of this run into `trained`; a damaged one is skipped with a note.
+        """Load the latest undamaged checkpoint of this run into `trained`; damaged ones are skipped with a note.
 
         Returns:
-            The metrics of the steps done, and the method's state; both empty without a checkpoint.
+            The metrics of the completed steps and the method's state; both empty if there is no checkpoint.
         """
         for name in reversed(self.ranks.on_main(lambda: [path.name for path in self._steps()])):
             path = self.folder / name
@@ -124,7 +126,7 @@ class Checkpoints:
         return [], {}
 
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
-        """The damage of a checkpoint, None if it has none, and its record."""
+        """What is wrong with a checkpoint (None if it is intact), and its record."""
         damage, record = self.ranks.on_main(lambda: _read_record(path))
         if damage is not None:
             return damage, record
@@ -132,14 +134,14 @@ class Checkpoints:
         for name in sorted(recorded.keys() | actual.keys()):
             if name not in actual:
                 return f"{name} is missing", record
-            if name not in recorded:  # the reader would load it too
+            if name not in recorded:  # the reader would load this file too
                 return f"{name} does not belong to it", record
             if recorded[name] != actual[name]:
                 return f"{name} was modified", record
         return None, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
-        """Name to sha256 of a checkpoint's files, except its record; with `to_disk` each is flushed too."""
+        """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
         names = self.ranks.on_main(lambda: sorted({file.name for file in path.iterdir() if file.is_file()} - {RECORD}))
 
         def digest(name: str) -> str:
@@ -150,12 +152,12 @@ class Checkpoints:
         return dict(zip(names, self.ranks.map(digest, names), strict=True))
 
     def others(self) -> list[Path]:
-        """Folders of this run's checkpoints that were made with another config or other inputs."""
+        """Folders with checkpoints of this run from a different config or different inputs."""
         return [path for path in self.root.glob("*") if path != self.folder]
 
     def _load(self, path: Path, trained: Trained) -> None:
         state = _state(trained)
-        tensors = _tensors(trained, state)  # these share memory with `state`, so loading fills both
+        tensors = _tensors(trained, state)  # shares memory with `state`, so loading fills both
         with _one_line_faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
         for name, (module, optimizer) in trained.items():
@@ -163,10 +165,10 @@ class Checkpoints:
             set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=optim, options=_FLAT)
 
     def delete(self) -> None:
-        """Delete the run's checkpoints, once it is written. One rank calls it."""
+        """Delete this run's checkpoints, once its results are written. To be called on one rank."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
-            self.root.rmdir()  # unless there are others
+            self.root.rmdir()  # fails if it holds checkpoints of another config
 
     def _steps(self) -> list[Path]:
         steps = [path for path in self.folder.glob("step*") if re.fullmatch(r"step\d+", path.name)]
@@ -174,12 +176,12 @@ class Checkpoints:
 
 
 def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """The damage of a checkpoint's record, None if it has none, and the record."""
+    """What is wrong with a checkpoint's record (None if it is intact), and the record."""
     try:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         if record.pop("sha256") != fingerprint(record):
             return f"{RECORD} was modified", record
-        record["files"].keys()  # a record without them is damaged
+        record["files"].keys()  # raises if the entry is missing or malformed
     except FileNotFoundError:
         return f"{RECORD} is missing", {}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -189,10 +191,10 @@ def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
 
 @contextmanager
 def _one_line_faults(path: Path) -> Iterator[None]:
-    """Turn a failure of the storage, on any rank, into a one-line UserError."""
+    """Turn a storage failure on any rank into a one-line UserError."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as `no_dist` asks
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: `no_dist`
             yield
     except (dcp.api.CheckpointException, OSError) as error:
         causes = getattr(error, "failures", {None: (error, None)})
@@ -201,7 +203,7 @@ def _one_line_faults(path: Path) -> Iterator[None]:
 
 
 def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
-    """The file of each tensor, counted from 1: files are filled in order."""
+    """File number of each tensor, from 1. Files are filled in order."""
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     return {name: 1 + (end - 1) // CHECKPOINT_FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
 
@@ -211,7 +213,7 @@ def _frame(ahead: Sequence[Sequence[Rollout]]) -> pd.DataFrame:
 
 
 def _rollouts(path: Path) -> list[list[Rollout]]:
-    """What `_frame` was made of."""
+    """Inverse of `_frame`, read from a file."""
     ahead: list[list[Rollout]] = []
     for place, name, sample, tokens, reason, logp in read_parquet(path).itertuples(index=False):
         if place == len(ahead):
@@ -221,11 +223,11 @@ def _rollouts(path: Path) -> list[list[Rollout]]:
 
 
 def _code(made_by: dict[str, Any]) -> list[Any]:
-    return [made_by.get(key) for key in ("code_sha256", "packages")]  # the commit may differ without them
+    return [made_by.get(key) for key in ("code_sha256", "packages")]  # not the commit, which may differ for equal code
 
 
 def _state(trained: Trained) -> dict[str, dict[str, Any]]:
-    """Names to values of modules and optimizers, flat. Tied weights appear under each of their names."""
+    """Flat state dicts of modules and optimizers. Tied weights appear under each of their names."""
     state = {}
     for name, (module, optimizer) in trained.items():
         for part, values in zip(("model", "optimizer"), get_state_dict(module, optimizer, options=_FLAT), strict=True):
@@ -234,7 +236,7 @@ def _state(trained: Trained) -> dict[str, dict[str, Any]]:
 
 
 def _tensors(trained: Trained, state: dict[str, dict[str, Any]]) -> dict[str, Tensor]:
-    """All tensors, tied ones once. The rest of the state, the optimizer's settings, comes from the config."""
+    """All tensors, tied weights once. The remaining state, the optimizer's settings, comes from the config."""
     tensors = {}
     for section, values in state.items():
         module, _ = trained[section.partition("/")[0]]

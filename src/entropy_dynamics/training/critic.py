@@ -1,4 +1,4 @@
-"""PPO's critic: advantages by GAE over its values."""
+"""PPO's critic, and advantages by GAE over its values."""
 
 import math
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from entropy_dynamics.training.optimizer import backward, clip_and_step
 
 
 class Critic(nn.Module):
-    """A backbone like the policy's with a fresh scalar head: the value before each response token."""
+    """A backbone like the policy's with a new scalar head, which predicts the value before each response token."""
 
     def __init__(self, backbone: nn.Module, hidden_size: int):
         super().__init__()
         self.backbone = backbone
         device = next(backbone.parameters()).device
         self.head = nn.Linear(hidden_size, 1, device=device)
-        nn.init.zeros_(self.head.weight)  # values start at 0, the middle of the rewards' range, rather than at random
+        nn.init.zeros_(self.head.weight)  # initial values are 0, the middle of the rewards' range, not random
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: RolloutBatch, rows: Rows) -> Float[Tensor, "rows token"]:
-        """Values, 0 on padding. Equal rows are run once."""
-        rows, of = batch.copy_of[rows].unique(return_inverse=True)
+        """Values, fp32, 0 on padding. Identical rows are run once."""
+        rows, inverse = batch.copy_of[rows].unique(return_inverse=True)
         ids = batch.sequences[rows, : int(batch.lengths[rows].max())]
         hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
         mask = batch.mask[rows]
         row, place = mask.nonzero(as_tuple=True)
         flat = self.head(hidden[row, batch.prompt_lengths[rows][row] + place - 1]).squeeze(-1).float()
-        return torch.zeros(mask.shape, device=flat.device).index_put((row, place), flat)[of]
+        return torch.zeros(mask.shape, device=flat.device).index_put((row, place), flat)[inverse]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Estimate:
 
 
 class CriticGAE:
-    """GAE over a critic's values, and the critic's own updates."""
+    """GAE over a critic's values, and the updates of the critic."""
 
     def __init__(self, config: TrainingConfig, critic: Critic, ranks: Ranks | None = None):
         self.training, self.config = config, config.critic
@@ -63,7 +63,7 @@ class CriticGAE:
 
     @torch.no_grad()
     def estimate(self, batch: RolloutBatch, rewards: PerRollout) -> Estimate:
-        """Advantages of all response tokens from the rewards of whole responses."""
+        """Advantages, values and returns of all response tokens, from one reward per response."""
         values = torch.zeros(batch.mask.shape, device=rewards.device)
         for rows in self._micro_batches(batch):
             values[rows] = self.critic(batch, rows)
@@ -75,7 +75,7 @@ class CriticGAE:
         return Estimate(whiten(advantages, batch.mask), values, returns)
 
     def learn(self, batch: RolloutBatch, estimate: Estimate, updates: int) -> dict[str, float]:
-        """Learn from a batch in `updates` optimizer steps. Returns metrics."""
+        """Train the critic on a batch with `updates` optimizer steps; returns metrics."""
         losses = [self._update(batch, estimate, rows) for rows in batch.mini_batches(updates)]
         values, returns = estimate.values, estimate.returns
         spread = returns[batch.mask].var()

@@ -1,4 +1,4 @@
-"""Dump of a run whose loss or gradient is not finite: the last finite policy, and the batch that broke it."""
+"""Dump of a run whose loss or gradient became non-finite: the last finite policy, and the batch that broke it."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from entropy_dynamics.training.trainer import Trainer
 
 
 def save_failure(directory: Path, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, message: str) -> None:
-    """Write `policy` (a directory that `load_policy` reads), `batch.safetensors` and `failure.json`, all or none.
+    """Write `policy` (readable by `load_policy`), `batch.safetensors` and `failure.json` atomically.
 
-    The batch has the fields of RolloutBatch, and `rewards`. A collective: all ranks have to call it.
+    The batch holds the fields of RolloutBatch, and `rewards`. A collective: all ranks must call it.
     """
     weights = trainer.policy.weights()
     if not trainer.ranks.is_main:
-        for _ in weights:  # gathering a weight takes all ranks
+        for _ in weights:  # gathering a weight is a collective
             pass
         return
     step, batch, rewards = trainer.in_progress

@@ -1,7 +1,7 @@
-"""The change of a batch's entropy by optimizer steps, to first order in the step, and what each part of AdamW adds.
+"""The entropy change of a batch under optimizer steps, to first order in the step, and what each part of AdamW adds.
 
-With H the mean entropy of the batch's positions under the policy, and theta its parameters, a step changes H by
-grad H . (theta' - theta) to first order. One gradient of H serves every direction, each by one dot product.
+Let H be the mean entropy of the batch's positions under the policy with parameters theta. To first order, a step
+changes H by grad H . (theta' - theta). A single gradient of H serves all directions, each at the cost of a dot product.
 """
 
 import math
@@ -17,15 +17,15 @@ NOT_MEASURED = dict.fromkeys(COLUMNS, math.nan)
 
 
 class FirstOrderChange:
-    """Three steps from the same gradients: plain SGD, AdamW without momentum, and AdamW as it was taken.
+    """Compares three steps with the same gradients: plain SGD, AdamW without momentum, and the actual AdamW step.
 
-    Construct it before the first update of a batch, call `add_update` after each.
+    Construct it before a batch's first update, and call `add_update` after each update.
     """
 
     def __init__(self, gradient: Sequence[Tensor], optimizer: torch.optim.AdamW):
         """
         Args:
-            gradient: of the batch's entropy, one tensor per parameter of `optimizer`; sharded as these are.
+            gradient: grad H, one tensor per parameter of `optimizer`, sharded like the parameters.
         """
         self.gradient, self.optimizer = gradient, optimizer
         (self.group,) = optimizer.param_groups
@@ -34,7 +34,7 @@ class FirstOrderChange:
 
     @torch.no_grad()
     def add_update(self) -> None:
-        """Add an update whose gradients, as clipped, are still in the parameters."""
+        """Account for an update; its clipped gradients must still be in the parameters."""
         parameters, rate = self.group["params"], self.group["lr"]
         gradients = [parameter.grad for parameter in parameters]
         self.sgd -= rate * self._dot(gradients)
@@ -47,11 +47,11 @@ class FirstOrderChange:
         self.now = self._dot(parameters)
 
     def metrics(self) -> dict[str, float]:
-        """`COLUMNS`, nats: the sums over the updates."""
+        """`COLUMNS`, summed over the updates, nats."""
         return dict(zip(COLUMNS, (self.sgd, self.no_momentum, self.now - self.start), strict=True))
 
     @torch.no_grad()
     def _dot(self, direction: Iterable[Tensor]) -> float:
-        """In float64: the change is a difference of two products with the parameters, which are larger."""
+        """grad H . `direction`, in float64: the change is a small difference of two large products."""
         pairs = zip(self.gradient, direction, strict=True)
         return sum(float(whole((gradient.double() * part.double()).sum())) for gradient, part in pairs)

@@ -1,4 +1,4 @@
-"""Loading of the policy and of PPO's critic, sharded over the ranks if there is a process group."""
+"""Loads the policy and PPO's critic, sharded over the ranks if there is a process group."""
 
 import copy
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
 
 aten = torch.ops.aten
-SAVED = [  # by selective checkpointing: nearly all of a block's time, and less than half of its activations
+SAVED = [  # outputs kept by selective checkpointing: nearly all of a block's time, under half of its activations
     aten.mm.default,
     aten.addmm.default,
     aten._scaled_dot_product_flash_attention.default,
@@ -35,9 +35,10 @@ def load_trained_policy(
     """The policy in `directory`, in fp32, on this rank's device.
 
     Args:
-        model: what `directory` holds, if it is loaded already; without ranks only.
+        model: the model in `directory` if it is loaded already; only without a process group.
 
-    Raises UserError if the directory holds no model, or its weights do not fit its config.
+    Raises:
+        UserError: the directory holds no model, or its weights do not fit its config.
     """
     check_model_directory(directory)
     head = PRECISIONS[config.head_precision] if config.head_precision else None
@@ -52,7 +53,7 @@ def load_trained_policy(
 
 
 def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: Ranks) -> CriticGAE:
-    """PPO's critic: the backbone in `directory`, where the policy came from, with a head of zeros."""
+    """PPO's critic: the backbone in `directory`, from which the policy was loaded, with a head of zeros."""
     if ranks.mesh is None:
         critic = Critic(copy.deepcopy(policy.model.model), policy.model.config.hidden_size)
     else:
@@ -67,10 +68,10 @@ def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: 
 
 
 def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:
-    """Let transformer blocks recompute their activations and be compiled, as the config says; before `shard`.
+    """Set up activation checkpointing and compilation of transformer blocks as configured; to be called before `shard`.
 
-    A block's `forward` is replaced, inside of the hooks that FSDP puts around it: names of parameters stay, and the
-    compiler sees plain tensors and the checkpointing, of which it makes its own plan.
+    A block's `forward` is replaced, inside the hooks that FSDP adds around it. Parameter names therefore do not change,
+    and the compiler sees plain tensors, and the checkpointing, which it plans itself.
     """
     for block in blocks:
         if config.activation_checkpointing != "none":
@@ -78,5 +79,5 @@ def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:
             if config.activation_checkpointing == "selective":
                 how["context_fn"] = partial(create_selective_checkpoint_contexts, SAVED)
             block.forward = partial(checkpoint, block.forward, **how)
-        if config.compile:  # for any length, as micro-batches differ
+        if config.compile:  # dynamic, as the length differs between micro-batches
             block.forward = torch.compile(block.forward, dynamic=True)

@@ -1,4 +1,4 @@
-"""Gradients and optimizer steps of policy and critic alike."""
+"""Backward passes and optimizer steps, shared by policy and critic."""
 
 import math
 
@@ -17,7 +17,7 @@ Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 
 
 def backward(module: nn.Module, loss: Float[Tensor, ""], ranks: Ranks, *, reduce: bool) -> Float[Tensor, ""]:
-    """Add the gradient of a micro-batch's loss to those of the module; `reduce`: and sum them over the ranks.
+    """Accumulate the gradient of a micro-batch's loss; with `reduce`, also sum the gradients over the ranks.
 
     Returns:
         The loss, detached, float64.
@@ -37,13 +37,13 @@ def clip_and_step(
     """Clip the gradients and take an optimizer step.
 
     Args:
-        where: what failed, for the error message.
+        where: prefix of the error message, such as "step 3".
 
     Returns:
         The gradient norm before clipping.
 
     Raises:
-        NotFiniteError: the loss or the norm is not finite; the step was not taken.
+        NotFiniteError: the loss or the norm is not finite; no step was taken.
     """
     norm = float(whole(nn.utils.clip_grad_norm_(module.parameters(), config.max_grad_norm)))
     if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -57,10 +57,10 @@ def clip_and_step(
 
 
 def checkpoint_bytes(trained: tuple[nn.Module, torch.optim.Optimizer]) -> int:
-    """Bytes of a checkpoint of both, over all ranks: every weight, and Adam's two moments of it."""
+    """Checkpoint size in bytes, over all ranks: every weight and its two Adam moments."""
     return sum(3 * weight.numel() * weight.element_size() for weight in trained[0].parameters())
 
 
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:
-    """Optimizer steps since the first, those before a checkpoint included."""
+    """Total number of optimizer steps, including those before a resumed checkpoint."""
     return max((int(state["step"]) for state in optimizer.state.values()), default=0)

@@ -1,4 +1,4 @@
-"""Progress of a run on standard error: a bar on a terminal, plain lines in a log."""
+"""Progress of a run on standard error: a bar on a terminal, otherwise plain lines."""
 
 import sys
 import time
@@ -13,7 +13,11 @@ class Progress(AbstractContextManager["Progress"]):
     """`with Progress("train", steps) as progress: progress.step(entropy=..., accuracy=...)`, on standard error."""
 
     def __init__(self, name: str, total: int, done: int = 0, shown: bool = True):
-        """done: steps of an earlier process. shown: False on all ranks but one."""
+        """
+        Args:
+            done: steps completed by an earlier process.
+            shown: False on all ranks but one.
+        """
         self.name, self.total, self.shown = name, total, shown
         self.done = self.done_before = done
         self.start, self.last_line = time.monotonic(), float("-inf")
@@ -24,7 +28,7 @@ class Progress(AbstractContextManager["Progress"]):
         self.bar.close()
 
     def step(self, **values: float) -> None:
-        """One more step is done; `values` are shown beside it."""
+        """Record that a step is done; `values` are shown beside it."""
         self.done += 1
         shown = {name: f"{value:.3f}" for name, value in values.items()}
         self.bar.set_postfix(shown)

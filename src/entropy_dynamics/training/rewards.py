@@ -10,8 +10,8 @@ from entropy_dynamics.tasks import Grade
 def paper_reward(grade: Grade) -> float:
     """The four values of the paper's Appendix B.
 
-    1: answer and format correct; 0: answer correct, format not; -1: wrong and "extremely long"; -0.1: wrong otherwise.
-    Extremely long is read as truncated at the limit, and a wrong answer in the correct format counts as wrong.
+    1: answer and format correct; 0: only the answer correct; -1: wrong and "extremely long"; -0.1: otherwise wrong.
+    "Extremely long" is interpreted as truncated at the limit; a wrong answer in the correct format counts as wrong.
     """
     if grade.answer_correct:
         return 1.0 if grade.formatted else 0.0
@@ -19,12 +19,12 @@ def paper_reward(grade: Grade) -> float:
 
 
 def binary_reward(grade: Grade) -> float:
-    """The reward of the released configuration: 1 for a correct answer in the required format, else 0."""
+    """The reward of the released configuration: 1 for a correct answer in the required format, otherwise 0."""
     return 1.0 if grade.correct else 0.0
 
 
 def random_rewards(seed: int, step: int, count: int) -> list[float]:
-    """0 or 1, each with probability one half: a control, in which nothing can be learned."""
+    """0 or 1 with equal probability: a control in which there is nothing to learn."""
     return np.random.default_rng([seed, step, 1]).integers(2, size=count).astype(float).tolist()
 
 

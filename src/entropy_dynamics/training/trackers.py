@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and Trackio, where the config names them; metrics.parquet is written in any case."""
+"""TensorBoard, Weights & Biases and Trackio, if the config lists them; metrics.parquet is always written."""
 
 import hashlib
 import importlib
@@ -18,13 +18,16 @@ PROJECT = "entropy-dynamics"
 
 
 class Trackers(ExitStack):
-    """The trackers that `config.trackers` names, for one run; a context manager that flushes and closes them.
-
-    Raises UserError at once, before anything is computed, for a tracker that is not installed or does not start.
-    """
+    """The trackers in `config.trackers` for one run, as a context manager that flushes and closes them."""
 
     def __init__(self, config: RunConfig, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
-        """`enabled`: on one rank only."""
+        """
+        Args:
+            enabled: True on one rank only.
+
+        Raises:
+            UserError: a tracker is not installed or does not start.
+        """
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
         kinds: dict[str, Callable[[], _TensorBoard | _WandB | _Trackio]] = {
@@ -35,7 +38,7 @@ class Trackers(ExitStack):
         self._open = [self.enter_context(closing(kinds[name]())) for name in config.trackers if enabled]
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log the metrics of one step, leaving out those that are NaN."""
+        """Log the metrics of a step, except those that are NaN."""
         numbers = {name: float(value) for name, value in metrics.items() if name != "step" and not math.isnan(value)}
         for tracker in self._open:
             tracker.log(step, numbers)
@@ -51,7 +54,7 @@ class _TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # A resumed run repeats the steps since its checkpoint, so their earlier events are purged.
+            # A resumed run repeats the steps since its checkpoint: purge their earlier events.
             self._writer = SummaryWriter(str(self._directory), purge_step=step)
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)
@@ -62,7 +65,7 @@ class _TensorBoard:
 
 
 class _WandB:
-    """Online, offline or disabled, as wandb's own WANDB_MODE says."""
+    """Online, offline or disabled, according to wandb's own WANDB_MODE."""
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         wandb = _import("wandb")
@@ -87,10 +90,10 @@ class _WandB:
 
 
 class _Trackio:
-    """In logs/trackio, or where TRACKIO_DIR says, for `trackio show` as well (docs/results.md)."""
+    """Logs to TRACKIO_DIR, by default logs/trackio; `trackio show` reads the same variable (docs/results.md)."""
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
-        os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when it is imported
+        os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when trackio is imported
         trackio = _import("trackio")
         self._run = trackio.init(project=PROJECT, name=name, resume="allow", config=config.model_dump(), embed=False)
 

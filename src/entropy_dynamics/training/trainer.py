@@ -34,14 +34,14 @@ from entropy_dynamics.training.update import PolicyUpdate, Scored
 
 Row = dict[str, float]
 """The metrics of a step, by column of metrics.parquet."""
-VALIDATION = ("validation_accuracy", "validation_pass")  # metrics, NaN on the steps between validations
-CHANGE = ("entropy_change", "s_centered_after", "s_centered_reweighted")  # the same for `entropy_change_every`
-TRAINING = ("push", "sample", "grade", "score", "update")  # phases, each with its `seconds_<phase>`
+VALIDATION = ("validation_accuracy", "validation_pass")  # NaN on steps without validation
+CHANGE = ("entropy_change", "s_centered_after", "s_centered_reweighted")  # NaN unless `entropy_change_every` is due
+TRAINING = ("push", "sample", "grade", "score", "update")  # phases, each timed as `seconds_<phase>`
 PHASES = (*TRAINING, "validate", "measure")
 
 
 class Trainer:
-    """Trains `policy` in place: `step` is one training step, `run` all of them."""
+    """Trains `policy` in place: `step` runs one training step, `run` all of them."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class Trainer:
         """
         Args:
             prompts: the training set.
-            temperature: of the rollouts, and of the policy that is trained.
-            seed: of the order of the prompts and of the rollouts.
-            critic: PPO's; without one advantages are the method's own.
-            validate: the metrics `VALIDATION` of the current policy, called every `validation_every` steps.
+            temperature: of the rollouts and of the trained policy.
+            seed: of the prompt order and of the rollouts.
+            critic: PPO's critic; None: advantages come from the method.
+            validate: returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps.
             keep: called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and
-                weights, to write what is to be looked at (`stages.token_samples`).
-            engine_dtype: weights are pushed in it; the policy's own by default.
-            engine_tolerance, warn_above: bounds of the mean difference between the engine's and the trainer's log p,
-                nats: above them the run stops, or says so once (see `engine_agreement`).
+                weights, to write samples for inspection (`stages.token_samples`).
+            engine_dtype: dtype in which weights are pushed; the policy's own by default.
+            engine_tolerance, warn_above: bounds on the mean absolute difference between the engine's and the trainer's
+                log p, nats. Above the first the run stops, above the second it warns once (see `engine_agreement`).
         """
         if not prompts:
             raise UserError("no training problems are left: the pass-rate filter dropped them all")
@@ -88,7 +88,7 @@ class Trainer:
             )
         try:
             config.check_divisible(self.prompts_per_step, self.ranks.size)
-        except ValueError as error:  # the config passed, but few problems are left
+        except ValueError as error:  # the config is valid, but too few problems are left
             raise UserError(str(error)) from None
         self.config, self.policy, self.method, self.critic = config, policy, method, critic
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
@@ -96,7 +96,7 @@ class Trainer:
         self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
         self.seed, self.engine_dtype = seed, engine_dtype
         self.reward = REWARDS.get(config.reward)  # None: random
-        # The engine's log p of a stale batch are those of another policy, as they should be.
+        # With stale batches the engine's log p is that of an older policy, so a difference is expected.
         self.engine_tolerance = math.inf if config.staleness else engine_tolerance
         self.warn_above = math.inf if config.staleness else warn_above
         optimizer = config.optimizer
@@ -109,22 +109,22 @@ class Trainer:
             fused=True,
         )
         self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
-        self.ahead: list[list[Rollout]] = []  # sampled, not yet learned from: those of the next steps
-        # The number of the step, the batch that it learns from and its rewards.
+        self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
+        # The number of the current step, its batch and rewards.
         self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
 
     def step(self, step: int) -> Row:
         """One batch of rollouts and its updates: the whole algorithm, for every method.
 
-        All randomness belongs to the seed and the number of the step, so a run may stop and resume at any step.
+        All randomness depends only on the seed and the step, so a run may stop and resume at any step.
 
         Returns:
             The metrics of the step (at step 0, of the untrained policy's batch).
 
         Raises:
-            NotFiniteError: the loss or the gradient is not finite. That module is then as it was before the update, and
-                `in_progress` is the batch.
-            EngineMismatchError: the engine's log-probabilities differ from the trainer's.
+            NotFiniteError: the loss or the gradient is not finite. The failing module is unchanged by that update, and
+                `in_progress` holds the batch.
+            EngineMismatchError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)
         with clock("push"):
@@ -157,7 +157,7 @@ class Trainer:
                 first = decision is None  # no optimizer step on this batch yet
                 decision = self.update.decide(batch, rows, advantages, scored, decision, generator)
                 gradient = self.update.backward(batch, rows, advantages, scored, decision, first=first)
-                scored = Scored(gradient.stats)  # without the graphs, which are used up
+                scored = Scored(gradient.stats)  # without the graphs, which the backward pass has freed
                 if first:
                     agreement = self.check(batch, scored.stats, step)
                 norms.append(
@@ -184,22 +184,23 @@ class Trainer:
             method.observe(row)
             if self.keep is not None:
                 self.keep(step, rollouts, grades, batch, scored.stats, advantages, weights)
-        self.ahead.pop(0)  # last: the checkpoint of a step that fails holds what that step learns from
+        self.ahead.pop(0)  # at the end: if the step fails, the checkpoint holds its rollouts
         return row | clock.seconds
 
     def run(self, name: str, checkpoints: Checkpoints, log: Callable[[int, Row], None]) -> list[Row]:
-        """Train to the end, from the last checkpoint on, with a checkpoint every `checkpoint_every` steps.
+        """Train to the end, starting from the last checkpoint, and save one every `checkpoint_every` steps.
 
         Args:
-            name: the run's, for progress.
+            name: name of the run, shown with its progress.
             log: called with the number and the metrics of every step.
 
         Returns:
-            The metrics of all steps, those before the checkpoint included.
+            The metrics of all steps, including those before the checkpoint.
 
         Raises:
-            Unfinished: the time limit is near, or SIGURG was received; the checkpoint is of the latest step.
-            NotFiniteError: see `step`. The checkpoint is of the step before, if no update of this one was taken.
+            Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step is saved first.
+            NotFiniteError: see `step`. A checkpoint of the previous step is saved first if no update of this step has
+                been taken.
         """
         every, steps = self.config.checkpoint_every, self.config.steps
         limit = TimeLimit(self.ranks, sum(map(checkpoint_bytes, self.trained().values())))
@@ -232,7 +233,7 @@ class Trainer:
         return rows
 
     def _resume(self, checkpoints: Checkpoints) -> list[Row]:
-        """The metrics of the steps up to the last checkpoint, whose state is loaded."""
+        """Load the last checkpoint, if any, and return the metrics of the steps before it."""
         rows, method_state = checkpoints.resume(self.trained())
         if rows:
             self.method.load_state_dict(method_state)
@@ -244,7 +245,7 @@ class Trainer:
         return rows
 
     def trained(self) -> Trained:
-        """Everything that learns, by name."""
+        """All trained modules with their optimizers, by name."""
         critic = {} if self.critic is None else {"critic": (self.critic.critic, self.critic.optimizer)}
         return {"policy": (self.policy, self.optimizer), **critic}
 
@@ -256,28 +257,28 @@ class Trainer:
         return estimate.advantages, estimate
 
     def validation(self, step: int) -> Row:
-        """The metrics `VALIDATION`; NaN if none is due."""
+        """The metrics `VALIDATION`; NaN if no validation is due."""
         if self.validate is None or not _due(step, self.config.validation_every):
             return dict.fromkeys(VALIDATION, math.nan)
         return self.validate()
 
     def change(self, batch: RolloutBatch, before: TokenStats, step: int) -> Row:
-        """The metrics `CHANGE` of a batch's updates; NaN if none is due."""
+        """The metrics `CHANGE` of a batch's updates; NaN if no measurement is due."""
         if not _due(step, self.config.entropy_change_every):
             return dict.fromkeys(CHANGE, math.nan)
         return change_metrics(before, self.update.statistics(batch), batch.mask)
 
     def first_order(self, batch: RolloutBatch, step: int) -> FirstOrderChange | None:
-        """What measures that change to first order, before the batch is scored; None if none is due."""
+        """The first-order measurement of the entropy change, set up before the batch is scored; None if not due."""
         if not (self.config.entropy_change_first_order and _due(step, self.config.entropy_change_every)):
             return None
         return FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
 
     def push(self) -> None:
-        """Give the engine the policy's weights, and free the memory of the last update."""
+        """Send the policy's weights to the engine, after freeing the memory of the last update."""
         for _, optimizer in self.trained().values():
             optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()  # nothing happens where CUDA is not in use
+        torch.cuda.empty_cache()  # a no-op if CUDA is not in use
         self.sampler.push(self.policy.weights(self.engine_dtype))
 
     def rewards(self, grades: Sequence[Grade], step: int) -> list[float]:
@@ -287,9 +288,9 @@ class Trainer:
         return [self.reward(grade) for grade in grades]
 
     def batch_of_step(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
-        """The prompts of a step and their rollouts, which were sampled `staleness` steps ago (0: now).
+        """The prompts of a step and their rollouts, sampled `staleness` steps ago (0: now).
 
-        What the step `staleness` steps ahead learns from is sampled now; before the first step, all up to it.
+        Samples the rollouts for the step that is `staleness` steps ahead; at the first step, for all steps up to it.
         """
         last = max(step, min(step + self.config.staleness, self.config.steps - 1))
         for later in range(step + len(self.ahead), last + 1):
@@ -298,7 +299,7 @@ class Trainer:
         return self.prompts_of_step(step), self.ahead[0]
 
     def sample(self, step: int) -> list[Rollout]:
-        """Rollouts of the prompts of a step, from the policy that was pushed last."""
+        """Rollouts of a step's prompts, from the policy pushed last."""
         return self.sampler.sample(
             self.prompts_of_step(step),
             samples=self.config.group_size,
@@ -308,26 +309,26 @@ class Trainer:
         )
 
     def prompts_of_step(self, step: int) -> list[Prompt]:
-        """Each epoch visits the training set in its own seeded order; no step repeats a prompt."""
+        """The prompts of a step. Each epoch has its own seeded order; no step repeats a prompt."""
         size, count = len(self.prompts), self.prompts_per_step
-        epoch, place = divmod(step, size // count)  # the last partial step of an epoch is dropped
+        epoch, place = divmod(step, size // count)  # an epoch's last, incomplete step is dropped
         order = np.random.default_rng([self.seed, epoch]).permutation(size)
         return [self.prompts[index] for index in order[place * count : (place + 1) * count]]
 
     def generator(self, step: int) -> torch.Generator:
-        """For methods that choose at random."""
+        """The random generator of a step for methods that draw tokens."""
         seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
         return torch.Generator(self.ranks.device).manual_seed(seed)
 
     def check(self, batch: RolloutBatch, stats: TokenStats, step: int) -> dict[str, float]:
-        """Compare the engine's log-probabilities with the trainer's; no metrics if the engine returns none.
+        """Compare the engine's log probabilities with the trainer's; no metrics if the engine returns none.
 
         Raises:
-            NotFiniteError: log-probabilities of the trainer are not finite.
+            NotFiniteError: log probabilities of the trainer are not finite.
             EngineMismatchError: see `engine_agreement`.
         """
         logp = stats.logp[batch.mask]
-        if bad := int((~logp.isfinite()).sum()):  # first, as an engine with such weights would only disagree
+        if bad := int((~logp.isfinite()).sum()):  # checked first, as it would otherwise be reported as a mismatch
             raise NotFiniteError(
                 f"step {step}: log p of {bad} of {len(logp)} tokens is not finite, so training stopped; "
                 "a smaller training.optimizer.learning_rate may help"
@@ -342,8 +343,8 @@ def engine_agreement(
 ) -> dict[str, float]:
     """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
 
-    The rollouts were generated with the weights pushed last, so this verifies that push, over every token and before
-    the policy is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine | trainer).
+    The rollouts were sampled with the weights pushed last, so this verifies the push on every token, before the policy
+    is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine || trainer).
 
     Raises:
         EngineMismatchError: the mean absolute difference is above `tolerance` (`engine.tolerance`).
@@ -364,7 +365,7 @@ def engine_agreement(
 
 
 def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor) -> Row:
-    """Means over a batch's rollouts; `zero_variance_groups` is the mean over its groups."""
+    """Means over a batch's rollouts; `zero_variance_groups` is a share of its groups."""
     return {
         "reward_mean": rewards.mean().item(),
         "accuracy": float(np.mean([grade.correct for grade in grades])),
@@ -379,10 +380,10 @@ def _due(step: int, every: int) -> bool:
 
 
 class _Clock:
-    """`with clock("sample"): ...` adds up `seconds_sample`, and with all of TRAINING `seconds_training`.
+    """`with clock("sample"): ...` adds wall time to `seconds_sample`; phases in TRAINING add to `seconds_training` too.
 
-    That is what a step costs: on a CPU the processor time of this process, which other work on the machine
-    changes less than wall time; on a GPU the wall time, like that of each phase.
+    `seconds_training` is the cost of a step: on a CPU the processor time of this process, which other work on the
+    machine affects less than wall time; on a GPU wall time.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,6 +1,6 @@
-"""Score, decide, backward: what a training step (`Trainer.step`) does with the tokens of a batch.
+"""Score, decide, backward: the per-token part of a training step (`Trainer.step`).
 
-Nothing here is filled in later: statistics, decisions and gradients are immutable results of one call each.
+Statistics, decisions and gradients are immutable results, each of one call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,16 +30,16 @@ class Scored:
     """A batch under the policy that sampled it."""
 
     stats: TokenStats
-    """Statistics of all rows, on every rank; detached."""
+    """Statistics of all rows, the same on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
     kept: Rows | None = None
-    """The rows of all ranks in such micro-batches; None: there are none."""
+    """The rows in such micro-batches, over all ranks; None if there are none."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the method decides for one update, before its backward pass."""
+    """The method's weights and coefficients for one update, fixed before its backward pass."""
 
     weights: PerToken
     coefficients: PerToken | None
@@ -48,19 +48,20 @@ class Decision:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The outcome of a backward pass; the gradients themselves are in the parameters."""
+    """Results of a backward pass; the gradients themselves are in the parameters."""
 
     loss: Float[Tensor, ""]
     effective: PerToken
-    """`effective_advantages` times the response tokens of the update: A in strictly on-policy GRPO. 0 in other rows."""
+    """`effective_advantages` times the number of response tokens of the update, which is A in strictly on-policy GRPO.
+    0 in rows outside the update."""
     stats: TokenStats
-    """Those that the update was given or, in a fused one, those of its own forward passes."""
+    """The scores that the update was given or, in a fused update, those of its own forward passes."""
 
 
 class PolicyUpdate:
-    """The policy with a method's loss. It keeps no state between calls.
+    """Scoring and backward passes of a policy under a method's loss. Keeps no state between calls.
 
-    An update is fused, with `scored` None, where the method needs no scores (`Method.needs_scores`).
+    If the method needs no scores (`Method.needs_scores`), the update is fused with scoring: `scored` is None.
     """
 
     def __init__(self, config: TrainingConfig, policy: Policy, method: Method, temperature: float, ranks: Ranks):
@@ -68,10 +69,10 @@ class PolicyUpdate:
         self.temperature, self.ranks = temperature, ranks
 
     def score(self, batch: RolloutBatch, advantages: PerToken | None = None) -> Scored:
-        """Statistics of the whole batch, and the graphs that the update may continue from.
+        """Statistics of the whole batch, and the autograd graphs that the update can reuse.
 
         Args:
-            advantages: None where they depend on the scores, so that any row may need a backward pass.
+            advantages: None if they depend on the scores; any row may then need a backward pass.
         """
         rows = torch.arange(len(batch), device=batch.groups.device)
         constant = rows[:0]
@@ -92,7 +93,8 @@ class PolicyUpdate:
         return Scored(self._gather(batch, detached), graphs, kept_rows)
 
     def sampled_logp(self, batch: RolloutBatch, scored: Scored | None) -> PerToken:
-        """log p_old of all rows: the engine's, or the trainer's own before the first update (`training.old_logp`)."""
+        """log p_old of all rows, nats: from the engine, or from the trainer before the first update
+        (`training.old_logp`)."""
         if self.config.engine_ratios:
             assert batch.engine_logp is not None
             return batch.engine_logp
@@ -107,9 +109,9 @@ class PolicyUpdate:
         return stats
 
     def entropy_gradient(self, batch: RolloutBatch) -> list[Tensor]:
-        """The gradient of the mean entropy of a batch's positions, one tensor per parameter, sharded as it is.
+        """Gradient of the mean entropy over a batch's positions: one tensor per parameter, sharded like it.
 
-        To be called while no graph is kept: under FSDP a backward pass has to follow each forward pass.
+        Must not be called while graphs are kept: under FSDP each forward pass must be followed by its backward pass.
         """
         micro_batches, count = self._micro_batches(batch), batch.mask.sum()
         self.policy.zero_grad(set_to_none=True)
@@ -134,8 +136,8 @@ class PolicyUpdate:
 
         Args:
             scored: None in a fused update.
-            earlier: the decision of the batch's update before, which holds for all of them unless the method decides
-                before each (`Method.per_update`).
+            earlier: the decision for the batch's previous update. Its weights and coefficients are reused unless the
+                method decides before each update (`Method.per_update`).
         """
         if scored is None:
             weights, coefficients = batch.mask.float(), None
@@ -143,7 +145,7 @@ class PolicyUpdate:
             weights, coefficients = earlier.weights, earlier.coefficients
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
-            mask = _only(batch.mask, rows) if self.method.per_update else batch.mask
+            mask = _restricted(batch.mask, rows) if self.method.per_update else batch.mask
             logp_old = self.sampled_logp(batch, scored)
             weights = self.method.token_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
@@ -161,15 +163,15 @@ class PolicyUpdate:
         *,
         first: bool,
     ) -> Gradient:
-        """Accumulate the gradient of the loss of `rows`.
+        """Compute the gradient of the loss of `rows`.
 
-        Rows whose loss is constant (no token has both a weight and an advantage) get a backward pass only where their
-        graph is kept anyway.
+        Rows with a constant loss (no token has both a weight and an advantage) get a backward pass only if their graph
+        is kept anyway.
 
         Args:
-            scored: None in a fused update: statistics of all rows are then those of its own forward passes.
-            first: no optimizer step was taken on this batch. Ratios are then exactly 1, unless they are to the engine's
-                log p; stored log p would equal the new one only up to the rounding of another micro-batch.
+            scored: None in a fused update, whose own forward passes then give the statistics of all rows.
+            first: no optimizer step has been taken on this batch yet. Ratios are then exactly 1, unless p_old is the
+                engine's. They are not computed from stored log p, which equals the new one only up to rounding.
         """
         graphs, kept_rows = (scored.graphs, scored.kept) if scored else ((), None)
         remaining = rows if kept_rows is None else rows[~torch.isin(rows, kept_rows)]
@@ -204,7 +206,7 @@ class PolicyUpdate:
         advantages: PerToken,
         decision: Decision,
     ) -> tuple[Float[Tensor, ""], PerToken]:
-        """The loss of a micro-batch, as its part of the loss of the update, and its effective advantages."""
+        """A micro-batch's contribution to the loss of the update, and its effective advantages."""
         coefficients = None if decision.coefficients is None else decision.coefficients[rows]
         multipliers = decision.weights[rows] / decision.divisors[rows]
         if self.config.importance_truncation is not None and batch.engine_logp is not None:
@@ -229,10 +231,11 @@ class PolicyUpdate:
     def _by_gradient(
         self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1
     ) -> tuple[Rows, Rows]:
-        """The rows that a backward pass needs, and those whose loss is constant.
+        """Split `rows` into those that need a backward pass and those with a constant loss.
 
-        Some constant ones are among the first, so that all ranks make the same number of passes, and at least `least`
-        rows: an optimizer step with a gradient of 0 still moves the parameters.
+        The first part is padded with constant rows to a multiple of the number of ranks, so that all ranks run the same
+        number of passes, and to at least `least` rows: an optimizer step with a gradient of 0 still moves the
+        parameters.
         """
         acting = weights[rows] != 0
         if not self.method.acts_without_advantage(on_policy=self.config.on_policy):
@@ -243,10 +246,11 @@ class PolicyUpdate:
         return first, rest
 
     def _graphs_kept(self, batch: RolloutBatch, rows: Rows, micro_batches: Sequence[Rows]) -> int:
-        """How many of the last micro-batches keep their graph: all that fit, and one in any case.
+        """Number of last micro-batches that keep their graph: as many as fit, but at least one.
 
-        The one costs no memory, as the backward pass of a micro-batch follows its forward pass. With several updates
-        the first is on some rows only, and none does; under FSDP a backward pass has to follow each forward pass.
+        That one costs no extra memory, as the backward pass starts with it. With several updates per batch none is
+        kept, as the first update is on some of the rows only. Under FSDP a graph is kept only if it is the only one, as
+        each forward pass must be followed by its backward pass.
         """
         limit = self.config.single_forward_tokens
         if self.config.updates_per_batch > 1:
@@ -266,18 +270,18 @@ class PolicyUpdate:
         return self.policy.stats(batch, rows, self.temperature, **options)
 
     def _gather(self, batch: RolloutBatch, micro_batches: Iterable[MicroBatch]) -> TokenStats:
-        """Statistics of the micro-batches of all ranks: a row comes from one rank and is 0 on the others."""
-        whole: dict[str, Tensor] = {}
+        """Statistics of the whole batch from the micro-batches of all ranks: each row is non-zero on one rank only."""
+        full: dict[str, Tensor] = {}
         for rows, stats in micro_batches:
             for name, column in stats.columns().items():
-                if name not in whole:
-                    whole[name] = column.new_zeros(len(batch), *column.shape[1:])
-                whole[name][rows] = column
-        return TokenStats(**whole).map(self.ranks.sum)
+                if name not in full:
+                    full[name] = column.new_zeros(len(batch), *column.shape[1:])
+                full[name][rows] = column
+        return TokenStats(**full).map(self.ranks.sum)
 
 
-def _only(mask: Tensor, rows: Rows) -> Tensor:
-    """The mask, 0 in all rows but `rows`."""
+def _restricted(mask: Tensor, rows: Rows) -> Tensor:
+    """The mask, set to 0 in all rows except `rows`."""
     chosen = torch.zeros_like(mask)
     chosen[rows] = mask[rows]
     return chosen

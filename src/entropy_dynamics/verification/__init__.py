@@ -1,6 +1,6 @@
-"""`entropy-dynamics verify`: hashes from the problems to the samples, grades, and all tables, figures and claims.
+"""`entropy-dynamics verify`: checks hashes from problems to samples, grades, and all tables, figures and claims.
 
-The chain is problems, models, pass rates, runs, evaluations. Tables, figures and claims are redrawn.
+The chain is problems, models, pass rates, runs, evaluations. Tables, figures and claims are redrawn and compared.
 No model is loaded, nothing is sampled, and only temporary folders are written to.
 """
 
@@ -15,9 +15,10 @@ from entropy_dynamics.verification.findings import Verification
 
 
 def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verification:
-    """Check what is in results/<scale> against its records, its samples and the configs; results may be incomplete.
+    """Check results/<scale>, which may be incomplete, against its records, its samples and the configs.
 
-    Raises UserError for an unknown scale, and for a folder that does not exist or contains no results.
+    Raises:
+        UserError: the scale is unknown, or its folder does not exist or contains no results.
     """
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():

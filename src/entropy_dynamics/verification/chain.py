@@ -1,4 +1,4 @@
-"""Problems to samples: records against files, against each other, and against the configs."""
+"""Checks from problems to samples: records against files, against each other, and against the configs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -29,7 +29,7 @@ class Chain:
         self.layout, self.config, self.overrides, self.findings = layout, config, overrides, findings
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.archived: dict[str, str] | None = None
-        """Files of an unpacked archive, and their hashes."""
+        """Hashes of the files of an unpacked archive, by name."""
         self.left_out: list[Path] = []
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
@@ -61,7 +61,7 @@ class Chain:
         return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
 
     def _recorded(self, pattern: Path) -> list[Path]:
-        """Parquet files that exist or have a record."""
+        """Parquet files matching `pattern` that exist or have a record."""
         files = {*pattern.parent.glob(pattern.name)}
         for record in pattern.parent.glob(record_of(pattern).name):
             files.add(record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet"))
@@ -89,7 +89,7 @@ class Chain:
             self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 
     def _problems(self, file: Path, entry: Record) -> None:
-        """A set's number and ids in problems.json against its file."""
+        """Check the number and ids of a set in problems.json against its file."""
         if file.is_file():
             ids = self.problems(file.stem)
             facts = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}.items()
@@ -97,12 +97,12 @@ class Chain:
             self.findings.add("modified", file, *wrong)
 
     def _source(self, file: Path, entry: Record, source: SetSource) -> None:
-        """A set's source in problems.json against that in the config."""
+        """Check the source of a set in problems.json against the config."""
         if entry["source"] == "file":
             self.findings.checked["hashes"] += 1
             if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
                 self.findings.add("stale", file, f"{entry['path']} has changed")
-        if entry["source"] == "file" != source.source:  # data.folder is the machine's, so no config says it
+        if entry["source"] == "file" != source.source:  # data.folder is specific to a machine, so not in the config
             self.findings.add("not checked", file, f"read from a file instead of its source, {source.source}")
             return
         described = source.model_dump(mode="json")
@@ -118,7 +118,7 @@ class Chain:
         recorded, was = facts["weights_sha256"] | facts["outputs"], facts["config"]
         self._hashes(path, recorded)
         self._unrecorded(path.parent, {*recorded, FACTS})
-        # The same model may be elsewhere on this machine.
+        # The same model may be at a different path on this machine.
         now = self.settings("model", path.parent.parent.name) | {"model.path": was.get("model.path")}
         self.findings.add("different config", path, *differences(was, now))
 
@@ -181,11 +181,11 @@ class Chain:
             return
         if f"seed{record['seed']}" != seed:
             self.findings.add("modified", file, f"its record is of seed {record['seed']}")
-        if self._inputs(record).get(problems) == self.sha256(problems):  # else it is stale
+        if self._inputs(record).get(problems) == self.sha256(problems):  # otherwise it is stale
             self._samples(file, read_parquet(file), self.problems(file.stem), record["evaluation"]["samples"])
 
     def _samples(self, file: Path, frame: pd.DataFrame, problems: Mapping[str, Problem], k: int) -> None:
-        """K samples of every problem, graded again by their task."""
+        """Check that there are K samples of every problem, and grade them again."""
         self.findings.checked["samples"] += len(frame)
         pairs = set(zip(frame["problem_id"], frame["sample"], strict=True))
         if len(frame) != len(pairs) or pairs != {(name, sample) for name in problems for sample in range(k)}:
@@ -205,9 +205,13 @@ class Chain:
     # Records
 
     def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str, **changed: Any) -> Record:
-        """The record of a parquet file or a run, after comparing its hashes and, for a `stage_of_run`, its config.
+        """The record of a parquet file or a run, after checking its hashes and, for a `stage_of_run`, its config.
 
-        `changed`: settings of it that are not the config's.
+        Args:
+            made: the parquet file, or the folder of the run.
+            needed: files that must be among its recorded inputs.
+            stage_of_run: the stage, and its model and method if it has them.
+            changed: settings that differ from the config on purpose.
         """
         is_run = made.suffix != ".parquet"
         path = made / PROVENANCE if is_run else record_of(made)
@@ -229,7 +233,7 @@ class Chain:
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
-        """Recorded inputs by their present paths: results/<scale> may have been moved as a whole."""
+        """Recorded inputs by their current paths, as results/<scale> may have been moved as a whole."""
         root, here = self.layout.root, {}
         for name, digest in record["inputs"].items():
             parts = PurePosixPath(name).parts
@@ -238,13 +242,13 @@ class Chain:
         return here
 
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
-        """Outputs against their hashes; the record has one for every file that the stage writes."""
+        """Check outputs against their hashes; the record must have one for every file that the stage writes."""
         recorded = record.get("outputs", {})
         self.findings.add("modified", path, *(f"it has no hash of {name}" for name in makes if name not in recorded))
         self._hashes(path, recorded)
 
     def _hashes(self, path: Path, recorded: Mapping[str, str]) -> None:
-        """Files against their hashes in the record `path`, which is beside or above them."""
+        """Check files against their hashes in the record `path`, in whose folder or below it they are."""
         self.findings.checked["hashes"] += len(recorded)
         for name, digest in recorded.items():
             file = path.parent / name
@@ -257,7 +261,7 @@ class Chain:
                 self.findings.add("modified", file, f"its sha256 is {actual[:12]}..., {path.name} has {digest[:12]}...")
 
     def _unrecorded(self, folder: Path, recorded: Collection[str]) -> None:
-        """Files below `folder` that no record has; hidden files are ignored."""
+        """Report files below `folder` that are in no record; hidden files are ignored."""
         for file in sorted(folder.rglob("[!.]*")):
             if file.is_file() and file.relative_to(folder).as_posix() not in recorded:
                 self.findings.add("modified", file, "no record has its hash")
@@ -269,7 +273,7 @@ class Chain:
             self.findings.add("different config", path, str(error))
 
     def _commits(self) -> None:
-        """Notes on results that another commit or uncommitted code made."""
+        """Note results that were made by a different commit or by uncommitted code."""
         now = commit_of_code()["commit"]
         for (commit, changed), records in self.made_by.items():
             if changed or commit != now:
@@ -277,7 +281,7 @@ class Chain:
                 self.findings.note("different commit", records, f"made by commit {str(commit)[:12]}{more}")
 
     def _json(self, path: Path) -> Record:
-        """A record; empty, with a finding, if it is missing."""
+        """Read a record; if it is missing, report that and return an empty one."""
         if path.is_file():
             self.findings.checked["records"] += 1
             return dict(read_json(path))

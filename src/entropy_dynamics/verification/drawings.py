@@ -1,4 +1,4 @@
-"""Tables, figures and claims redrawn and compared; table scores recomputed from the samples."""
+"""Redraws tables, figures and claims and compares them; recomputes table scores from the samples."""
 
 import csv
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.findings import Verification
 
-INPUTS = ("data", "models", "pass_rates", "runs", "evaluations", "theory")  # folders that everything is drawn from
+INPUTS = ("data", "models", "pass_rates", "runs", "evaluations", "theory")  # folders from which everything is drawn
 PICTURES = (".png", ".svg", ".pdf")  # their bytes depend on fonts and on the version of matplotlib
 DIGITS = 1e-4  # resolution of a score in a table's csv
 
@@ -36,8 +36,8 @@ class Drawings:
     def __init__(self, layout: Layout, config: Config, findings: Verification):
         self.layout, self.root, self.findings = layout, layout.root, findings
         self.results = Results(self.root, config.scale, dict(config.seeds))
-        self.same: set[str] = set()  # suffixes of which some picture has the bytes of the redrawn one
-        self.other: list[Path] = []  # pictures with the same numbers as redrawn, and other bytes
+        self.same: set[str] = set()  # suffixes for which at least one picture is identical to the redrawn one
+        self.other: list[Path] = []  # pictures whose numbers are as redrawn, but whose bytes differ
 
     def check(self) -> None:
         with TemporaryDirectory() as folder:
@@ -64,7 +64,7 @@ class Drawings:
             self.findings.note("not checked", unsure, fact)
 
     def _experiment(self, file: Path) -> None:
-        """A table or figure, by its csv."""
+        """Check a table or figure, given its csv."""
         try:
             experiment = self.results.experiment(file.stem)
         except UserError as error:
@@ -88,7 +88,7 @@ class Drawings:
         self._compare(file, lambda: (write_field if field else write_claims)(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
-        """Compare the files of one table, figure or the claims with those that `draw` writes into the copy."""
+        """Compare the files of a table, a figure or the claims with those that `draw` writes into the copy."""
         try:
             pairs = {self.root / path.relative_to(self.copy): path for path in draw()}
         except UserError as error:
@@ -106,7 +106,7 @@ class Drawings:
                 self.same.add(old.suffix)
             elif was != now:
                 differing[old] = "" if old.suffix in PICTURES else _first_difference(old, was, now)
-        # Other inputs or other code change all files, an edit one or two.
+        # Different inputs or code change all files, an edit only one or two.
         most = 2 * len(differing) > len(pairs)
         if most and file.suffix == ".csv":
             seeds, redrawn = (_most_seeds(path) for path in (file, self.copy / file.relative_to(self.root)))
@@ -122,7 +122,7 @@ class Drawings:
                 self.other.append(path)
 
     def _scores(self, file: Path, experiment: Experiment[ScoresSpec]) -> None:
-        """A table's scores against Avg@K and Pass@K of the sample rows themselves."""
+        """Check a table's scores against Avg@K and Pass@K computed from the sample rows."""
         for row in pd.read_csv(file).to_dict("records"):
             runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
@@ -143,7 +143,7 @@ class Drawings:
 
 
 def _most_seeds(path: Path) -> int | None:
-    """The largest number of seeds in a csv; None if it has none."""
+    """The largest number of seeds in a csv; None if it has no such column."""
     frame = pd.read_csv(path)
     return int(frame["seeds"].max()) if "seeds" in frame else None
 

@@ -1,4 +1,4 @@
-"""Findings of a verification, with counts of what it looked at."""
+"""Findings of a verification, with counts of what was checked."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,33 +7,33 @@ from pathlib import Path
 from entropy_dynamics.errors import UserError
 
 ERRORS = ("modified", "stale", "different config", "missing")
-KINDS = (*ERRORS, "different commit", "not checked")  # the last two are notes: worth knowing, no errors
-SHOWN = 3  # facts per finding
+KINDS = (*ERRORS, "different commit", "not checked")  # the last two are notes, not errors
+SHOWN = 3  # maximum number of facts shown per finding
 
 
 class Verification:
-    """Collects findings: facts by their kind and by the file or folder that they are about."""
+    """Collects findings: facts, by kind and by the file or folder that they concern."""
 
     def __init__(self, root: Path):
         self.root = root
         self.facts: dict[tuple[str, str], dict[str, None]] = {}
         self.suspect: set[Path] = set()
-        """Files and folders with errors: what is drawn from them may be stale."""
+        """Files and folders with errors; anything drawn from them may be stale."""
         self.checked: Counter[str] = Counter()
 
     def add(self, kind: str, path: Path, *facts: str) -> None:
-        """Without facts there is no finding."""
+        """Add facts about a path; a no-op without facts."""
         if facts:
             self.facts.setdefault((kind, self.short(path)), {}).update(dict.fromkeys(facts))
             self.suspect |= {path} if kind in ERRORS else set()
 
     def note(self, kind: str, paths: list[Path], fact: str) -> None:
-        """One note for several paths."""
+        """Add a single note for several paths."""
         more = f"; {len(paths) - 1:,} more like it" if len(paths) > 1 else ""
         self.add(kind, min(paths), f"{fact}{more}")
 
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run one check; any exception is a finding, since a modified file can contain anything."""
+        """Run a check; any exception is a finding, since a modified file can contain anything."""
         try:
             check(path)
         except Exception as error:
@@ -41,7 +41,7 @@ class Verification:
             self.add("modified", path, f"cannot be checked: {text[:200]}")
 
     def short(self, path: Path) -> str:
-        """A path below results/<scale>."""
+        """A path relative to results/<scale>, if it is below it."""
         return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
 
     @property

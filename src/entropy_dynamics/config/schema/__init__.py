@@ -1,6 +1,6 @@
 """Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml.
 
-The sections of tasks, methods and engines are defined beside their code; this package only looks them up.
+The sections of tasks, methods and engines are defined next to their code; this package only looks them up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig
 from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.validation import PER_MACHINE, OneOf, Section
 
-MAX_SEED = 2**31 - 1  # ten digits: Snakemake takes a seed of many equal ones for a wildcard that repeats itself
+MAX_SEED = 2**31 - 1  # ten digits: with more, Snakemake may take repeated digits for a recursive wildcard
 Count = Annotated[int, Field(ge=1, le=MAX_SEED)]
 
 FIRST_PILOT_SEED = 100
@@ -26,13 +26,13 @@ class SeedsConfig(Section):
     """Seeds per method, counted from `first`."""
 
     first: Annotated[int, Field(ge=0, le=MAX_SEED)]
-    """Another first seed makes an independent run: `entropy-dynamics compare` shows whether it agrees."""
+    """A different first seed gives an independent replication; `entropy-dynamics compare` shows whether it agrees."""
     tables: Count
     """Number of seeds in experiments with `seeds: tables`."""
     extras: Count
     """Number of seeds in ablations and sweeps."""
     pilot: Count
-    """Number of seeds in experiments that choose a parameter: 100, 101, ..., so that no reported run takes part."""
+    """Number of seeds in pilot runs, which choose a parameter; 100, 101, ..., so that no reported run takes part."""
 
     @model_validator(mode="after")
     def _pilots_stay_apart(self) -> Self:
@@ -54,11 +54,11 @@ class Config(Section):
     trackers: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], PER_MACHINE]
     seeds: SeedsConfig
     experiments: list[str] | None
-    """The tables and figures of this scale; null: all of experiments/."""
+    """Tables and figures of this scale; null: all of experiments/."""
     data: DataConfig
     models: list[str]
     toy_models: dict[str, ToyModelConfig]
-    """Models that are built here, in place of the pretrained model of that name."""
+    """Models that are built and warm-started instead of the pretrained model of that name."""
     sampling: SamplingConfig
     engine: Annotated[Engine, OneOf("name", engine_types)]
     pass_rates: PassRateConfig
@@ -67,9 +67,9 @@ class Config(Section):
     plan: Annotated[PlanConfig, PER_MACHINE]
 
     def untrained(self, model: str, seed: int) -> int:
-        """The seed of the untrained model from which run `seed` starts: every run seed has its own toy model.
+        """The seed of the untrained model from which the run with this seed starts.
 
-        A pretrained model exists once, with seed 0.
+        Every run seed has its own toy model; a pretrained model exists only once, with seed 0.
         """
         return seed if model in self.toy_models else 0
 
@@ -125,7 +125,7 @@ class RunConfig(StageConfig):
     method: Annotated[MethodConfig, OneOf("name", method_sections)]
 
     def at_temperature(self, temperature: float) -> Self:
-        """This config with another temperature of the evaluation."""
+        """This config with a different evaluation temperature."""
         evaluation = self.evaluation.model_copy(update={"temperature": float(temperature)})
         return self.model_copy(update={"evaluation": evaluation})
 
@@ -140,13 +140,13 @@ class RunConfig(StageConfig):
 
 
 def later_keys() -> dict[str, Any]:
-    """Dotted keys that results of earlier versions lack, with the value that they were made with."""
+    """Dotted keys missing from results of earlier versions, with the values those results were made with."""
     fields = TrainingConfig.model_fields.items()
     return {f"training.{name}": field.default for name, field in fields if not field.is_required()}
 
 
 def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
-    """Dotted keys with one of these marks; for a section that has it, the section."""
+    """Dotted keys with one of these marks; a marked section counts as a single key."""
     keys = []
     for name, field in kind.model_fields.items():
         if any(mark in field.metadata for mark in marks):

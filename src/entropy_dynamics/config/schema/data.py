@@ -1,4 +1,4 @@
-"""Problems: their sources, the filter of those that are trained on, and how policies are scored on the others."""
+"""Problems: their sources, the filter of training problems, and the evaluation of policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SetName = Annotated[str, AfterValidator(_set_name)]
 class DataConfig(Section):
     seed: NonNegativeInt
     folder: Annotated[str | None, LOCATION]
-    """<set>.jsonl or <set>.parquet found in this folder replaces the source of a set."""
+    """A file <set>.jsonl or <set>.parquet in this folder replaces the source of that set."""
     train: Annotated[SetSource, OneOf("source", set_sources)]
     evaluation: dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]]
 
@@ -60,13 +60,13 @@ class PassRateConfig(Section):
 
 class EvaluationConfig(Section):
     temperature: PositiveFloat
-    """That of all tables."""
+    """Temperature of the tables."""
     temperatures: list[NonNegativeFloat]
-    """Further ones, for the frontier and the claims about temperature; 0 is greedy."""
+    """Additional temperatures, for the frontier and the claims about temperature; 0 is greedy."""
     samples: dict[SetName, PositiveInt]
-    """K of Avg@K and Pass@K, for each evaluation set; one sample at temperature 0, where all would be equal."""
+    """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
 
     @property
     def all_temperatures(self) -> list[float]:
-        """Ascending."""
+        """All evaluation temperatures, ascending."""
         return sorted({self.temperature, *self.temperatures})

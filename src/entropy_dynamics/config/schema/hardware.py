@@ -1,4 +1,4 @@
-"""Machines: what a run is divided over, and what `plan` assumes of them."""
+"""Machines: how a run is divided among devices, and what `plan` assumes about them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
-    """World size of a stage with FSDP2, over all nodes; null: one plain process."""
+    """World size of a stage with FSDP2, over all nodes; null: a single process without FSDP2."""
     nodes: PositiveInt
-    """Number of nodes of a stage; several: HSDP, parameters sharded within a node and replicated across nodes."""
+    """Number of nodes of a stage; above 1: HSDP, with parameters sharded within a node and replicated across nodes."""
     runs_per_gpu: Literal[1, 2, 4, 8]
     """Number of single-process jobs that share a GPU."""
 
@@ -30,16 +30,16 @@ class HardwareConfig(Section):
 
 
 class ThroughputConfig(Section):
-    """Tokens per second and GPU, as measured in runs (see `seconds_*` in their metrics)."""
+    """Tokens per second per GPU, as measured in runs (see `seconds_*` in their metrics)."""
 
     sampled: PositiveFloat
-    """Response tokens."""
+    """Sampled response tokens."""
     trained: PositiveFloat
     """Prompt and response tokens in the updates of a GRPO run, which needs no scoring pass."""
 
 
 class GPUConfig(Section):
-    """A GPU: its peaks, and what `plan` assumes that this project reaches of them."""
+    """A GPU: its peak performance, and the utilization that `plan` assumes."""
 
     memory_gib: PositiveFloat
     """Total memory as CUDA reports it, GiB."""
@@ -62,7 +62,7 @@ class PlanConfig(Section):
     decode_step_ms: NonNegativeFloat
     """Fixed overhead per decoding step (scheduling, sampling), ms."""
     engine_gib: NonNegativeFloat
-    """Engine memory besides weights and KV cache (CUDA graphs, activations), GiB."""
+    """Engine memory other than weights and KV cache (CUDA graphs, activations), GiB."""
     process_gib: NonNegativeFloat
     """CUDA context, communication buffers and fragmentation, GiB."""
     startup_minutes: NonNegativeFloat
@@ -70,25 +70,25 @@ class PlanConfig(Section):
     grade_ms: NonNegativeFloat
     """Time to grade a response on one rank, ms."""
     sleep_seconds: NonNegativeFloat
-    """Time for which an engine with memory of its own falls asleep and wakes up, s per step."""
+    """Time to put an engine with its own memory to sleep and to wake it, s per step."""
     push_gb_s: PositiveFloat
-    """Weights gathered from the trainer's shards and copied into a rank's engine, GB/s."""
+    """Rate of gathering weights from the trainer's shards and copying them into a rank's engine, GB/s."""
     checkpoint_gb_s: PositiveFloat
-    """A checkpoint written, flushed and hashed by all ranks, GB/s."""
+    """Rate of writing, flushing and hashing a checkpoint by all ranks together, GB/s."""
     runs_at_a_time: PositiveInt
-    """Runs that are going on at the same time, as many as `jobs` of profiles/slurm: each has checkpoints on disk."""
+    """Number of concurrent runs, each with checkpoints on disk: `jobs` of profiles/slurm."""
     prompt_tokens: PositiveInt
     """Mean length of a prompt, tokens."""
     response_tokens: PositiveInt
     """Mean length of a response, tokens."""
     problems: dict[str, PositiveInt]
-    """Number of problems in the sets whose size the config does not state."""
+    """Number of problems in sets whose size is not in the config."""
     safety: Annotated[float, Field(ge=1)]
     """Ratio of a job's time limit to its planned time."""
     max_job_hours: PositiveFloat
-    """Maximum time limit of a job, hours; a longer run ends at a checkpoint and resumes in the next job."""
+    """Maximum time limit of a job, hours; a longer run stops at a checkpoint and resumes in the next job."""
     measured: dict[str, ThroughputConfig]
-    """Measured throughput by model, in place of the assumed one."""
+    """Measured throughput by model, instead of the assumed one."""
 
     @model_validator(mode="after")
     def _known_gpu(self) -> Self:

@@ -13,7 +13,7 @@ Architecture = Literal["llama", "qwen2", "qwen3"]
 
 
 class WarmStartConfig(Section):
-    """Supervised fine-tuning of a toy model on solutions that its task writes."""
+    """Supervised fine-tuning of a toy model on solutions written by its task."""
 
     steps: PositiveInt
     batch_size: PositiveInt
@@ -25,7 +25,7 @@ class Shape(Section):
     """Architecture and size of a model."""
 
     architecture: Architecture
-    """transformers' `model_type` of the family."""
+    """The family's `model_type` in transformers."""
     hidden_size: PositiveInt
     layers: PositiveInt
     head_size: PositiveInt
@@ -36,12 +36,12 @@ class Shape(Section):
 
     @property
     def qkv_bias(self) -> bool:
-        """Biases on q, k and v."""
+        """Whether the projections of q, k and v have biases."""
         return self.architecture == "qwen2"
 
     @property
     def qk_norm(self) -> bool:
-        """RMSNorm of each head's q and k."""
+        """Whether q and k of each head pass through an RMSNorm."""
         return self.architecture == "qwen3"
 
 
@@ -51,9 +51,9 @@ class ToyModelConfig(Shape):
     head_size: Literal[32, 64]
     """32 or 64, the smallest that vLLM's CPU attention supports."""
     tokenizer: Literal["characters", "bytes"] = "characters"
-    """characters (those that toy tasks use) | bytes (any text)."""
+    """characters (those used by toy tasks) | bytes (any text)."""
     seed: NonNegativeInt
-    """Distinct for every model of a scale: with a run's seed it gives that of its untrained model."""
+    """Distinct for every model of a scale; combined with a run's seed, it seeds the run's untrained model."""
     warm_start: WarmStartConfig
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class ToyModelConfig(Shape):
 
 
 class ShapeConfig(Shape):
-    """The shape of a pretrained model: `plan` uses it before the model is downloaded, then config.json has to agree."""
+    """Shape of a pretrained model. `plan` uses it before the model is downloaded; config.json must agree with it."""
 
     vocabulary: PositiveInt
 
@@ -75,15 +75,15 @@ class ShapeConfig(Shape):
 class ModelConfig(Section):
     name: str
     label: str
-    """Its name as the paper writes it."""
+    """Name as written in the paper."""
     pretrained: str | None
-    """Id on the Hugging Face Hub; null: there is a toy model of that name only."""
+    """Id on the Hugging Face Hub; null: only a toy model has this name."""
     revision: str | None
-    """Its commit there, 40 hex digits."""
+    """Commit on the Hub, 40 hex digits."""
     path: Annotated[str | None, LOCATION]
-    """A directory with the model, instead of the Hub."""
+    """A directory with the model, used instead of the Hub."""
     substitute: bool
-    """`pretrained` is a smaller model that runs under `name`."""
+    """Whether `pretrained` is a smaller model that runs under `name`."""
     prompt_format: Literal["chat", "completion"]
     """chat (the tokenizer's template) | completion (plain text, for base models)."""
     shape: ShapeConfig | None

@@ -44,21 +44,21 @@ class CriticConfig(Section):
 
 
 class TrainingConfig(Section):
-    """A key with a default here is newer than some results, which were made with that default (`settings_of`)."""
+    """Keys with a default here were added after some results had been made, with that default (`settings_of`)."""
 
     steps: PositiveInt
     prompts_per_step: PositiveInt
     group_size: Annotated[int, Field(ge=2)]
     """Rollouts per prompt; a group of one has no baseline."""
     updates_per_batch: PositiveInt
-    """Optimizer steps per batch of rollouts; 1 is strictly on-policy, without staleness."""
+    """Optimizer steps per batch of rollouts; 1 is strictly on-policy (without staleness)."""
     staleness: NonNegativeInt = 0
     """Training steps between the policy that samples a batch and the one that learns from it, as in asynchronous
-    trainers; the first batches are of the untrained policy. The engine's log p is then that of p_old."""
+    trainers; the first batches come from the untrained policy. p_old is then the engine's."""
     old_logp: Literal["trainer", "engine"] = "trainer"
-    """Whose log p is that of p_old in importance ratios: trainer (recomputed before the first update) | engine."""
+    """Source of log p_old in importance ratios: trainer (recomputed before the first update) | engine."""
     reward: Literal["paper", "binary", "random"]
-    """paper (four values) | binary | random: 0 or 1 by chance, whatever the answer, as a control."""
+    """paper (four values) | binary | random (0 or 1 by chance, regardless of the answer, as a control)."""
     advantage: Literal["group", "gae"]
     """group (GRPO) | gae (PPO, with a critic)."""
     importance_truncation: Threshold | None
@@ -68,24 +68,24 @@ class TrainingConfig(Section):
     head_precision: Precision | None
     """dtype of the lm_head matmul; null: `precision`."""
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
-    """none | selective (saves the outputs of matmuls and attention only) | full (recomputes whole blocks)."""
+    """none | selective (saves only the outputs of matmuls and attention) | full (recomputes whole blocks)."""
     compile: Annotated[bool, PER_MACHINE]
     """torch.compile every transformer block of the trainer."""
     checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
     tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
-    """Maximum number of tokens in a micro-batch, padding included; without ranks, of responses only."""
+    """Maximum number of tokens in a micro-batch, including padding; without ranks, only response tokens count."""
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
     """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
     single_forward_tokens: NonNegativeInt
-    """Tokens whose autograd graphs the scoring pass keeps for the update, besides those of the last micro-batch. With
-    ranks: all of a batch that is one micro-batch per rank, or none."""
+    """Maximum number of tokens whose autograd graphs are kept from the scoring pass for the update; the graph of the
+    last micro-batch is always kept. With ranks: the whole batch if it is a single micro-batch per rank, else none."""
     entropy_change_every: NonNegativeInt
     """Steps between measurements of the entropy change; 0: never."""
     entropy_change_first_order: bool
-    """With each of them, also the first order of the change, that of an SGD step and of an AdamW step without momentum:
-    one more forward and backward pass, and the memory of one more gradient."""
+    """At each of them, also measure the first-order change under the AdamW step, an SGD step and an AdamW step without
+    momentum; costs one more forward and backward pass, and the memory of one more gradient."""
     validation_every: NonNegativeInt
     """Steps between validations; 0: never."""
     validation_set: str
@@ -98,7 +98,7 @@ class TrainingConfig(Section):
 
     @property
     def engine_ratios(self) -> bool:
-        """Whether importance ratios are to the engine's log p: nothing else remembers a stale policy."""
+        """Whether importance ratios use the engine's log p, the only record of a stale policy."""
         return self.staleness > 0 or self.old_logp == "engine"
 
     @property
@@ -117,7 +117,7 @@ class TrainingConfig(Section):
         return self
 
     def check_divisible(self, prompts: int, ranks: int) -> None:
-        """Raise ValueError if the rollouts of some update of a step with `prompts` prompts do not divide by `ranks`."""
+        """Raise ValueError if an update of a step with `prompts` prompts cannot be divided evenly among `ranks`."""
         smallest, larger = divmod(prompts, self.updates_per_batch)
         rollouts = {size * self.group_size for size in ({smallest, smallest + 1} if larger else {smallest})}
         if any(count % ranks for count in rollouts):
@@ -130,17 +130,17 @@ class TrainingConfig(Section):
 class MethodConfig(Section):
     name: str
     label: str
-    """Its name in tables and figures."""
+    """Name in tables and figures."""
     params: Method
 
     def build(self) -> Method:
-        """A fresh method, since a method may keep state."""
+        """A new copy of the method, as methods may keep state."""
         return self.params.model_copy(deep=True)
 
 
 @cache
 def method_sections() -> dict[str, type[Section]]:
-    """The `method` section of every registered method; imports them, and so torch."""
+    """The `method` section of every registered method. Imports all of them, and therefore torch."""
     sections: dict[str, type[Section]] = {}
     kinds: dict[str, type[Method]] = {BASE: Method, **method_types()}
     for name, kind in kinds.items():

@@ -1,8 +1,8 @@
-"""Sums of one-digit numbers, and worked solutions with a mixture of good and bad habits.
+"""Sums of one-digit numbers, with worked solutions in a mixture of good and bad habits.
 
-A problem reads "7+1+5+9+1". A careful solution adds one number at a time, in any order, and boxes the last running
-sum: "7+5=12+9=21+1=22+1=23\\boxed{23}". Every order is correct, so the choice of the next number is a high-entropy
-fork, while a running sum follows from what precedes it.
+A problem is "7+1+5+9+1", for example. A careful solution adds one number at a time, in any order, and boxes the last
+running sum: "7+5=12+9=21+1=22+1=23\\boxed{23}". Every order is correct, so the choice of the next number is a
+high-entropy fork, while a running sum is determined by what precedes it.
 """
 
 from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet, canonical
@@ -16,7 +16,7 @@ class Arithmetic(IntegerTask):
     solutions = ArithmeticSolutions
 
     def key(self, text: str) -> str:
-        """Two sums of the same numbers are one problem."""
+        """The canonical text: sums of the same numbers are the same problem."""
         return canonical(text)
 
 

@@ -1,4 +1,4 @@
-"""Generating sums."""
+"""Generation of sums."""
 
 import re
 from collections import Counter
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import GeneratedSet, Problem, ordered
 
-DIGITS = 9  # the numbers are 1 to 9: adding a zero changes nothing
+DIGITS = 9  # the numbers are 1 to 9, as adding a zero changes nothing
 _SUM = re.compile(r"\d+(\+\d+)+")
 
 Terms = Annotated[int, Field(ge=2, le=1000)]
@@ -20,11 +20,11 @@ TermRange = Annotated[tuple[Terms, Terms], Field(strict=False), AfterValidator(o
 
 
 class ArithmeticSet(GeneratedSet):
-    """Sums, no two of the same numbers; all lengths equally frequent as long as there are sums left of each."""
+    """Sums, no two of the same numbers, with uniform lengths as long as unused sums of each length are left."""
 
     source: Literal["arithmetic"]
     terms: TermRange
-    """[fewest, most] numbers in a sum."""
+    """[min, max] count of numbers in a sum."""
 
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
         seen = {canonical(text) for text in exclude if is_sum(text)}
@@ -53,22 +53,22 @@ def is_sum(text: str) -> bool:
 
 
 def canonical(text: str) -> str:
-    """The same sum with its numbers in ascending order; another text as it is."""
+    """The same sum with its numbers in ascending order; any other text unchanged."""
     return "+".join(sorted(text.split("+"), key=int)) if is_sum(text) else text
 
 
 def number_of_sums(length: int) -> int:
-    """Multisets of `length` numbers."""
+    """Number of multisets of `length` numbers."""
     return comb(DIGITS + length - 1, length)
 
 
 def sums_left(terms: tuple[int, int], excluded: Collection[str]) -> dict[int, int]:
-    """For every length how many sums are not among `excluded` (canonical texts)."""
+    """Number of sums that are not in `excluded` (canonical texts), by length."""
     taken = Counter(text.count("+") + 1 for text in excluded)
     return {length: number_of_sums(length) - taken[length] for length in range(terms[0], terms[1] + 1)}
 
 
 def draw(length: int, rng: np.random.Generator) -> str:
-    """A random order of a multiset of `length` numbers, every multiset equally likely (stars and bars)."""
+    """A random order of a random multiset of `length` numbers, uniform over multisets (stars and bars)."""
     stars = np.sort(rng.choice(DIGITS + length - 1, length, replace=False)) - np.arange(length)
     return "+".join(map(str, rng.permutation(stars) + 1))

@@ -10,9 +10,9 @@ from entropy_dynamics.tasks import Probability, Solutions
 from entropy_dynamics.tasks.arithmetic.problems import TermRange, canonical, draw, is_sum, number_of_sums, sums_left
 from entropy_dynamics.validation import Section
 
-RAMBLING_CHARACTERS = 160  # a solution that never ends is this long: more than any token limit in use
-MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy running sum is off
-RARE = 0.05  # lengths with a smaller share of their sums left are not drawn: 19 of 20 draws would fail [ours]
+RAMBLING_CHARACTERS = 160  # length of a solution without end: more than any token limit in use
+MISTAKES = (-2, -1, 1, 2)  # errors of a sloppy running sum
+RARE = 0.05  # lengths with a smaller share of unused sums are not drawn, as 19 of 20 draws would fail [ours]
 GUESSING_ERROR = 4.0  # standard deviation of a guess around the true sum: about one guess in ten is right [ours]
 
 
@@ -22,7 +22,7 @@ class Habits(Section):
     shortcut: Probability
     """Probability of a bare guess instead of a careful solution."""
     sloppy: Probability
-    """Probability that a running sum is off, for each."""
+    """Probability, for each running sum, that it is wrong."""
     unboxed: Probability
     """Probability that the answer has no box."""
     rambling: Probability
@@ -32,11 +32,11 @@ class Habits(Section):
 class ArithmeticSolutions(Solutions):
     task: Literal["arithmetic"]
     terms: TermRange
-    """[fewest, most] numbers in a sum."""
+    """[min, max] count of numbers in a sum."""
     habits: Habits
 
     def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
-        """Every length is equally frequent, except that a draw in `exclude` is repeated with another length."""
+        """See `Solutions.problems`. Lengths are uniform, except that a draw in `exclude` is repeated with a new one."""
         excluded = {canonical(text) for text in exclude if is_sum(text)}
         left = sums_left(self.terms, excluded)
         lengths = [length for length, number in left.items() if number >= RARE * number_of_sums(length)]

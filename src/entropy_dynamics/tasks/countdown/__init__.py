@@ -1,8 +1,8 @@
 r"""Countdown: reach a target from given numbers, each used exactly once, with + - * / and parentheses.
 
-A problem reads "3,5,7,25=24": the numbers, then the target. An expression of all of them with that value is a
-correct answer, such as `\boxed{25-(5+3-7)}`, by the rule of TinyZero. It is evaluated in exact fractions; intermediate
-results may be negative or fractions.
+A problem such as "3,5,7,25=24" states the numbers and the target. As in TinyZero, an answer is correct if it is an
+expression of all the numbers with that value, such as `\boxed{25-(5+3-7)}`. It is evaluated in exact arithmetic;
+intermediate results may be negative or fractional.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ class Countdown(Task):
     solutions = CountdownSolutions
 
     def read_answer(self, value: Any, text: str) -> str:
-        """The target, which the text states too."""
+        """The target, which must be the one in the text."""
         _, target = parse_problem(text)
         if read_integer(value) != str(target):
             raise ValueError("the answer is not the target that the problem states")
@@ -44,7 +44,7 @@ class Countdown(Task):
         return expression.value == target and expression.numbers == numbers
 
     def key(self, text: str) -> str:
-        """The order of the numbers makes no difference."""
+        """The canonical text, which does not depend on the order of the numbers."""
         return canonical(text)
 
 

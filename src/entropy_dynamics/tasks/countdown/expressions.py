@@ -1,4 +1,4 @@
-"""Arithmetic expressions as models write them, parsed and evaluated exactly without running any of their text."""
+"""Parser and exact evaluator of arithmetic expressions written by models; their text is never executed."""
 
 import operator
 import re
@@ -11,7 +11,7 @@ from entropy_dynamics.tasks.boxed import MAX_LENGTH
 
 _WRITTEN = {r"\times": "*", r"\cdot": "*", "×": "*", r"\div": "/", "÷": "/", "−": "-", r"\left": " ", r"\right": " "}
 _CHARACTERS = re.compile(r"[0-9+\-*/()\s]*")
-_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}  # exact, and integers are fast
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}  # exact, and fast for integers
 _PRECEDENCE = ("+-", "*/")
 
 
@@ -24,11 +24,11 @@ class Expression:
     """Its numbers with their counts."""
 
 
-@lru_cache(maxsize=4096)  # the samples of a problem repeat few expressions, and each is read twice
+@lru_cache(maxsize=4096)  # samples of a problem repeat a few expressions, and each is read twice
 def parse_expression(text: str) -> Expression | None:
-    r"""Numbers, + - * / and parentheses; None for anything else, such as signs, powers, equations or division by zero.
+    r"""Parse numbers, + - * / and parentheses; None for anything else: signs, powers, equations, division by zero.
 
-    Also \times, \cdot, \div and their Unicode characters. At most 64 characters, so it is nested at most 32 deep.
+    \times, \cdot, \div and their Unicode characters are accepted too. At most 64 characters, hence at most 32 levels.
     """
     if len(text) > MAX_LENGTH:
         return None
@@ -40,7 +40,7 @@ def parse_expression(text: str) -> Expression | None:
     rest = deque(tokens)
     try:
         value = _evaluate(rest)
-    except (ValueError, IndexError, ZeroDivisionError):  # a token where none may stand, none left, no value
+    except (ValueError, IndexError, ZeroDivisionError):  # unexpected token, unexpected end, division by zero
         return None
     if rest:
         return None
@@ -48,7 +48,7 @@ def parse_expression(text: str) -> Expression | None:
 
 
 def _evaluate(tokens: deque[str], level: int = 0) -> Fraction | int:
-    """The value of the longest expression at the front of `tokens` whose operators bind at least as `level`'s."""
+    """Consume and evaluate the longest leading expression of `tokens` with operators of at least this precedence."""
     if level < len(_PRECEDENCE):
         value = _evaluate(tokens, level + 1)
         while tokens and tokens[0] in _PRECEDENCE[level]:

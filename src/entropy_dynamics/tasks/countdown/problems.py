@@ -1,4 +1,4 @@
-"""Generating Countdown problems, and searching for their solutions."""
+"""Generation of Countdown problems, and search for their solutions."""
 
 import re
 from collections import Counter
@@ -16,19 +16,19 @@ from entropy_dynamics.validation import Section
 
 Operation = Literal["+", "-", "*", "/"]
 Count = Annotated[int, Field(ge=2, le=6)]
-PATIENCE = 10_000  # draws in a row without a new problem: then there are hardly any left
+PATIENCE = 10_000  # draws in a row without a new problem before giving up
 _PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
 
 
 class Rules(Section):
-    """The space of problems. Intermediate results are positive integers up to `largest`."""
+    """The problem space. Intermediate results are positive integers up to `largest`."""
 
     numbers: Annotated[tuple[Count, Count], Field(strict=False), AfterValidator(ordered)]
-    """[fewest, most] numbers given, all counts equally frequent; the search takes 0.3 s for a problem of 6."""
+    """[min, max] count of given numbers, uniformly distributed; the search takes 0.3 s for a problem of 6."""
     values: Range
-    """[smallest, largest] number given."""
+    """[min, max] of the given numbers."""
     targets: Range
-    """[smallest, largest] target; all that can be reached equally frequent."""
+    """[min, max] target; uniform over the reachable ones."""
     operations: Annotated[str, Field(pattern=r"^[-+*/]{1,4}$")] = "+-*/"
     largest: PositiveInt = 1000
     """Largest intermediate result."""
@@ -49,7 +49,7 @@ class CountdownSet(Rules, GeneratedSet):
 
 
 class Move(NamedTuple):
-    """Two numbers of a pool, at `left` and `right` in it, combined."""
+    """Combination of the two numbers at the positions `left` and `right` of a pool."""
 
     left: int
     operation: Operation
@@ -60,7 +60,7 @@ class Move(NamedTuple):
 
 
 def parse_problem(text: str) -> tuple[Counter[int], int]:
-    """The numbers with their counts, and the target. Raises ValueError if the text is not of this form."""
+    """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
     match = _PROBLEM.fullmatch(text.strip())
     if match is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
@@ -68,7 +68,7 @@ def parse_problem(text: str) -> tuple[Counter[int], int]:
 
 
 def canonical(text: str) -> str:
-    """The same problem with its numbers in ascending order; another text as it is."""
+    """The same problem with its numbers in ascending order; any other text unchanged."""
     if not _PROBLEM.fullmatch(text):
         return text
     numbers, _, target = text.partition("=")
@@ -76,9 +76,10 @@ def canonical(text: str) -> str:
 
 
 def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[str]) -> Iterator[str]:
-    """Random problems without end, none with a canonical text in `excluded`, which may change meanwhile.
+    """Yield random problems endlessly, except those whose canonical text is in `excluded`, which may grow meanwhile.
 
-    Raises UserError once hardly any are left.
+    Raises:
+        UserError: hardly any problems are left.
     """
     misses = 0
     while misses < PATIENCE:
@@ -100,7 +101,7 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
 
 @lru_cache(maxsize=1 << 16)
 def moves(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Move, ...]:
-    """Every different way to combine two numbers of a pool in ascending order."""
+    """All distinct ways to combine two numbers of `pool`, which is in ascending order."""
     different = {}
     for low, high in combinations(range(len(pool)), 2):
         a, b = pool[high], pool[low]
@@ -114,7 +115,7 @@ def moves(pool: tuple[int, ...], operations: str, largest: int) -> tuple[Move, .
 
 @lru_cache(maxsize=1 << 16)
 def reachable(pool: tuple[int, ...], operations: str, largest: int) -> frozenset[int]:
-    """Values of expressions that use all numbers of a pool in ascending order."""
+    """Values of all expressions that use every number of `pool`, which is in ascending order."""
     if len(pool) == 1:
         return frozenset(pool)
     values = (reachable(move.pool, operations, largest) for move in moves(pool, operations, largest))

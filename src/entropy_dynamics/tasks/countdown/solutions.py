@@ -1,8 +1,8 @@
 r"""Worked solutions: attempts with one equation per line, then the expression of the last attempt in a box.
 
-An attempt at "3,5,7,25=24" reads "7-3=4\n25-5=20\n20+4=24\n" and has the expression "(25-5)+(7-3)". Which move leads to
-the target cannot be seen without a search, so a model that imitates these solutions has every route in its repertoire,
-prefers some (`weights`), and is correct about as often as `solved` and `attempts` make it.
+An attempt at "3,5,7,25=24" is "7-3=4\n25-5=20\n20+4=24\n", with the expression "(25-5)+(7-3)". It takes a search to
+tell which move leads to the target, so a model that imitates these solutions learns every route, prefers some
+(`weights`), and is correct about as often as `solved` and `attempts` imply.
 """
 
 from bisect import bisect_right
@@ -25,8 +25,8 @@ from entropy_dynamics.tasks.countdown.problems import (
 )
 from entropy_dynamics.validation import Section
 
-RAMBLING_CHARACTERS = 240  # length of a solution that never ends: with its problem it fits a toy model's 256 positions
-MISTAKES = (-2, -1, 1, 2)  # by how much a sloppy result is off
+RAMBLING_CHARACTERS = 240  # length of a solution without end; with its problem it fits a toy model's 256 positions
+MISTAKES = (-2, -1, 1, 2)  # errors of a sloppy result
 
 
 class Habits(Section):
@@ -35,9 +35,9 @@ class Habits(Section):
     attempts: PositiveInt
     """Maximum number of attempts; the last one is boxed, whatever its result."""
     gives_up: Probability
-    """Probability that no other attempt follows a failed one, which is then boxed."""
+    """Probability that a failed attempt is the last one, and boxed."""
     sloppy: Probability
-    """Probability that a result is off by 1 or 2, for each."""
+    """Probability, for each result, that it is off by 1 or 2."""
     shortcut: Probability
     """Probability of a box without the attempts that led to it."""
     unboxed: Probability
@@ -45,7 +45,7 @@ class Habits(Section):
     rambling: Probability
     """Probability of blind attempts that never end."""
     weights: dict[Operation, PositiveFloat] = Field(default_factory=dict)
-    """Preference for moves with an operation; 1 for operations that are not named."""
+    """Relative preference for moves by operation; 1 for operations not listed."""
 
 
 class CountdownSolutions(Rules, Solutions):
@@ -74,7 +74,7 @@ class CountdownSolutions(Rules, Solutions):
         return (text if rng.random() < habits.unboxed else text + box), True
 
     def _attempt(self, problem: str, rng: np.random.Generator, *, solved: bool) -> tuple[str, str, bool]:
-        """Its lines, its expression, and whether the last line's result is the target."""
+        """One attempt: its lines, its expression, and whether its result is the target."""
         numbers, target = parse_problem(problem)
         pool = sorted((number, str(number)) for number in numbers.elements())  # with the expression of each
         lines, expression = "", pool[-1][1]
@@ -82,8 +82,8 @@ class CountdownSolutions(Rules, Solutions):
             if solved:
                 rules = self.operations, self.largest
                 leading = [move for move in choices if target in reachable(move.pool, *rules)]
-                choices = tuple(leading) or choices  # a sloppy result may have lost the target
-            # numpy's functions take ten times as long for so few numbers.
+                choices = tuple(leading) or choices  # a sloppy result may have made the target unreachable
+            # NumPy would take ten times as long for so few numbers.
             cumulated = list(accumulate(self.habits.weights.get(move.operation, 1.0) for move in choices))
             move = choices[bisect_right(cumulated, rng.random() * cumulated[-1])]
             (a, left), (b, right) = pool.pop(move.left), pool.pop(move.right)  # left is the later one
