@@ -1,4 +1,4 @@
-"""Mutation testing of the mathematics, the methods and the verdicts: changes the code in small ways and asks whether a test notices.
+"""Mutation testing of mathematics, methods and verdicts: changes the code in small ways; does a test notice?
 
     python tests/mutate.py [--sample N] [NAME ...]          NAME: of a file, such as clip_v
 

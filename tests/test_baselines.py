@@ -159,6 +159,9 @@ def test_advantage_reweighting_by_hand():
     for alpha, expected in ((0.2, [1.0, 0.9, 0.0]), (0.0, [1.0, 1.0, 0.0]), (1.0, [1.0, 0.5, 0.0])):
         method = load_method("advantage_reweighting", alpha=alpha)
         assert method.token_weights(stats_of(logp), -mask, mask)[0].tolist() == pytest.approx(expected)
+    method = load_method("advantage_reweighting", alpha=1.0)
+    of_another = method.token_weights(stats_of(logp), mask, mask, logp_old=logp - 1)  # stale rollouts
+    assert of_another[0].tolist() == pytest.approx([1 / math.e, 0.5 / math.e, 0.0])
     method = load_method("advantage_reweighting")
     assert shares(method, method.token_weights(stats_of(logp), mask, mask), mask)[0, 1].item() == pytest.approx(0.45)
 

@@ -59,6 +59,24 @@ def test_the_ratio_is_to_the_policy_that_sampled(make_trainer, model):
     assert_close(gradients(trainer.policy.model), gradients(now), relative=1e-4)
 
 
+def test_corollary_4_on_stale_rollouts_is_4_1(make_trainer, model):
+    """The entropy metrics take the ratios to the policy that sampled, which these learning rates move far from 1."""
+    trainer, kept = make_trainer(model, steps=4, staleness=3, learning_rate=1e-2), {}
+    trainer.keep = lambda step, *of: kept.update({step: of})
+    rows = [trainer.step(step) for step in range(4)]
+    for row, (rollouts, _, batch, stats, advantages, weights) in zip(rows, kept.values(), strict=True):
+        sampled = torch.cat([torch.tensor(rollout.logp) for rollout in rollouts]).double()
+        r = (stats.logp[batch.mask].double() - sampled).exp()
+        s_centered, a = stats.s_centered[batch.mask].double(), (advantages * weights)[batch.mask].double()
+        expected = -1e-2 * ((a - a.mean()) * r * s_centered).mean().item()
+        assert row["predicted_entropy_change"] == pytest.approx(expected, rel=1e-3)
+        assert row["s_centered_mean"] == pytest.approx((r * s_centered).mean().item(), rel=1e-3, abs=1e-7)
+        plain = advantages[batch.mask].double()
+        covariance = torch.stack([plain, r * s_centered]).cov(correction=0)[0, 1].item()
+        assert row["neg_cov"] == pytest.approx(-covariance, rel=1e-3)
+    assert (r - 1).abs().max() > 0.1
+
+
 def test_ratios_to_the_engine_that_samples_now_are_one(make_trainer, model):
     """On-policy the engine differs from the trainer by rounding alone, so the update hardly changes."""
     rows, found = [], []

@@ -12,7 +12,12 @@ TOP = 0.2  # fraction of tokens that count as high-entropy, as kept by Wang et a
 
 
 def entropy_metrics(
-    stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Chosen, learning_rate: float
+    stats: TokenStats,
+    advantages: PerToken,
+    weights: PerToken,
+    mask: Chosen,
+    learning_rate: float,
+    ratio: PerToken | None = None,
 ) -> dict[str, float]:
     """Entropy, discriminator scores, clipping and Corollary 4 of one batch; means over response tokens, in nats.
 
@@ -21,16 +26,21 @@ def entropy_metrics(
     (`TOP`) with the highest entropy. `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a
     plain gradient step of size `learning_rate` on the logits: an optimizer's step differs in size, so only sign and
     correlation are comparable.
+
+    Args:
+        ratio: importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`,
+            `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1).
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
-    terms = -(advantage - advantage.mean()) * (s_centered - s_centered.mean())
+    reweighted = s_centered if ratio is None else s_centered * ratio[mask].double()
+    terms = -(advantage - advantage.mean()) * (reweighted - reweighted.mean())
     dropped, negative = weight == 0, advantage < 0
     entropy = stats.entropy[mask].double()
     top = entropy >= entropy.kthvalue(len(entropy) - math.ceil(TOP * len(entropy)) + 1).values
     return {
         "entropy": float(entropy.mean()),
         "s_star_mean": float(stats.s_star[mask].double().mean()),
-        "s_centered_mean": float(s_centered.mean()),
+        "s_centered_mean": float(reweighted.mean()),
         "s_star_std": float(stats.s_star[mask].double().std(correction=0)),
         "s_centered_std": float(s_centered.std(correction=0)),
         "s_centered_positive_top": float((s_centered[top] > 0).double().mean()),
@@ -40,7 +50,7 @@ def entropy_metrics(
         "clip_fraction": float(dropped.double().mean()),
         "clip_fraction_neg": float((dropped & negative).sum() / negative.sum().clamp_min(1)),
         "predicted_entropy_change": float(
-            batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate)
+            batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate, ratio)
         ),
         "tokens": int(mask.sum()),
     }

@@ -26,6 +26,9 @@ class AdvantageReweighting(Method):
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.2
     """A token of probability 0 has weight 1 - alpha; alpha = 0 is GRPO."""
 
-    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        weights = self.alpha * stats.logp.detach().float().exp() + (1 - self.alpha)
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, logp_old: PerToken | None = None, **_: Any
+    ) -> PerToken:
+        logp = stats.logp if logp_old is None else logp_old
+        weights = self.alpha * logp.detach().float().exp() + (1 - self.alpha)
         return torch.where(mask.bool(), weights, 0.0)

@@ -1,6 +1,6 @@
 """Lp-Reg: unlikely tokens of wrong answers are tied to a denoised policy (Huang et al., arXiv 2510.03222).
 
-    q    the sampling policy restricted to tokens with p >= min_p max p:  log q = log p - log M, M their total mass
+    q    the old policy restricted to tokens with p >= min_p max p:  log q = log p - log M, M their total mass
     loss = -A r + beta k3,   k3 = e^d - d - 1,  d = log q - log p,
 
 for the least likely `share` of the tokens with A < 0, if log p < log q; all other tokens have PPO's loss. k3, capped at
@@ -9,7 +9,7 @@ beta (1 - 1/M) to the derivative of the loss with respect to log p. Tokens that 
 second pass over the vocabulary (`token_stats`, min_p).
 
 The official code ranks the tokens of a micro-batch under the policy at each update, and ties none if the share amounts
-to fewer than two tokens; here the ranking is over the whole batch, under the policy that sampled it.
+to fewer than two tokens; here the ranking is over the whole batch, under the policy before the first update on it.
 
 Source: CarlanLark/Lp-Reg-dev (33b27e2), verl/trainer/ppo/core_algos.py:648 (compute_policy_loss_lp_reg) and :868 (k3),
 verl/workers/actor/dp_actor.py:76 (apply_min_p) and :644, verl/workers/fsdp_workers.py:737 (compute_minp_log_prob),

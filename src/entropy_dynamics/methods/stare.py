@@ -4,7 +4,7 @@
                          weight = damp on the same share of those with A < 0 (variant C2; variant O1 has damp = 1)
 
 The official code ranks the tokens of a micro-batch under the policy at each update; here the ranking is over the whole
-batch, under the policy that sampled it. Both take the mean entropy over the batch.
+batch, under the policy before the first update on it. Both take the mean entropy over the batch.
 
 Source: hp-luo/STARE (bffb9e7), verl/trainer/ppo/core_algos.py:1070 (compute_stare_token_weights) and :1191,
 recipe/STARE/scripts/run_short_cot_qwen2.5_math_7b_STARE.sh.

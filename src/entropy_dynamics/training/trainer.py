@@ -168,12 +168,13 @@ class Trainer:
                 weights[rows], effective[rows] = decision.weights[rows], gradient.effective[rows]
             learned = {} if self.critic is None else self.critic.learn(batch, estimate, config.updates_per_batch)
         with clock("measure"):
+            ratio = self.update.off_policy_ratio(batch, scored.stats)
             row = {
                 "step": step,
                 **validation,
                 **self.change(batch, scored.stats, step),
                 **(NOT_MEASURED if first_order is None else first_order.metrics()),
-                **entropy_metrics(scored.stats, advantages, weights, batch.mask, config.optimizer.learning_rate),
+                **entropy_metrics(scored.stats, advantages, weights, batch.mask, config.optimizer.learning_rate, ratio),
                 **lens_metrics(scored.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
                 **agreement,
                 **reward_metrics(batch, grades, rewards),

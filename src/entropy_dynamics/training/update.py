@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from entropy_dynamics.config.schema.training import TrainingConfig
-from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+from entropy_dynamics.core.objective import effective_advantages, importance_ratio, weighted_sum
 from entropy_dynamics.core.shapes import PerToken, Rows
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
@@ -27,7 +27,7 @@ MicroBatch = tuple[Rows, TokenStats]
 
 @dataclass(frozen=True)
 class Scored:
-    """A batch under the policy that sampled it."""
+    """A batch under the policy before its first update, which sampled it unless rollouts are stale."""
 
     stats: TokenStats
     """Statistics of all rows, the same on every rank; detached."""
@@ -100,6 +100,13 @@ class PolicyUpdate:
             return batch.engine_logp
         assert scored is not None
         return scored.stats.logp
+
+    def off_policy_ratio(self, batch: RolloutBatch, stats: TokenStats) -> PerToken | None:
+        """p / p' with the engine's p', which may be stale; None where ratios are to the policy of `stats` itself."""
+        if not self.config.engine_ratios:
+            return None
+        assert batch.engine_logp is not None
+        return importance_ratio(stats.logp, batch.engine_logp, batch.mask)
 
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
