@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "entropy_dynamics"
 SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
-    "analysis/verdicts": ["verdicts", "paper_claims"],
+    "analysis/verdicts": ["verdicts", "paper_claims", "temperatures"],
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
     "core/groups": ["advantages", "advantage_methods"],

@@ -97,6 +97,7 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
         "clip_fraction": dropped.mean(),
         "clip_fraction_neg": dropped.sum() / (advantage < 0).sum(),
         "s_star_mean": flat["s_star"].mean(),
+        "s_star_std": flat["s_star"].std(),
         "s_centered_mean": centered.mean(),
         "s_centered_std": centered.std(),
         "s_centered_positive_top": (centered[top] > 0).mean(),
@@ -137,6 +138,14 @@ def test_corollary_2_and_the_law_of_sampling_for_the_tokens_that_the_sampler_dra
     assert (tokens * star).sum() / np.sqrt((tokens * star_spread**2).sum()) > 20
     scores = centered / spread * np.sqrt(tokens)
     assert np.sqrt((scores**2).mean()) == pytest.approx(1, abs=0.4)  # 3.5 standard errors
+
+
+def test_tokens_at_zero_are_on_neither_side():
+    """A = 0 is no negative sample, and S_c = 0 is not above 0; one token alone is the fifth of highest entropy."""
+    zero, advantages, weights = torch.zeros(1, 4), torch.tensor([[0.0, -1.0, 1.0, 0.0]]), torch.tensor([[0.0, 0, 1, 1]])
+    stats = TokenStats(logp=zero, entropy=torch.tensor([[0.1, 0.2, 0.3, 0.4]]), s_star=zero, s_expected=zero)
+    row = entropy_metrics(stats, advantages, weights, torch.ones(1, 4, dtype=torch.bool), 0.1)
+    assert (row["clip_fraction"], row["clip_fraction_neg"], row["s_centered_positive_top"]) == (0.5, 1.0, 0.0)
 
 
 def test_entropy_metrics_see_response_tokens_only():
