@@ -119,7 +119,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
     if of_groups or method.second_pass() or (method.uses_s_expected() and not centered):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
-    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
+    weights = method.checked_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
 
