@@ -177,8 +177,11 @@ def _parser() -> argparse.ArgumentParser:
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: above 0: correct, missing: left out")
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
-    lens = diagnostic("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.", "FILE")
-    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
+    lens = diagnostic(
+        "lens", "Which tokens of a batch each method drops, and where it pushes the entropy.", "FILE", nargs="?"
+    )
+    lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
+    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")

@@ -52,7 +52,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
             if stacked.ndim != 1 + (names is LOGITS):
                 raise ValueError(f"got {values.iloc[0]!r:.60}")
         except (TypeError, ValueError) as error:
-            wanted = "logits, as many for every token" if names is LOGITS else "a number"
+            wanted = "a list of numbers, of one length for all tokens" if names is LOGITS else "a number"
             raise UserError(f"{file}: each token's {values.name} should be {wanted}: {error}") from error
         return torch.from_numpy(stacked).unsqueeze(1)
 
