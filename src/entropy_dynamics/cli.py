@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
-    watch.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: 8000)")
+    watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
         sub.add_argument("--compare", type=Path, metavar="RUN", help="run to compare with: claims.json or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
@@ -177,9 +177,8 @@ def _parser() -> argparse.ArgumentParser:
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: above 0: correct, missing: left out")
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
-    lens = diagnostic(
-        "lens", "Which tokens of a batch each method drops, and where it pushes the entropy.", "FILE", nargs="?"
-    )
+    dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
+    lens = diagnostic("lens", dropped, "FILE", nargs="?")
     lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
@@ -230,6 +229,12 @@ def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], floa
 _nats = _number(lambda value: True, "a finite number")
 _positive = _number(lambda value: value > 0, "a positive number")
 _temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
+
+
+def _port(text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
 
 
 def _points(text: str) -> float:
