@@ -355,6 +355,8 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
     for command, changed, result in stages:
         message = f"{result} was made with another config"
         assert_one_line(run(*command, settings=(*no_filter, changed)), message)
+    missing = run("problems", settings=(*no_filter, "data.folder=nowhere"))
+    assert_one_line(missing, "data.folder: no folder nowhere")
     layout.config(MODEL, "grpo", 0).write_text("")
     assert_one_line(run(*TRAIN, settings=no_filter), "was made with another config")
     shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end

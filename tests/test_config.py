@@ -341,6 +341,7 @@ def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
         ("data: {evaluation: {aime24: {size: 3, tersm: [1, 2]}}}\n", "unknown key 'data.evaluation.aime24.tersm'"),
         ("training: {steps: many}\n", "training.steps is 'many'"),
         ("threads: [1\n", "not valid YAML"),
+        ("training:\n\tsteps: 3\n", "YAML has no tabs, indent with spaces"),
         ("threads: 1\nthreads: 2\n", "not valid YAML"),
         ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("- threads\n", "a config is a mapping of keys to values"),

@@ -313,9 +313,9 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
         ([{"logp": -0.5, "entropy": -1.0, "advantage": 1.0}], "an entropy is -1; it should be 0 or more, in nats"),
         (
             [{"logits": [0.0] * n, "token": 0, "advantage": 1.0} for n in (3, 4)],
-            "each token's logits should be logits, as many for every token: all input arrays must have the same shape",
+            "each token's logits should be a list of numbers, of one length for all tokens: all input",
         ),
-        ([{"logits": 1.0, "token": 0, "advantage": 1.0}], "each token's logits should be logits, as many"),
+        ([{"logits": 1.0, "token": 0, "advantage": 1.0}], "each token's logits should be a list of numbers, of one"),
         (
             [{"logits": [0.0] * 3, "token": token, "advantage": 1.0} for token in (2, 3)],
             "a sampled token is 3; it should be an id from 0 to 2, as the logits",
@@ -326,6 +326,15 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
 def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
     (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert error(capsys, "lens", path).startswith(f"{path}: {message}")
+
+
+def test_a_lens_of_a_folder_names_its_files_and_the_file_comes_before_methods(tmp_path, capsys):
+    (path := tmp_path / "step0.parquet").touch()
+    named = f"{tmp_path} is a folder; name a file in it, such as step0.parquet"
+    assert error(capsys, "lens", tmp_path) == named
+    first = "lens takes its FILE first: lens FILE --methods METHOD ..."
+    assert error(capsys, "lens", "--methods", "clip_b", path) == first
+    assert error(capsys, "lens") == first
 
 
 def test_a_temperature_cannot_change_log_p(tmp_path, capsys):

@@ -26,6 +26,18 @@ def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
 
 
+def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
+    keys = {"model": "toy", "method": "grpo", "seed": 0}
+    rows = [{"step": step, "entropy": value} | keys for step, value in enumerate(FALLING)]
+    lines(path := tmp_path / "log.jsonl", rows)
+    assert "Entropy fell" in run(capsys, "entropy-watch", path)
+    lines(path, rows + [row | {"seed": seed, "method": "clip_b"} for row in rows for seed in (1, 2)])
+    several = "it has several runs (method grpo, clip_b; seed 0, 1, ...); save the rows of one as a file of its own"
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {several}"
+    lines(path, [row | {"seed": row["step"]} for row in rows])  # no two of a step: those of one run
+    assert "Entropy fell" in run(capsys, "entropy-watch", path)
+
+
 WRONG = [
     ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
     ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "step is 's1' in row 2; it should be a finite"),
@@ -150,6 +162,8 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
             "{} should be one of metrics.parquet, trainer_state.json, *tfevents*, *.wandb, metrics.jsonl",
         ),
         ("empty.jsonl", "", "{} has no rows"),
+        ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
+        ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
         ("empty.csv", "Step,entropy\n", "{} has no rows"),
         ("trainer_state.json", '{"log_history": []}', "{} has no rows"),
         (

@@ -3,9 +3,11 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+import command_line
 from conftest import ROOT
 from entropy_dynamics.config import known_names
 from entropy_dynamics.core.token_stats import TokenStats
@@ -369,6 +371,53 @@ def test_a_copied_file_does_not_replace_a_method():
             pass
 
     assert type(load_method("grpo")).__module__ == "entropy_dynamics.methods.grpo"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\ndef f()\n", "line 2: SyntaxError: expected ':'"),
+        (
+            "from entropy_dynamics.methods import Method\nclass Sure(Method):\n    limit = 0.99\n",
+            "line 2: PydanticUserError: A non-annotated attribute was detected: `limit = 0.99`.",
+        ),
+        ("import torhc\n", "line 1: ModuleNotFoundError: No module named 'torhc'"),
+        ("x = 1\0", "SyntaxError: source code string cannot contain null bytes"),
+    ],
+)
+def test_a_mistake_in_a_methods_file_is_one_line(code, message, tmp_path, monkeypatch, capsys):
+    pd.DataFrame({"logp": [-1.0], "entropy": [1.0], "advantage": [1.0]}).to_parquet(tmp_path / "batch.parquet")
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods" / "sure.py").write_text(code)
+    monkeypatch.setattr("entropy_dynamics.methods.__path__", [str(tmp_path / "methods")])
+    monkeypatch.chdir(tmp_path)
+    line = command_line.error(capsys, "lens", "batch.parquet")
+    assert line.startswith("methods/sure.py")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, r"returned NoneType; it should be a tensor \[batch, token\], here \[1, 2\]"),
+        (torch.ones(1), r"returned the shape \[1\]; it should be a tensor \[batch, token\], here \[1, 2\]"),
+        (torch.tensor([[1.0, math.nan]]), "returned 1 of 2 weights that are NaN or infinite"),
+    ],
+)
+def test_what_are_no_weights_is_named(returned, message):
+    class Wrong(Method):
+        def token_weights(self, *_, **__):
+            return returned
+
+    with pytest.raises(UserError, match=rf"{__name__}: token_weights of Wrong {message}$"):
+        Wrong().checked_weights(stats_of([[1.0, 2.0]]), torch.ones(1, 2), torch.ones(1, 2))
+
+
+def test_weights_of_a_policy_that_diverged_are_left_to_the_loss():
+    nan = torch.full((1, 2), math.nan)
+    stats = TokenStats(nan, nan, nan, nan)
+    weights = load_method("steer").checked_weights(stats, torch.ones(1, 2), torch.ones(1, 2))
+    assert weights.shape == (1, 2)
 
 
 def test_every_method_has_a_file():

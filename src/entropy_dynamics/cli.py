@@ -14,6 +14,13 @@ from entropy_dynamics.distributed.launch import end_with_parent, launched, start
 from entropy_dynamics.errors import Unfinished, UserError
 from entropy_dynamics.results.attempts import begin_attempt
 
+EXTRAS = {  # packages that pyproject.toml leaves to an extra, and those that come with them
+    **dict.fromkeys(("datasets", "filelock", "huggingface_hub", "jinja2", "markupsafe", "safetensors"), "harness"),
+    **dict.fromkeys(("snakemake", "tabulate", "tokenizers", "tqdm", "transformers"), "harness"),
+    **dict.fromkeys(("tensorboard", "trackio", "wandb"), "trackers"),
+    "matplotlib": "plot",
+}
+
 
 def program() -> None:
     """Run `main` and exit at once, since tearing down an interpreter that has imported torch takes 0.6 s.
@@ -66,10 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
+        if (extra := EXTRAS.get((error.name or "").partition(".")[0])) is None:
             raise
-        extras = {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
-        extra = extras.get(error.name or "", "harness")
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note
@@ -140,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
-    watch.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: 8000)")
+    watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
         sub.add_argument("--compare", type=Path, metavar="RUN", help="run to compare with: claims.json or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
@@ -172,8 +177,10 @@ def _parser() -> argparse.ArgumentParser:
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: above 0: correct, missing: left out")
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
-    lens = diagnostic("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.", "FILE")
-    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="name or name@parameter=value,...")
+    dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
+    lens = diagnostic("lens", dropped, "FILE", nargs="?")
+    lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
+    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
@@ -222,6 +229,12 @@ def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], floa
 _nats = _number(lambda value: True, "a finite number")
 _positive = _number(lambda value: value > 0, "a positive number")
 _temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
+
+
+def _port(text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
 
 
 def _points(text: str) -> float:

@@ -189,8 +189,8 @@ def load(command: list[str]) -> None:
 
 @cache
 def _import_for(command: str) -> None:
-    """Import the modules that a command needs; the command itself reports any that are not installed."""
-    with suppress(ImportError):
+    """Import the modules that a command needs; the command itself reports any that are missing or faulty."""
+    with suppress(ImportError, UserError):
         import_module("entropy_dynamics.commands")
         _read_configs()
         if command in DRAWING:

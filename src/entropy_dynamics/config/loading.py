@@ -262,7 +262,9 @@ def read_yaml(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:  # PyYAML and OmegaConf have several classes
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        tab = "cannot start any token" in str(error) and "\t" in path.read_text(encoding="utf-8")
+        hint = "; YAML has no tabs, indent with spaces" if tab else ""
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}{hint}") from None
 
 
 @cache  # OmegaConf takes 20 ms for a small file, and a command may load dozens of configs

@@ -71,8 +71,8 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         names = [str(name) for name in metrics.columns]
         wanted = f"no {column}{nearest(column, names)}" if column else f"no entropy ({', '.join(ENTROPY)})"
         raise UserError(f"{source} logs {wanted}; it logs {', '.join(names)}")
-    if len(entropy := entropy.dropna()) < FEWEST:
-        raise UserError(f"{source} has {len(entropy)} steps with an entropy; it takes {FEWEST}")
+    if (count := len(entropy := entropy.dropna())) < FEWEST:
+        raise UserError(f"{source} has {count} step{'s' * (count != 1)} with an entropy; it takes {FEWEST}")
     if (lowest := entropy.min()) < -NATS_ROUNDING:
         raise UserError(
             f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "

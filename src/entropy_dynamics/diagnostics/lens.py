@@ -52,7 +52,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
             if stacked.ndim != 1 + (names is LOGITS):
                 raise ValueError(f"got {values.iloc[0]!r:.60}")
         except (TypeError, ValueError) as error:
-            wanted = "logits, as many for every token" if names is LOGITS else "a number"
+            wanted = "a list of numbers, of one length for all tokens" if names is LOGITS else "a number"
             raise UserError(f"{file}: each token's {values.name} should be {wanted}: {error}") from error
         return torch.from_numpy(stacked).unsqueeze(1)
 
@@ -119,7 +119,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
     if of_groups or method.second_pass() or (method.uses_s_expected() and not centered):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
-    weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
+    weights = method.checked_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     coefficients = method.loss_coefficients(stats, advantages, mask)
     multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
 

@@ -25,6 +25,7 @@ ENTROPY = (  # also with the prefix `train/`, which loggers add
     "optim/entropy",  # Tinker: -log p of the sampled tokens
 )
 STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
+RUN = ("model", "method", "seed")  # columns that tell runs in one file apart
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
 LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
@@ -112,7 +113,7 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
     if not tried:
         raise UserError(f"{run} should be one of {', '.join(kinds)}")
     if (rows := next((frames for frames in tried if any(map(len, frames.values()))), None)) is None:
-        raise UserError(f"{next(iter(tried[0]))} has no rows")
+        raise UserError(f"{next(iter(tried[0]))} has no rows with a step")
     return rows
 
 
@@ -133,16 +134,28 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
 
 
 def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
-    if frame.empty:
-        return pd.DataFrame()
     step = next((name for name in STEPS if name in frame), None)
-    if step is None:
+    if step is None and len(frame):
         raise ValueError(f"it logs no step ({', '.join(STEPS)})")
-    frame = frame.dropna(subset=step)
+    if step is None or (frame := frame.dropna(subset=step)).empty:
+        return pd.DataFrame()
+    _check_one_run(frame, step)
     steps = _finite(frame.pop(step))
     if (steps.abs() > LARGEST).any():
         raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
     return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
+
+
+def _check_one_run(frame: pd.DataFrame, step: str) -> None:
+    """Raises ValueError if a step has rows of several models, methods or seeds."""
+    several = []
+    for name in (name for name in RUN if name in frame):
+        pairs = frame[[step, name]].dropna().astype(str).drop_duplicates()
+        if pairs[step].duplicated().any():
+            values = pairs[name].unique()
+            several.append(f"{name} {', '.join(values[:2])}{', ...' * (len(values) > 2)}")
+    if several:
+        raise ValueError(f"it has several runs ({'; '.join(several)}); save the rows of one as a file of its own")
 
 
 def _finite(values: pd.Series) -> pd.Series:

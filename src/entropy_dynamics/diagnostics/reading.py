@@ -16,8 +16,11 @@ def read_table(path: Path) -> pd.DataFrame:
     """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
 
     Raises:
-        UserError: the file is missing or damaged, has a different format, or has no rows.
+        UserError: the file is missing, a folder or damaged, has a different format, or has no rows.
     """
+    if path.is_dir():
+        files = ", ".join(sorted(file.name for file in path.iterdir())[:3])
+        raise UserError(f"{path} is a folder; name a file in it{files and f', such as {files}'}")
     if not path.is_file():
         raise UserError(f"no file {path}")
     if path.suffix not in (".parquet", ".jsonl"):

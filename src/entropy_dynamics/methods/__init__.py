@@ -11,12 +11,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.errors import NotFiniteError, UserError, nearest
 from entropy_dynamics.validation import Section, parse
 
 if TYPE_CHECKING:
@@ -147,6 +149,22 @@ class Method(Section):
         """
         return mask.float()
 
+    def checked_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **given: Any) -> PerToken:
+        """The result of `token_weights`.
+
+        Raises:
+            UserError: it is not one weight per token.
+            NotFiniteError: a weight is NaN or infinite although the policy's log p is finite.
+        """
+        weights: PerToken = self.token_weights(stats, advantages, mask, **given)
+        returned = f"{type(self).__module__}: token_weights of {type(self).__name__} returned"
+        if (shape := getattr(weights, "shape", None)) != mask.shape:
+            got = type(weights).__name__ if shape is None else f"the shape {list(shape)}"
+            raise UserError(f"{returned} {got}; it should be a tensor [batch, token], here {list(mask.shape)}")
+        if bad := int((stats.logp.isfinite() & ~weights.isfinite()).sum()):
+            raise NotFiniteError(f"{returned} {bad} of {weights.numel()} weights that are NaN or infinite")
+        return weights
+
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken | None:
         """Per-token inputs of `token_loss` that depend on the whole batch. Arguments as in `token_weights`."""
         return None
@@ -248,17 +266,36 @@ def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> lis
 
 
 def method_types() -> Mapping[str, type[Method]]:
-    """Every method by name. Imports all of them, and therefore torch."""
+    """Every method by name. Imports all of them, and therefore torch. Raises UserError if the file of one fails."""
     for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+        try:
+            importlib.import_module(f"{__name__}.{module.name}")
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(_mistake(error, Path(__path__[0], f"{module.name}.py"))) from error
     return _METHODS
+
+
+def _mistake(error: Exception, file: Path) -> str:
+    """One line about an error while `file` was imported: the line of the methods' code, and Python's message."""
+    message, line = str(error), None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if (path := Path(frame.filename)).parent == file.parent and path != Path(__file__):
+            file, line = path, frame.lineno
+    if isinstance(error, SyntaxError):
+        message, file, line = error.msg, Path(error.filename or file), error.lineno
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    where = f"{shown}, line {line}" if line else f"{shown}"
+    return f"{where}: {type(error).__name__}: {next(iter(message.splitlines()), '')}"
 
 
 def load_method(name: str, /, **params: Any) -> Method:
     """Build the method `name` with its hyper-parameters.
 
     Raises:
-        UserError: unknown name or parameter (the message suggests the nearest known one), or a value out of bounds.
+        UserError: unknown name or parameter (the message suggests the nearest known one), a value out of bounds, or a
+            mistake in a method's file.
     """
     kinds = method_types()
     if name not in kinds:

@@ -133,7 +133,7 @@ def what_ran(layout: Layout) -> list[str]:
     lines = []
     if records := [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]:
         lines.append(f"{len(records)} training runs on {', '.join(dict.fromkeys(map(_machine, records)))}")
-        lines.append(f"commit {', '.join(dict.fromkeys(map(_commit, records)))}")
+        lines.append(f"commit {', '.join(_commits(records))}")
     if jobs := read_json_lines(layout.jobs):
         busy, until = 0.0, 0.0
         for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
@@ -149,6 +149,13 @@ def _machine(record: dict[str, Any]) -> str:
     return " and ".join([*gpus, f"{hardware['cores']} cores of {hardware['processor']}"])
 
 
-def _commit(record: dict[str, Any]) -> str:
-    changed = " with uncommitted changes" if record["git"]["changed"] else ""
-    return f"{str(record['git']['commit'])[:7]}{changed}"
+def _commits(records: list[dict[str, Any]]) -> list[str]:
+    """Each commit once, and whether its runs had uncommitted changes."""
+    changed: dict[str, list[bool]] = {}
+    for git in (record["git"] for record in records):
+        changed.setdefault(str(git["commit"])[:7], []).append(bool(git["changed"]))
+    return [
+        commit
+        + (" with uncommitted changes" if all(runs) else " (some runs with uncommitted changes)" if any(runs) else "")
+        for commit, runs in changed.items()
+    ]

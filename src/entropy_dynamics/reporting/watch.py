@@ -29,7 +29,7 @@ def open_server(results: Results, beside: Path | None, port: int) -> ThreadingHT
     write_report(results, beside)
     try:
         server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, beside, Lock()))
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise UserError(f"port {port} of {HOST} cannot be opened ({error}); choose another with --port") from None
     server.daemon_threads = True
     return server

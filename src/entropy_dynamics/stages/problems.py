@@ -30,8 +30,8 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
         UserError: a bad file or setting, or a set that ends up empty. Nothing is written then.
     """
     config = {"data": data.model_dump()}
-    check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
     sources = data.sets | _files_in_folder(data)
+    check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
     for name, source in sources.items():
         if isinstance(source, FileSet) and Path(source.path).resolve().parent == out_dir.resolve():
             where = f"{_key(name)}: {source.path} is in {out_dir}"

@@ -154,7 +154,7 @@ class PolicyUpdate:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
             mask = _restricted(batch.mask, rows) if self.method.per_update else batch.mask
             logp_old = self.sampled_logp(batch, scored)
-            weights = self.method.token_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
+            weights = self.method.checked_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
         divisors = torch.ones(len(batch), 1, device=weights.device)
         divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
