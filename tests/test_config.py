@@ -75,7 +75,10 @@ def test_a_scale_extends_another(configs):
     assert scale_files("mine", configs) == [configs / "scale" / f"{name}.yaml" for name in ("laptop", "mine")]
     laptop, mine = (load_config(name, MODEL, "grpo", configs=configs) for name in ("laptop", "mine"))
     assert mine == laptop.model_copy(update={"scale": "mine"})
-    for parent, message in [("mine", "another scale that extends none"), ("labtop", "did you mean 'laptop'?")]:
+    for parent, message in [
+        ("mine", "another scale that extends none"),
+        ("labtop", "mine.yaml: unknown scale 'labtop' in extends; did you mean 'laptop'?"),
+    ]:
         (configs / "scale" / "mine.yaml").write_text(f"extends: {parent}\n")
         assert message in message_of(configs, "mine")
 
@@ -134,7 +137,9 @@ def test_method_parameters_in_its_name():
     assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"], CONFIGS).method.params.mu == 3
 
 
-@pytest.mark.parametrize("name", ["clip_b@mu", "clip_b@=2", "clip_b@mu=", "clip_b@mu=1,", "../grpo", "", "c@d=;"])
+@pytest.mark.parametrize(
+    "name", ["clip_b@mu", "clip_b@", "clip_b@=2", "clip_b@mu=", "clip_b@mu=1,", "../grpo", "", "c@d=;"]
+)
 def test_malformed_method_names(name):
     with pytest.raises(UserError, match="is not of the form name or name@parameter=value"):
         split_method(name)

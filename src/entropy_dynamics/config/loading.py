@@ -23,11 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from entropy_dynamics.config.schema import MAX_SEED, Config, RunConfig, StageConfig, later_keys, marked_keys
-from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model or method -> the names that match it in `for`
+KINDS = ("scale", "model", "method")
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
 SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
@@ -61,9 +62,12 @@ def load_config(
     Raises:
         UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
     """
+    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
+    if model is not None:
+        of_names["model"] = _chain(configs, "model", model)
     name, params = split_method(method) if method is not None else (None, [])
-    scales, named = scale_files(scale, configs), {"model": model, "method": name}
-    of_names = {kind: _chain(configs, kind, given) for kind, given in named.items() if given is not None}
+    if name is not None:
+        of_names["method"] = _chain(configs, "method", name)
     files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
     chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
@@ -77,9 +81,8 @@ def load_config(
     params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
     for entry in [*params, *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
-    for section, given in named.items():
-        if given is None:  # base.yaml and scales set keys for all models and methods
-            merged.pop(section, None)
+    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
+        merged.pop(section, None)
     try:
         if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
             merged = _container(OmegaConf.create(merged), resolve=True)
@@ -167,7 +170,7 @@ def _chain(configs: Path, kind: str, name: str) -> list[Path]:
     parent = _read(path).get("extends")
     if parent is None:
         return [path]
-    if parent == name or "extends" in _read(_named(configs, kind, parent)):
+    if parent == name or "extends" in _read(_named(configs, kind, parent, path, "extends")):
         raise UserError(f"{path}: extends is {parent!r}; it should be another {kind} that extends none")
     return [_named(configs, kind, parent), path]
 
@@ -209,10 +212,13 @@ def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection
 
 def split_method(name: str) -> tuple[str, list[str]]:
     """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
-    base, _, params = name.partition("@")
-    entries = params.split(",") if params else []
+    base, at, params = name.partition("@")
+    entries = params.split(",") if at else []
     if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
-        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
+        known = known_names("method")
+        meant = closest(base, known) if base not in known else None
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...{hint}")
     if len({entry.partition("=")[0] for entry in entries}) < len(entries):
         raise UserError(f"method {name!r} gives a parameter twice")
     return base, entries
@@ -223,12 +229,16 @@ def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
     return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
 
 
-def _named(configs: Path, kind: str, name: str) -> Path:
+def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
+    """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
     known = known_names(kind, configs)
+    before, after = (f"{file}: ", f" in {key}") if file else ("", "")
     if name not in known:
         if not known:
             raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
-        raise UserError(f"unknown {kind} {name!r}{nearest(str(name), known)}")
+        others = [other for other in KINDS if name in known_names(other, configs)]
+        hint = f": it is a {others[0]}" if others else nearest(str(name), known)
+        raise UserError(f"{before}unknown {kind} {name!r}{after}{hint}")
     return configs / kind / f"{name}.yaml"
 
 
