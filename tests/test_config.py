@@ -363,6 +363,41 @@ def test_mistakes_in_files(configs, text, message):
     assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("two", "method.params.mu is 'two'; it should be a valid number"),
+        ("-2.5", "method.params.mu is -2.5; it should be greater than or equal to 0"),
+        ("", "method.params.mu is None; it should be a valid number"),
+    ],
+)
+def test_a_value_that_an_override_replaces_is_checked(configs, value, message):
+    path = configs / "method" / "clip_b.yaml"
+    path.write_text(path.read_text().replace("mu: 2.5", f"mu: {value}", 1))
+    for name in ("clip_b", "clip_b@mu=1.2"):
+        assert message_of(configs, "laptop", MODEL, name) == f"{path}: {message}"
+    path.write_text(path.read_text().replace(f"mu: {value}", "mu: ${oc.env:NOWHERE,2.5}", 1))
+    assert load_config("laptop", MODEL, "clip_b", configs=configs).method.params.mu == 2.0
+
+
+@pytest.mark.parametrize("file", ["scale/laptop", f"model/{MODEL}", "method/grpo", "machine"])
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("scale: laptpo", "unknown scale 'laptpo' in for; did you mean 'laptop'?"),
+        ("scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
+        ("scale: laptop, model: qwen3-4b", "unknown model 'qwen3-4b' in for; did you mean 'qwen3-4b-base'?"),
+        ("method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
+        ("model: grpo", "unknown model 'grpo' in for: it is a method"),
+        ("scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
+    ],
+)
+def test_a_condition_names_what_exists(configs, file, condition, message):
+    path = configs / f"{file}.yaml"
+    path.write_text(path.read_text().partition("\noverrides:")[0] + f"\noverrides: [{{for: {{{condition}}}}}]\n")
+    assert message_of(configs, "laptop", MODEL, "grpo").startswith(f"{path}: {message}")
+
+
 def test_a_file_without_a_key_that_it_should_have(configs):
     for kind, names in {"scale": ["mine"], "method": ["laptop", MODEL, "mine"]}.items():
         (path := configs / kind / "mine.yaml").write_text("{}\n")

@@ -23,8 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from entropy_dynamics.config.schema import MAX_SEED, Config, RunConfig, StageConfig, later_keys, marked_keys
+from entropy_dynamics.config.schema.training import MethodConfig, method_sections
 from entropy_dynamics.errors import UserError, closest, nearest
-from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
+from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, OneOf, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model or method -> the names that match it in `for`
@@ -73,9 +74,9 @@ def load_config(
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
     for file in files:
-        _merge(merged, _layer(file, chosen), str(file), origins)
+        _merge(merged, _layer(file, chosen, configs), str(file), origins)
     if (machine := configs / "machine.yaml").is_file():
-        layer = _layer(machine, chosen | {"scale": [scale]})
+        layer = _layer(machine, chosen | {"scale": [scale]}, configs)
         _check_machine(machine, layer)
         _merge(merged, layer, str(machine), origins)
     params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
@@ -104,7 +105,27 @@ def load_config(
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
         raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
+    if isinstance(config, RunConfig):
+        _check_own(of_names["method"], config.method)
     return config
+
+
+def _check_own(files: list[Path], method: MethodConfig) -> None:
+    """Validate what the files of a method say themselves, as it may be replaced in this run and still count in another.
+
+    A parameter without a default may be left to the overrides; then it has its value of this run.
+    """
+    own: dict[str, Any] = {}
+    origins: dict[Key, str] = {}
+    for file in files:
+        _merge(own, _read(file), str(file), origins)
+    section = own.get("method")
+    if not isinstance(section, dict) or "${" in str(section):
+        return
+    if isinstance(params := section.get("params"), dict):
+        required = {key for key, field in type(method.params).model_fields.items() if field.is_required()}
+        section["params"] = {key: value for key, value in method.params if key in required} | params
+    parse(_OwnMethod, {"method": section}, lambda key: _origin(key, origins))
 
 
 def _origin(key: Key, origins: dict[Key, str]) -> str:
@@ -252,6 +273,10 @@ class _MethodFile(BaseModel):
     method: _Label
 
 
+class _OwnMethod(BaseModel):
+    method: Annotated[MethodConfig, OneOf("name", method_sections)]
+
+
 def method_label(method: str, configs: Path = CONFIGS) -> str:
     """The label in configs/method/<method>.yaml or in the file it extends. Raises UserError if neither has one."""
     files = _chain(configs, "method", method)
@@ -287,7 +312,7 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
+def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
     """Read a file and merge those of its `overrides` whose `for` matches `chosen` in all keys."""
     layer = _read(path)
     layer.pop("extends", None)
@@ -297,6 +322,9 @@ def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
         if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
         names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
+        for kind, given in names.items():
+            for name in given:
+                _named(configs, kind, name, path, "for")
         if all(set(names[key]) & set(chosen[key]) for key in names):
             _merge(layer, entry, str(path), {})
     return layer
