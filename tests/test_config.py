@@ -213,7 +213,17 @@ def test_machine_file(configs):
     paper = [load_config("paper", MODEL, overrides=entries, configs=CONFIGS) for entries in ([], ["model.path=x"])]
     assert changed(*paper) == ["model"]
     machine.write_text("training: {steps: 7}\n")
-    assert "machine.yaml: training.steps changes results, so it belongs in" in message_of(configs, "laptop")
+    message = message_of(configs, "laptop")
+    assert "machine.yaml: training.steps changes results, so it belongs in" in message
+    allowed = message.partition("here only ")[2].removesuffix(" may be set").split(", ")
+    assert {"threads", "engine.tolerance"} < set(allowed)
+    assert len(set(allowed)) == len(allowed)
+    for text, hint in {
+        "foo: 1": "'foo'; known: ",
+        "hardware: {rank: 2}": "'hardware.rank'; did you mean 'ranks'?",
+    }.items():
+        machine.write_text(text)
+        assert message_of(configs, "laptop", MODEL, "grpo").startswith(f"{machine}: unknown key {hint}")
 
 
 # ---------------------------------------------------------------- the files of the repository

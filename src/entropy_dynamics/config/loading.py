@@ -75,10 +75,10 @@ def load_config(
     origins: dict[Key, str] = {}
     for file in files:
         _merge(merged, _layer(file, chosen, configs), str(file), origins)
+    local: dict[str, Any] = {}
     if (machine := configs / "machine.yaml").is_file():
-        layer = _layer(machine, chosen | {"scale": [scale]}, configs)
-        _check_machine(machine, layer)
-        _merge(merged, layer, str(machine), origins)
+        local = _layer(machine, chosen | {"scale": [scale]}, configs)
+        _merge(merged, local, str(machine), origins)
     params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
     for entry in [*params, *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
@@ -99,6 +99,7 @@ def load_config(
         return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
 
     config: Config = parse(kind, merged, source)
+    _check_machine(machine, local)
     if config.scale != scale:  # results are stored under this name
         raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
@@ -331,6 +332,7 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
 
 
 def _check_machine(path: Path, layer: dict[str, Any]) -> None:
+    """Reject keys that change results. They are known keys, as the config that contains them is valid."""
     allowed = _marked(PER_MACHINE, LOCATION)
     if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
         raise UserError(
