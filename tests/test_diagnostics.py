@@ -305,9 +305,8 @@ def test_a_method_that_the_lens_lacks(tmp_path, capsys, monkeypatch, method, mes
 
 @pytest.mark.parametrize("command", ["lens", "entropy-watch"])
 def test_a_figure_of_an_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys, command):
-    with pytest.raises(SystemExit):
-        main([command, str(tmp_path / "missing"), "--figure", "lens.foo"])
-    assert "'lens.foo' does not end in .png, .svg or .pdf" in capsys.readouterr().err
+    message = error(capsys, command, tmp_path / "missing", "--figure", "lens.foo")
+    assert message == "argument --figure: 'lens.foo' does not end in .png, .svg or .pdf"
 
 
 def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):

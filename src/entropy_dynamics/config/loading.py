@@ -220,6 +220,11 @@ def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection
     Raises:
         UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
     """
+    for key in Selection.model_fields:
+        if key in given and given[key] is None:
+            raise UserError(
+                f"--config {key}= has no value; give one, such as {key}={'laptop' if key == 'scale' else 5}"
+            )
     scale = given.get("scale", "laptop")
     content = _read(_named(configs, "scale", scale))
     changed = {key: value for key, value in given.items() if content.get(key) != value} | {"scale": scale}
