@@ -276,6 +276,7 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):
+    (tmp_path / "results").mkdir()
     assert main(["archive", str(tmp_path / "results"), "--publish", str(tmp_path / "out")]) == 2
     assert "no files" in capsys.readouterr().err
 

@@ -120,7 +120,14 @@ def test_seeds(refused, stage, seed):
         (("draw", "tabel1"), "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (("draw", "table1", "--results", "nowhere"), " is missing; make it with: snakemake --config scale=laptop "),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
-        (("verify", "nowhere"), "unknown scale 'nowhere'; known: desk, gpu, gpu-toy, laptop, "),
+        (("verify", "nowhere"), "as in results/laptop: unknown scale 'nowhere'; known: desk, gpu, gpu-toy, laptop, "),
+        (
+            ("restore", "x", "--out", "mine/first"),
+            "mine/first: its last part should name a scale, as in results/laptop",
+        ),
+        (("archive", "results/laptop"), "no folder results/laptop; the folder of a scale is needed, such as"),
+        (("archive", "results/laptop", "--publish", "out"), "no folder results/laptop; the folder of a scale"),
+        (("summary", "results/laptop"), "no file results/laptop/claims.json; make it with: entropy-dynamics claims"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
