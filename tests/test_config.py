@@ -75,7 +75,10 @@ def test_a_scale_extends_another(configs):
     assert scale_files("mine", configs) == [configs / "scale" / f"{name}.yaml" for name in ("laptop", "mine")]
     laptop, mine = (load_config(name, MODEL, "grpo", configs=configs) for name in ("laptop", "mine"))
     assert mine == laptop.model_copy(update={"scale": "mine"})
-    for parent, message in [("mine", "another scale that extends none"), ("labtop", "did you mean 'laptop'?")]:
+    for parent, message in [
+        ("mine", "another scale that extends none"),
+        ("labtop", "mine.yaml: unknown scale 'labtop' in extends; did you mean 'laptop'?"),
+    ]:
         (configs / "scale" / "mine.yaml").write_text(f"extends: {parent}\n")
         assert message in message_of(configs, "mine")
 
@@ -134,7 +137,9 @@ def test_method_parameters_in_its_name():
     assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"], CONFIGS).method.params.mu == 3
 
 
-@pytest.mark.parametrize("name", ["clip_b@mu", "clip_b@=2", "clip_b@mu=", "clip_b@mu=1,", "../grpo", "", "c@d=;"])
+@pytest.mark.parametrize(
+    "name", ["clip_b@mu", "clip_b@", "clip_b@=2", "clip_b@mu=", "clip_b@mu=1,", "../grpo", "", "c@d=;"]
+)
 def test_malformed_method_names(name):
     with pytest.raises(UserError, match="is not of the form name or name@parameter=value"):
         split_method(name)
@@ -208,7 +213,17 @@ def test_machine_file(configs):
     paper = [load_config("paper", MODEL, overrides=entries, configs=CONFIGS) for entries in ([], ["model.path=x"])]
     assert changed(*paper) == ["model"]
     machine.write_text("training: {steps: 7}\n")
-    assert "machine.yaml: training.steps changes results, so it belongs in" in message_of(configs, "laptop")
+    message = message_of(configs, "laptop")
+    assert "machine.yaml: training.steps changes results, so it belongs in" in message
+    allowed = message.partition("here only ")[2].removesuffix(" may be set").split(", ")
+    assert {"threads", "engine.tolerance"} < set(allowed)
+    assert len(set(allowed)) == len(allowed)
+    for text, hint in {
+        "foo: 1": "'foo'; known: ",
+        "hardware: {rank: 2}": "'hardware.rank'; did you mean 'ranks'?",
+    }.items():
+        machine.write_text(text)
+        assert message_of(configs, "laptop", MODEL, "grpo").startswith(f"{machine}: unknown key {hint}")
 
 
 # ---------------------------------------------------------------- the files of the repository
@@ -357,6 +372,41 @@ def test_mistakes_in_files(configs, text, message):
     got = message_of(configs, "mine", MODEL, "grpo")
     assert message in got
     assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("two", "method.params.mu is 'two'; it should be a valid number"),
+        ("-2.5", "method.params.mu is -2.5; it should be greater than or equal to 0"),
+        ("", "method.params.mu is None; it should be a valid number"),
+    ],
+)
+def test_a_value_that_an_override_replaces_is_checked(configs, value, message):
+    path = configs / "method" / "clip_b.yaml"
+    path.write_text(path.read_text().replace("mu: 2.5", f"mu: {value}", 1))
+    for name in ("clip_b", "clip_b@mu=1.2"):
+        assert message_of(configs, "laptop", MODEL, name) == f"{path}: {message}"
+    path.write_text(path.read_text().replace(f"mu: {value}", "mu: ${oc.env:NOWHERE,2.5}", 1))
+    assert load_config("laptop", MODEL, "clip_b", configs=configs).method.params.mu == 2.0
+
+
+@pytest.mark.parametrize("file", ["scale/laptop", f"model/{MODEL}", "method/grpo", "machine"])
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("scale: laptpo", "unknown scale 'laptpo' in for; did you mean 'laptop'?"),
+        ("scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
+        ("scale: laptop, model: qwen3-4b", "unknown model 'qwen3-4b' in for; did you mean 'qwen3-4b-base'?"),
+        ("method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
+        ("model: grpo", "unknown model 'grpo' in for: it is a method"),
+        ("scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
+    ],
+)
+def test_a_condition_names_what_exists(configs, file, condition, message):
+    path = configs / f"{file}.yaml"
+    path.write_text(path.read_text().partition("\noverrides:")[0] + f"\noverrides: [{{for: {{{condition}}}}}]\n")
+    assert message_of(configs, "laptop", MODEL, "grpo").startswith(f"{path}: {message}")
 
 
 def test_a_file_without_a_key_that_it_should_have(configs):

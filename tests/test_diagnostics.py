@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from command_line import error, run
+from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import token_stats
@@ -288,11 +289,24 @@ def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
     assert "-" not in stare.split()
 
 
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("ppo", "the lens cannot show 'ppo': configs/method/ppo.yaml only sets how another method is trained; "),
+        ("Clip_V", "unknown method 'Clip_V'; did you mean 'clip_v'?"),
+        ("reinforce", "unknown method 'reinforce'; did you mean 'w_reinforce'?"),
+    ],
+)
+def test_a_method_that_the_lens_lacks(tmp_path, capsys, monkeypatch, method, message):
+    monkeypatch.chdir(ROOT)
+    (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}')
+    assert error(capsys, "lens", path, "--methods", method).startswith(message)
+
+
 @pytest.mark.parametrize("command", ["lens", "entropy-watch"])
 def test_a_figure_of_an_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys, command):
-    with pytest.raises(SystemExit):
-        main([command, str(tmp_path / "missing"), "--figure", "lens.foo"])
-    assert "'lens.foo' does not end in .png, .svg or .pdf" in capsys.readouterr().err
+    message = error(capsys, command, tmp_path / "missing", "--figure", "lens.foo")
+    assert message == "argument --figure: 'lens.foo' does not end in .png, .svg or .pdf"
 
 
 def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):

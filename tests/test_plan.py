@@ -1,8 +1,10 @@
 """The plan: hours against hand-worked figures, advice that helps, and what Snakemake is told."""
 
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -313,6 +315,18 @@ def test_mistakes_are_named(settings, message, in_repository, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_example_of_the_machine_file_fits(tmp_path, monkeypatch, capsys):
+    for folder in (CONFIGS, EXPERIMENTS):
+        shutil.copytree(folder, tmp_path / folder.name)
+    monkeypatch.chdir(tmp_path)
+    _, start, example = (
+        Path("configs/machine.yaml").read_text().removesuffix("overrides: []\n").partition("# overrides:")
+    )
+    Path("configs/machine.yaml").write_text((start + example).replace("# ", "", 1).replace("\n# ", "\n"))
+    assert main(["plan", "--scale", "paper"]) == 0
+    assert capsys.readouterr().out.startswith("Scale paper on H100 GPUs")
 
 
 # ---------------------------------------------------------------- for Snakemake

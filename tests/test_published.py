@@ -193,8 +193,7 @@ def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
     assert yaml.safe_load((out / "CITATION.cff").read_text()).get("doi") is None
     for name in ("README.md", "CITATION.cff"):
         assert "--doi" in (out / name).read_text()
-    with pytest.raises(SystemExit):
-        main(["archive", str(root), "--publish", str(tmp_path), "--doi", "zenodo.7"])
+    assert main(["archive", str(root), "--publish", str(tmp_path), "--doi", "zenodo.7"]) == 2
     assert "'zenodo.7' is not a DOI, such as 10.5281/zenodo.1234567" in capsys.readouterr().err
     assert main(["archive", str(root), "--publish", str(tmp_path), "--doi", "10.5281/zenodo.7"]) == 0
     assert yaml.safe_load((tmp_path / "CITATION.cff").read_text())["doi"] == "10.5281/zenodo.7"
@@ -277,6 +276,7 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):
+    (tmp_path / "results").mkdir()
     assert main(["archive", str(tmp_path / "results"), "--publish", str(tmp_path / "out")]) == 2
     assert "no files" in capsys.readouterr().err
 

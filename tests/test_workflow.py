@@ -294,6 +294,7 @@ def the_error(run) -> str:
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
+        (["--config", "scale=smoke", "seeds="], "--config seeds= has no value; give one, such as seeds=5"),
         (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
-from entropy_dynamics.errors import Unfinished, UserError
+from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 from entropy_dynamics.results.attempts import begin_attempt
 
 EXTRAS = {  # packages that pyproject.toml leaves to an extra, and those that come with them
@@ -50,22 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint,
         to be resumed by the same command; 130 after Ctrl-C.
     """
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.version:
-        from importlib.metadata import version
-
-        print(f"entropy-dynamics {version('entropy-dynamics')}")
-        return 0
-    if "command" not in options:
-        parser.print_help()
-        return 0
-    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if launched():
-        end_with_parent(starter())
-    else:
-        begin_attempt()
     try:
+        options = _options(arguments)
+        if options.version:
+            from importlib.metadata import version
+
+            print(f"entropy-dynamics {version('entropy-dynamics')}")
+            return 0
+        if "command" not in options:
+            options.parser.print_help()
+            return 0
+        options.arguments = sys.argv[1:] if arguments is None else list(arguments)
+        if launched():
+            end_with_parent(starter())
+        else:
+            begin_attempt()
         from entropy_dynamics import commands  # imported late, as --help does not need its half second
 
         return getattr(commands, options.command)(options) or 0
@@ -97,14 +97,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises UserError, where argparse prints its usage as well."""
+
+    def error(self, message: str) -> NoReturn:
+        if choice := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):
+            argument, word, known = choice.groups()
+            kind = "command" if argument == "COMMAND" else f"value of {argument},"
+            message = f"unknown {kind} {word}{nearest(word[1:-1], re.findall('[a-z_-]+', known))}"
+        raise UserError(message)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        known = re.findall(r"--([\w-]+)", options.parser.format_usage())
+        option = re.fullmatch("--([^=]+).*", unknown[0], re.DOTALL)
+        meant = closest(option[1], known) if option else None
+        hint = f"; did you mean '--{meant}'?" if meant else ""
+        raise UserError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
+    parser = _Parser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="store_true", help="print the version")
     stages = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=f"{about}{more}")
-        sub.set_defaults(command=name.replace("-", "_"))
+        sub.set_defaults(command=name.replace("-", "_"), parser=sub)
         return sub
 
     def stage(name: str, about: str, *needs: str) -> argparse.ArgumentParser:

@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.config import Config, RunConfig, StageConfig, load_config, to_yaml
+from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import answers_for_stage, launched, run_on_ranks
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.lock import held
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 def _layout(options: argparse.Namespace) -> Layout:
     return Layout.of(options.scale, options.results)
+
+
+def _scale_of(folder: Path) -> str:
+    """The scale that a results folder is named after."""
+    known = known_names("scale")
+    if known and folder.name not in known:
+        unknown = f"unknown scale {folder.name!r}{nearest(folder.name, known)}"
+        raise UserError(f"{folder}: its last part should name a scale, as in results/laptop: {unknown}")
+    return folder.name
 
 
 def _results(options: argparse.Namespace) -> "Results":
@@ -245,6 +254,8 @@ def archive(options: argparse.Namespace) -> None:
         raise UserError("--doi needs --publish OUT: a zip file has none")
     if options.publish and (options.out or options.policies):
         raise UserError("--publish writes a folder of its own: --out and --policies are for the zip file")
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; the folder of a scale is needed, such as results/laptop")
     if options.publish:
         from entropy_dynamics.analysis.results import Results
         from entropy_dynamics.reporting.publish import publish
@@ -262,7 +273,7 @@ def restore(options: argparse.Namespace) -> None:
 
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
-    scale = load_config(options.out.name)
+    scale = load_config(_scale_of(options.out))
     seeds = restore(options.folders, options.out, scale.evaluation.temperature)
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds of a method; judge them with:")
@@ -345,7 +356,7 @@ def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 
     if options.folder:
-        options.results, options.scale = options.folder.parent, options.folder.name
+        options.results, options.scale = options.folder.parent, _scale_of(options.folder)
     verification = verify(_layout(options), options.scale, options.set)
     for line in (*verification.findings, verification.summary):
         print(line)

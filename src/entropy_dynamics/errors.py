@@ -22,8 +22,15 @@ class Unfinished(Exception):
     EXIT_CODE = 75  # EX_TEMPFAIL in sysexits.h: try again
 
 
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` is most likely meant to be, or None if none is near. Case and - for _ do not count."""
+    plain = {each.casefold().replace("-", "_"): each for each in known}
+    close = difflib.get_close_matches(word.casefold().replace("-", "_"), plain, n=1)
+    return plain[close[0]] if close else None
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Suffix for an 'unknown ...' message: the nearest known word, or all known words."""
+    """Suffix for an 'unknown ...' message: the closest known word, or all known words."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+    close = closest(word, known)
+    return f"; did you mean {close!r}?" if close else f"; known: {', '.join(known)}"

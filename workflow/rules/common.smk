@@ -2,7 +2,6 @@
 import shutil
 import sys
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from entropy_dynamics.config import (
     settings_of,
     split_method,
 )
-from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
@@ -99,8 +98,8 @@ def no_rule_for(target):
         names = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
         return f"no rule makes {target!r}{nearest(target, names)}"
     files = [str(file) for rule in workflow.rules for file in rule.output]
-    close = get_close_matches(target, files, n=1) or [LAYOUT.metrics(*RUN).as_posix()]
-    return f"no rule makes {target!r}; did you mean {close[0]!r}?"
+    close = closest(target, files) or LAYOUT.metrics(*RUN).as_posix()
+    return f"no rule makes {target!r}; did you mean {close!r}?"
 
 
 COSTS = read_yaml(Path("workflow/costs.yaml")).get(SCALE, {})

@@ -150,7 +150,7 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
         UserError: the file is missing or damaged.
     """
-    file = path / "claims.json" if path.is_dir() else path
+    file = path if path.is_file() or path.suffix == ".json" else path / "claims.json"
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

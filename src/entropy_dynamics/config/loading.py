@@ -23,11 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from entropy_dynamics.config.schema import MAX_SEED, Config, RunConfig, StageConfig, later_keys, marked_keys
-from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, Section, parse
+from entropy_dynamics.config.schema.training import MethodConfig, method_sections
+from entropy_dynamics.errors import UserError, closest, nearest
+from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, OneOf, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model or method -> the names that match it in `for`
+KINDS = ("scale", "model", "method")
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
 SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
@@ -61,25 +63,27 @@ def load_config(
     Raises:
         UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
     """
+    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
+    if model is not None:
+        of_names["model"] = _chain(configs, "model", model)
     name, params = split_method(method) if method is not None else (None, [])
-    scales, named = scale_files(scale, configs), {"model": model, "method": name}
-    of_names = {kind: _chain(configs, kind, given) for kind, given in named.items() if given is not None}
+    if name is not None:
+        of_names["method"] = _chain(configs, "method", name)
     files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
     chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
     for file in files:
-        _merge(merged, _layer(file, chosen), str(file), origins)
+        _merge(merged, _layer(file, chosen, configs), str(file), origins)
+    local: dict[str, Any] = {}
     if (machine := configs / "machine.yaml").is_file():
-        layer = _layer(machine, chosen | {"scale": [scale]})
-        _check_machine(machine, layer)
-        _merge(merged, layer, str(machine), origins)
+        local = _layer(machine, chosen | {"scale": [scale]}, configs)
+        _merge(merged, local, str(machine), origins)
     params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
     for entry in [*params, *overrides]:
         _merge(merged, _entry(entry), f"--set {entry}", origins)
-    for section, given in named.items():
-        if given is None:  # base.yaml and scales set keys for all models and methods
-            merged.pop(section, None)
+    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
+        merged.pop(section, None)
     try:
         if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
             merged = _container(OmegaConf.create(merged), resolve=True)
@@ -95,13 +99,34 @@ def load_config(
         return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
 
     config: Config = parse(kind, merged, source)
+    _check_machine(machine, local)
     if config.scale != scale:  # results are stored under this name
         raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
         raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
+    if isinstance(config, RunConfig):
+        _check_own(of_names["method"], config.method)
     return config
+
+
+def _check_own(files: list[Path], method: MethodConfig) -> None:
+    """Validate what the files of a method say themselves, as it may be replaced in this run and still count in another.
+
+    A parameter without a default may be left to the overrides; then it has its value of this run.
+    """
+    own: dict[str, Any] = {}
+    origins: dict[Key, str] = {}
+    for file in files:
+        _merge(own, _read(file), str(file), origins)
+    section = own.get("method")
+    if not isinstance(section, dict) or "${" in str(section):
+        return
+    if isinstance(params := section.get("params"), dict):
+        required = {key for key, field in type(method.params).model_fields.items() if field.is_required()}
+        section["params"] = {key: value for key, value in method.params if key in required} | params
+    parse(_OwnMethod, {"method": section}, lambda key: _origin(key, origins))
 
 
 def _origin(key: Key, origins: dict[Key, str]) -> str:
@@ -167,7 +192,7 @@ def _chain(configs: Path, kind: str, name: str) -> list[Path]:
     parent = _read(path).get("extends")
     if parent is None:
         return [path]
-    if parent == name or "extends" in _read(_named(configs, kind, parent)):
+    if parent == name or "extends" in _read(_named(configs, kind, parent, path, "extends")):
         raise UserError(f"{path}: extends is {parent!r}; it should be another {kind} that extends none")
     return [_named(configs, kind, parent), path]
 
@@ -195,6 +220,11 @@ def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection
     Raises:
         UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
     """
+    for key in Selection.model_fields:
+        if key in given and given[key] is None:
+            raise UserError(
+                f"--config {key}= has no value; give one, such as {key}={'laptop' if key == 'scale' else 5}"
+            )
     scale = given.get("scale", "laptop")
     content = _read(_named(configs, "scale", scale))
     changed = {key: value for key, value in given.items() if content.get(key) != value} | {"scale": scale}
@@ -209,10 +239,13 @@ def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection
 
 def split_method(name: str) -> tuple[str, list[str]]:
     """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
-    base, _, params = name.partition("@")
-    entries = params.split(",") if params else []
+    base, at, params = name.partition("@")
+    entries = params.split(",") if at else []
     if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
-        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
+        known = known_names("method")
+        meant = closest(base, known) if base not in known else None
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...{hint}")
     if len({entry.partition("=")[0] for entry in entries}) < len(entries):
         raise UserError(f"method {name!r} gives a parameter twice")
     return base, entries
@@ -223,12 +256,16 @@ def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
     return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
 
 
-def _named(configs: Path, kind: str, name: str) -> Path:
+def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
+    """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
     known = known_names(kind, configs)
+    before, after = (f"{file}: ", f" in {key}") if file else ("", "")
     if name not in known:
         if not known:
             raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
-        raise UserError(f"unknown {kind} {name!r}{nearest(str(name), known)}")
+        others = [other for other in KINDS if name in known_names(other, configs)]
+        hint = f": it is a {others[0]}" if others else nearest(str(name), known)
+        raise UserError(f"{before}unknown {kind} {name!r}{after}{hint}")
     return configs / kind / f"{name}.yaml"
 
 
@@ -240,6 +277,10 @@ class _MethodFile(BaseModel):
     """The part of configs/method/<name>.yaml that tables and figures need. Validating all of it would import torch."""
 
     method: _Label
+
+
+class _OwnMethod(BaseModel):
+    method: Annotated[MethodConfig, OneOf("name", method_sections)]
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:
@@ -279,7 +320,7 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
+def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
     """Read a file and merge those of its `overrides` whose `for` matches `chosen` in all keys."""
     layer = _read(path)
     layer.pop("extends", None)
@@ -289,12 +330,16 @@ def _layer(path: Path, chosen: Choice) -> dict[str, Any]:
         if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
         names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
+        for kind, given in names.items():
+            for name in given:
+                _named(configs, kind, name, path, "for")
         if all(set(names[key]) & set(chosen[key]) for key in names):
             _merge(layer, entry, str(path), {})
     return layer
 
 
 def _check_machine(path: Path, layer: dict[str, Any]) -> None:
+    """Reject keys that change results. They are known keys, as the config that contains them is valid."""
     allowed = _marked(PER_MACHINE, LOCATION)
     if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
         raise UserError(

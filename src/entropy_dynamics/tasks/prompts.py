@@ -1,12 +1,11 @@
 """Prompts: from a problem to the tokens of a model's input."""
 
-import difflib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, closest
 from entropy_dynamics.results.files import write_text
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import load_problems
@@ -55,7 +54,7 @@ def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -
     """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
 
     Raises:
-        UserError: no problem has this id; the message suggests the nearest one.
+        UserError: no problem has this id; the message suggests one that is near, if any is.
     """
     ids = []
     for name in sets:
@@ -63,8 +62,9 @@ def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -
             if problem_id in (None, problem.id):
                 return name, problem
             ids.append(problem.id)
-    close = difflib.get_close_matches(str(problem_id), ids, n=1, cutoff=0)
-    raise UserError(f"no problem {problem_id!r} in {directory}; did you mean {close[0]!r}?")
+    close = closest(str(problem_id), ids)
+    hint = f"did you mean {close!r}?" if close else f"the ids are like {ids[0]!r}"
+    raise UserError(f"no problem {problem_id!r} in {directory}; {hint}")
 
 
 def write_prompts(directory: Path, sets: Iterable[str], prompt_format: str) -> None:

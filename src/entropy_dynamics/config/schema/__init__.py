@@ -154,4 +154,4 @@ def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") 
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             kinds = engine_types().values() if field.annotation is Engine else [field.annotation]
             keys += [key for section in kinds for key in marked_keys(*marks, kind=section, prefix=f"{prefix}{name}.")]
-    return keys
+    return list(dict.fromkeys(keys))  # engines share some
