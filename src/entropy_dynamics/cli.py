@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--datasets", nargs="+", help="evaluation sets (default: all of the scale's config)")
     at = "used instead of the config's; samples of each go to a folder T<temperature>, existing ones are kept"
     evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
-    stage("theory", "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model", "untrained")
+    stage("theory", "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change.")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")

@@ -161,12 +161,15 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def theory(options: argparse.Namespace) -> None:
-    config = load_config(options.scale, options.model, overrides=options.set)
+    from entropy_dynamics.analysis.experiments import THEORY
+
+    ((model, seed),) = _results(options).experiment(THEORY).untrained.items()
+    config = load_config(options.scale, model, overrides=options.set)
     with _device(config):
         load_torch(config)
         from entropy_dynamics.stages.theory import check_logit_steps
 
-        print(check_logit_steps(config, _layout(options), options.seed))
+        print(check_logit_steps(config, _layout(options), seed))
 
 
 def draw(options: argparse.Namespace) -> None:
