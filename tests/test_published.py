@@ -235,6 +235,11 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
     assert main(command[1:]) == 0
     (tmp_path / "in results" / SCALE).rename(tmp_path / SCALE)
     assert (tmp_path / SCALE / "claims.json").is_file()
+    assert main(["verify", str(tmp_path / SCALE)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / SCALE} was restored from published counts: "
+        "it has no samples, so there is nothing to verify\n"
+    )
     assert main(["archive", str(tmp_path / SCALE), "--publish", str(tmp_path / "again")]) == 0
     for name in ("counts", "metrics"):
         first, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (out, tmp_path / "again"))
