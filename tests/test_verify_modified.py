@@ -47,6 +47,17 @@ def test_cells_of_a_table(verify):
 
 
 @pytest.mark.usefixtures("project")
+def test_claims_judged_by_a_damaged_file_are_as_redrawn(verify, capsys):
+    """Their reasons contain its remedy."""
+    (GRPO / "metrics.parquet").write_bytes(b"no")
+    assert main(["claims", "--scale", SCALE]) == 0
+    assert "delete it and rerun: snakemake" in LAYOUT.claims("json").read_text()
+    assert {where for _, where in verify()[1]} == {short(GRPO), short(GRPO / "metrics.parquet")}
+    assert main(["draw", "figure5", "--scale", SCALE, "--results", str(RESULTS.parent.absolute())]) == 2
+    assert capsys.readouterr().err.endswith("): make it or get it again\n")
+
+
+@pytest.mark.usefixtures("project")
 def test_text_of_a_table_and_a_deleted_file(verify):
     edit(RESULTS / "tables/table1.md", "Qwen2.5", "Qwen3.5")
     (RESULTS / "tables/table1.tex").unlink()

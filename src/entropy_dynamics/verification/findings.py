@@ -33,7 +33,7 @@ class Verification:
         self.add(kind, min(paths), f"{fact}{more}")
 
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run a check; any exception that is not of the code is a finding, since a modified file can contain anything."""
+        """Run a check; any exception but an error of the code is a finding, as a modified file can contain anything."""
         try:
             check(path)
         except (ImportError, NameError, SyntaxError):
