@@ -50,7 +50,7 @@ COMMANDS = {
     "train": ("train", *OF_A_RUN),
     "train with checkpoints": ("train", *OF_A_RUN, "--set", "training.checkpoint_every=1"),
     "evaluate": ("evaluate", *OF_A_RUN),
-    "theory": ("theory", "--model", MODEL),
+    "theory": ("theory",),
     "table": ("draw", "table1"),
     "figure": ("draw", "figure6"),
     "claims": ("claims",),

@@ -92,7 +92,8 @@ def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None
 def write_theory() -> None:
     write_logit_steps(RESULTS)
     file, inputs = LAYOUT.logit_steps, [LAYOUT.model(MODEL, 0) / "model.json", LAYOUT.problems("train")]
-    write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent))
+    config = settings_of("theory", load_config(SCALE, MODEL))
+    write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent, config=config))
 
 
 def write_untrained(seed: int) -> None:

@@ -90,11 +90,15 @@ def test_an_archive_does_not_hold_an_earlier_one(capsys):
     assert sizes[0] == sizes[1]
 
 
-def test_a_damaged_record_is_named(capsys):
-    record = next(RESULTS.rglob("provenance.json"))
-    record.write_text(record.read_text()[:-20])
+@pytest.mark.parametrize("name", ["provenance.json", "problems.json", "metrics.parquet", "aime24.parquet"])
+def test_a_damaged_file_is_named(capsys, name):
+    file = next(RESULTS.rglob(name))
+    file.write_bytes(file.read_bytes()[:-20])
     assert main(["archive", str(RESULTS)]) == 2
-    assert f"error: {record} is damaged" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {file} is damaged (")
+    assert err.count("\n") == 1
+    assert not RESULTS.with_suffix(".zip").exists()
 
 
 def test_a_folder_without_results_is_refused(capsys):

@@ -342,7 +342,7 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
         (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", layout.facts(MODEL, "base", 0)),
         (("pass_rates",), "pass_rates.samples=3", layout.pass_rates(0)),
         (TRAIN, "training.optimizer.learning_rate=0.5", layout.config(MODEL, "grpo", 0)),
-        (("theory", "--model", MODEL), "sampling.temperature=0.5", layout.logit_steps),
+        (("theory",), "sampling.temperature=0.5", layout.logit_steps),
         (
             ("evaluate", *TRAIN[1:], "--datasets", "aime24", "aime24"),
             "evaluation.samples.aime24=3",

@@ -202,6 +202,7 @@ def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, stage, i
     monkeypatch.setattr("entropy_dynamics.cli.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.commands.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.cli.end_with_parent", lambda _: None)
-    of_a_run = ["--scale", "smoke", "--model", "qwen2.5-7b-instruct", "--results", str(tmp_path)]
-    assert main([stage, *of_a_run, "--set", "hardware.device=cuda"]) == 2  # there are no problems yet
+    model = ["--model", "qwen2.5-7b-instruct"] * (stage == "model")
+    smoke = ["--scale", "smoke", "--results", str(tmp_path)]
+    assert main([stage, *model, *smoke, "--set", "hardware.device=cuda"]) == 2  # there are no problems yet
     assert ("CUDA_VISIBLE_DEVICES names none" in capsys.readouterr().err) is not is_rank

@@ -397,7 +397,7 @@ def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(smal
     missing.unlink()
     with pytest.raises(UserError) as error:
         draw("figure5", small, SEEDS)
-    assert str(error.value) == f"{missing} is missing; make it with: snakemake --config scale={SCALE} -- {missing}"
+    assert str(error.value) == f"{missing} is missing; make it or get it again"
     assert not (small / "figures").exists()
 
 

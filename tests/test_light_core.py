@@ -56,10 +56,7 @@ def test_core_methods_and_analysis_run_without_the_harness():
 
 
 def test_a_stage_without_the_harness_names_the_extra():
-    code = BLOCKED + (
-        "from entropy_dynamics.cli import main\n"
-        "sys.exit(main(['theory', '--scale', 'smoke', '--model', 'qwen2.5-7b-instruct']))"
-    )
+    code = BLOCKED + ("from entropy_dynamics.cli import main\nsys.exit(main(['theory', '--scale', 'smoke']))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     expected = "is not installed; it comes with this project's extra 'harness'"

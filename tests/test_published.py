@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -226,14 +227,34 @@ def test_all_verdicts_of_two_runs_follow_from_what_is_published(both, tmp_path, 
             assert restored[name][number] == (entry[number] and pytest.approx(entry[number], rel=1e-3, abs=1e-6)), name
 
 
-def test_what_was_published_comes_back(published, tmp_path):
+def test_what_was_published_comes_back(published, tmp_path, capsys):
     _, out = published
-    assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 0
+    assert main(["restore", str(out), "--out", str(tmp_path / "in results" / SCALE)]) == 0
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert main(command[1:]) == 0
+    (tmp_path / "in results" / SCALE).rename(tmp_path / SCALE)
+    assert (tmp_path / SCALE / "claims.json").is_file()
+    assert main(["verify", str(tmp_path / SCALE)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / SCALE} was restored from published counts: "
+        "it has no samples, so there is nothing to verify\n"
+    )
     assert main(["archive", str(tmp_path / SCALE), "--publish", str(tmp_path / "again")]) == 0
     for name in ("counts", "metrics"):
         first, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (out, tmp_path / "again"))
         pd.testing.assert_frame_equal(first, again)
     assert (out / "models.json").read_text() == (tmp_path / "again/models.json").read_text()
+
+
+@pytest.mark.parametrize("folder", ["published", "docs/reference/second"])
+def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folder):
+    """It is named by the data card, or else by claims.md."""
+    folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
+    assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {folder} is of the scale {scale}, not desk: restore it as {tmp_path}/{scale}\n"
+    )
+    assert not (tmp_path / "desk").exists()
 
 
 def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
@@ -261,6 +282,7 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         ("[]", "is not what ran under each name"),
         ('{"m": 5}', "m"),
         ('{"..": {}}', "'..', which is"),
+        ("{", "): get it again"),
     ):
         (out / "models.json").write_text(text)
         assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2

@@ -1,6 +1,7 @@
 """Comparing two complete runs."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,11 +110,41 @@ def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counte
     gain = claim("gain", "holds", 1, 0, 2) | {"subject": "paper"}
     exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None}
     first = [claim("one_seed", "inconclusive", 1), claim("missing", "inconclusive", None), exact, gain]
-    code, summary, rows = compare(first, [*first, claim("new", "holds", 1, 0, 2)])
-    assert (code, list(rows)) == (0, ["one_seed", "missing", "exact"])
-    assert [row[-1] for row in rows.values()] == ["–", "–", "–"]
-    assert "0 of 0 have zero" in summary
-    assert "0 of 0 changed" in summary
+    second = [*first, claim("new", "holds", 1, 0, 2)]
+    code, summary, rows = compare([*first, claim("new", "holds", 3, 2, 4)], second)
+    assert (code, list(rows)) == (0, ["one_seed", "missing", "exact", "new"])
+    assert [row[-1] for row in rows.values()] == ["–", "–", "–", "**no**"]
+    assert "0 of 1 (0%) have zero" in summary
+    assert "0 of 1 changed" in summary
+
+
+def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path, capsys):
+    exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None}
+    for scale, gain in (("laptop", claim("gain", "holds", 1, 0, 2)), ("smoke", claim("gain", "inconclusive", 1))):
+        (tmp_path / scale).mkdir()
+        (tmp_path / scale / "claims.json").write_text(json.dumps([exact, gain]))
+        (tmp_path / scale / "claims.md").write_text(f"**Of 2 claims, 1 holds.** {scale} scale: toy Qwen2.\n")
+    assert main(["compare", str(tmp_path / "laptop"), str(tmp_path / "smoke" / "claims.json"), "--table"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        f"error: {tmp_path}/laptop and {tmp_path}/smoke/claims.json (laptop and smoke scale): "
+        "nothing to compare, as no claim has an interval over seeds in both\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("referenc/second", "no file or folder referenc/second"),
+        ("referenc/claims.json", "no file or folder referenc/claims.json"),
+        ("run", "no file run/claims.json; make it with: entropy-dynamics claims"),
+    ],
+)
+def test_a_run_that_is_not_there(tmp_path, monkeypatch, capsys, path, message):
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    assert main(["compare", path, "run"]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):
@@ -187,7 +218,7 @@ def test_of_many_claims_that_differ_some_are_named(compare):
         ([claim("a", "holds", float("nan"))], "claims.json, entry 1: effect is nan; it should be a finite number"),
         ([claim("a", "holds", 1, 2, 0)], "claims.json, entry 1: low is 2; it should be at most high, 0"),
         ([claim("a", "holds", 1)] * 2, "claims.json, entry 2: a is there already"),
-        ([], "have no claim in common"),
+        ([], "nothing to compare, as no claim has an interval"),
     ],
 )
 def test_mistakes_get_one_line(compare, first, message):

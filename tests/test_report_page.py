@@ -281,7 +281,7 @@ def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     assert 'points="30.0,1.0 60.0,20.0"' in text  # half the entropy is half the height, 38
     assert "entropy 0.25 nats" in text
     assert '<section id="table1">' in text
-    with pytest.raises(UserError, match="no file nowhere; make it with: entropy-dynamics claims"):
+    with pytest.raises(UserError, match="no file or folder nowhere"):
         write_report(live, Path("nowhere"))
 
 
@@ -318,10 +318,13 @@ def test_two_runs_side_by_side(live, tmp_path):
     claims = json.loads(live.layout.claims("json").read_text())  # of one seed, without intervals
     numbers = {"effect": 1, "low": 0, "high": 2, "seeds": 5}
     claims = [claim | numbers for claim in claims if claim["subject"] == "this run"]
-    live.layout.claims("json").write_text(json.dumps(claims))
     other = {"holds": "does not hold", "does not hold": "inconclusive", "inconclusive": "holds"}
     changed = [claim | {"verdict": other[claim["verdict"]], "effect": 1.5} for claim in claims]
     (tmp_path / "claims.json").write_text(json.dumps(changed))
+    text = write_report(live, tmp_path).read_text()
+    assert "nothing to compare, as no claim has an interval over seeds in both" in text
+    assert "Effects of both runs" not in text
+    live.layout.claims("json").write_text(json.dumps(claims))
     assert 'id="comparison"' not in write_report(live).read_text()
     text = write_report(live, tmp_path).read_text()
     assert f"<code>{tmp_path}</code>" in text

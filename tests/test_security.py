@@ -73,7 +73,7 @@ results, model, *settings = sys.argv[1:]
 Checkpoints.delete = lambda self: None  # a run deletes its own at its end
 of_run = ["--model", model, "--method", "clip_b", "--seed", "0"]
 stages = [["problems"], ["model", "--model", model], ["pass_rates"], ["train", *of_run], ["evaluate", *of_run]]
-stages += [["theory", "--model", model], ["draw", "data_filter"], ["claims"]]
+stages += [["theory"], ["draw", "data_filter"], ["claims"]]
 for stage in stages:
     code = cli.main([*stage, "--results", results, *settings])
     if code:

@@ -118,7 +118,11 @@ def test_seeds(refused, stage, seed):
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
         (("draw", "claims"), "unknown table or figure 'claims'; known: corollary4, data_filter, "),
         (("draw", "tabel1"), "unknown table or figure 'tabel1'; did you mean 'table1'?"),
-        (("draw", "table1", "--results", "nowhere"), " is missing; make it with: snakemake --config scale=laptop "),
+        (
+            ("draw", "table1"),
+            " is missing; make it with: snakemake --config scale=laptop -- results/laptop/",
+        ),
+        (("draw", "table1", "--results", "nowhere"), "/seed0/aime24.parquet is missing; make it or get it again"),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
         (("verify", "nowhere"), "as in results/laptop: unknown scale 'nowhere'; known: desk, gpu, gpu-toy, laptop, "),
         (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SETS
+from entropy_dynamics import methods
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.results import Samples
 from entropy_dynamics.cli import main
@@ -218,6 +219,23 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
 
 
 # Mistakes
+
+
+@pytest.mark.usefixtures("project")
+def test_a_syntax_error_in_a_method_is_one_line(capsys, monkeypatch, tmp_path):
+    (tmp_path / "being_written.py").write_text("x = 1\ndef f(:\n")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    assert main(["verify", "--scale", SCALE]) == 2
+    assert capsys.readouterr() == ("", f"error: {tmp_path}/being_written.py, line 2: invalid syntax\n")
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("error", [NameError, ValueError])
+def test_an_error_of_the_code_is_no_finding(monkeypatch, tmp_path, error):
+    (tmp_path / "being_written.py").write_text(f"raise {error.__name__}")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    with pytest.raises(error):
+        main(["verify", "--scale", SCALE])
 
 
 @pytest.mark.usefixtures("project")

@@ -1,6 +1,7 @@
 """`entropy-dynamics verify` on files that were modified or swapped: one thing changes, and has to be named."""
 
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -43,6 +44,17 @@ def test_cells_of_a_table(verify):
     fact = f"line 4: aime25_avg_paper is 99.1234, redrawn {was}"
     assert (code, findings) == (1, {("modified", TABLE[0]): fact})
     assert summary.endswith(": 1 wrong")
+
+
+@pytest.mark.usefixtures("project")
+def test_claims_judged_by_a_damaged_file_are_as_redrawn(verify, capsys):
+    """Their reasons contain its remedy."""
+    (GRPO / "metrics.parquet").write_bytes(b"no")
+    assert main(["claims", "--scale", SCALE]) == 0
+    assert "delete it and rerun: snakemake" in LAYOUT.claims("json").read_text()
+    assert {where for _, where in verify()[1]} == {short(GRPO), short(GRPO / "metrics.parquet")}
+    assert main(["draw", "figure5", "--scale", SCALE, "--results", str(RESULTS.parent.absolute())]) == 2
+    assert capsys.readouterr().err.endswith("): make it or get it again\n")
 
 
 @pytest.mark.usefixtures("project")
@@ -229,8 +241,10 @@ def test_problems_that_are_not_those_of_their_report(verify):
 
 
 @pytest.mark.usefixtures("untabled")
-def test_logit_steps_of_no_model(verify):
+def test_logit_steps_of_another_model_than_the_figure_says(verify):
     write_theory()
-    record = LAYOUT.logit_steps.with_suffix(".provenance.json")
-    edit_json(record, without("inputs", (LAYOUT.model(MODEL, 0) / "model.json").as_posix()))
-    assert verify()[:2] == (1, {("modified", short(record)): "no model.json is among its inputs"})
+    edit_json(LAYOUT.logit_steps.with_suffix(".provenance.json"), without("inputs", MODEL_JSON.as_posix()))
+    record = short(LAYOUT.logit_steps.with_suffix(".provenance.json"))
+    assert verify()[:2] == (1, {("modified", record): f"{short(MODEL_JSON)} is not among its inputs"})
+    Path("experiments/theory_check.yaml").write_text("kind: [")
+    assert "not valid YAML" in verify()[1]["different config", short(LAYOUT.logit_steps)]

@@ -77,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
+    except SyntaxError as error:  # in a method or a task that is being written
+        print(f"error: {error.filename}, line {error.lineno}: {error.msg}", file=sys.stderr)
+        return 2
     except Unfinished:  # rank 0 has printed a note
         return Unfinished.EXIT_CODE
     except RuntimeError as error:
@@ -160,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--datasets", nargs="+", help="evaluation sets (default: all of the scale's config)")
     at = "used instead of the config's; samples of each go to a folder T<temperature>, existing ones are kept"
     evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
-    stage("theory", "Theorems 1 and 2 on the base model: predicted and realized entropy change.", "model", "untrained")
+    stage("theory", "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change.")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")

@@ -7,6 +7,7 @@ import argparse
 import gc
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -170,12 +171,15 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def theory(options: argparse.Namespace) -> None:
-    config = load_config(options.scale, options.model, overrides=options.set)
+    from entropy_dynamics.analysis.experiments import THEORY
+
+    ((model, seed),) = _results(options).experiment(THEORY).untrained.items()
+    config = load_config(options.scale, model, overrides=options.set)
     with _device(config):
         load_torch(config)
         from entropy_dynamics.stages.theory import check_logit_steps
 
-        print(check_logit_steps(config, _layout(options), options.seed))
+        print(check_logit_steps(config, _layout(options), seed))
 
 
 def draw(options: argparse.Namespace) -> None:
@@ -270,14 +274,21 @@ def archive(options: argparse.Namespace) -> None:
 
 def restore(options: argparse.Namespace) -> None:
     from entropy_dynamics.analysis.published import restore
+    from entropy_dynamics.analysis.replication import scale_of
 
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
     scale = load_config(_scale_of(options.out))
+    for folder in options.folders:
+        if (named := scale_of(folder)) not in (None, scale.scale):
+            raise UserError(
+                f"{folder} is of the scale {named}, not {scale.scale}: restore it as {options.out.with_name(named)}"
+            )
     seeds = restore(options.folders, options.out, scale.evaluation.temperature)
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds of a method; judge them with:")
-    print(f"entropy-dynamics claims --scale {scale.scale} --set seeds.first=0 {counts}")
+    results = "" if options.out.parent == Path("results") else f" --results {shlex.quote(str(options.out.parent))}"
+    print(f"entropy-dynamics claims --scale {scale.scale}{results} --set seeds.first=0 {counts}")
 
 
 def pass_at_k(options: argparse.Namespace) -> None:

@@ -16,11 +16,10 @@ rule theory:
         **needs("theory", THEORY_MODEL),
     params:
         scale=SCALE,
-        model=THEORY_MODEL,
-        seed=THEORY_SEED,
+        first_seed=SEEDS["first"],
         settings=settings("theory", THEORY_MODEL),
     shell:
-        "entropy-dynamics theory --scale {params.scale} --model {params.model} --seed {params.seed} > {log} 2>&1"
+        "entropy-dynamics theory --scale {params.scale} --set seeds.first={params.first_seed} > {log} 2>&1"
 
 
 with one_line():

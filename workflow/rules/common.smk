@@ -9,6 +9,7 @@ from entropy_dynamics import preload
 from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import (
     FIRST,
+    THEORY,
     known_experiments,
     load_experiment,
 )
@@ -56,8 +57,7 @@ LOCAL_CPU = (
 )
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
-# THEORY is the experiment whose model is used to check the theorems
-THEORY, NAMED = "theory_check", SCALE_CONFIG.experiments or []
+NAMED = SCALE_CONFIG.experiments or []
 with one_line():
     EXPERIMENTS = {
         name: load_experiment(name, SCALE, SEEDS)

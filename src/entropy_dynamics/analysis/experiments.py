@@ -42,6 +42,7 @@ from entropy_dynamics.validation import parse
 
 EXPERIMENTS = Path("experiments")
 FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
+THEORY = "theory_check"  # the theorems are checked on its untrained model
 NOT_EXPERIMENTS = {"paper_values", "claims"}
 Seeds = Mapping[str, int]
 """The `seeds` section of the scale's config: group -> number, and the `first` seed."""

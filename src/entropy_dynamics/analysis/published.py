@@ -14,7 +14,7 @@ from jaxtyping import Int
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, written_whole
+from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.validation import parse
 
@@ -97,9 +97,12 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 at = None if np.isclose(at, temperature) else float(f"{at:g}")
                 path = _numbered(run, number).evaluation_file(whole, dataset, at)
-                write_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
             for run, rows in metrics.groupby(KEYS):
-                write_parquet(_numbered(run, number).metrics_file(whole), rows.drop(columns=KEYS))
+                path = _numbered(run, number).metrics_file(whole)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_parquet(path, rows.drop(columns=KEYS))
     trained = pd.concat([metrics for _, metrics in frames.values()]).groupby(["model", "method"])["seed"].nunique()
     return {"tables": int(trained.max()), "extras": int(trained.min())}
 
@@ -126,7 +129,7 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
 
 
 def _models(path: Path) -> dict[str, Model]:
-    content = read_json(_existing(path))
+    content = read_json(_existing(path), remedy="get it again")
     if not isinstance(content, dict):
         raise UserError(f"{path} is not what ran under each name")
     _check_names(path, content)

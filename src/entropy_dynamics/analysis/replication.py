@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -12,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from entropy_dynamics.analysis.statistics import NORMAL, Interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.validation import parse
+
+SCALE = re.compile(r"^(?:# .*, |\*\*.*\.\*\* )([\w-]+) scale(?::|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,10 @@ class Replicate:
 
 
 def replicates(first: Path, second: Path) -> list[Replicate]:
-    """The claims that both runs have, in the order of the first. Raises UserError if there are none."""
+    """The claims that both runs have, in the order of the first. Raises UserError if none can be compared."""
     entries, others = verdicts_of(first), verdicts_of(second)
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
-    if not pairs:
-        raise UserError(f"{first} and {second} have no claim in common")
-    return [
+    claims = [
         Replicate(
             id=id,
             verdicts=(a["verdict"], b["verdict"]),
@@ -117,6 +118,19 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
         )
         for id, (a, b) in pairs.items()
     ]
+    if not any(claim.compared for claim in claims):
+        of_first, of_second = (scale_of(run if run.is_dir() else run.parent) for run in (first, second))
+        of = f" ({of_first} and {of_second} scale)" if of_first and of_second and of_first != of_second else ""
+        raise UserError(f"{first} and {second}{of}: nothing to compare, as no claim has an interval over seeds in both")
+    return claims
+
+
+def scale_of(folder: Path) -> str | None:
+    """The scale that the data card or claims.md of a published folder or of results names; None if neither does."""
+    for file in (folder / "README.md", folder / "claims.md"):
+        if file.is_file() and (named := SCALE.search(file.read_text(encoding="utf-8", errors="replace"))):
+            return named[1]
+    return None
 
 
 class _Entry(BaseModel):
@@ -154,6 +168,8 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if file.name != "claims.json" or not file.parent.is_dir():
+            raise UserError(f"no file or folder {path}") from None
         raise UserError(f"no file {file}; make it with: entropy-dynamics claims") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not a list of verdicts ({' '.join(str(error).split())})") from None

@@ -99,6 +99,8 @@ class Results:
     seeds: Seeds
     configs: Path = CONFIGS
     experiments: Path = EXPERIMENTS
+    origin: Path | None = None
+    """results/<scale>, if `root` is a copy that must say the same, as in `verify`."""
     _counted: dict[Path, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -181,7 +183,7 @@ class Results:
         complete = len(frame) and not frame[["problem_id", "sample", "correct"]].isna().any(axis=None)
         if not complete or (np.bincount(problem * k + sample, minlength=len(ids) * k) != 1).any():
             wrong = f"{path}: not every problem has the same number of samples"
-            raise UserError(f"{wrong}; delete it and rerun: {self._command(path)}")
+            raise UserError(f"{wrong}; {self._remedy('delete it and rerun', path)}")
         return Samples(
             ids=hashlib.sha256("\n".join(ids.astype(str)).encode()).hexdigest(),
             correct=np.bincount(problem[frame["correct"].to_numpy(bool)], minlength=len(ids)),
@@ -222,13 +224,16 @@ class Results:
         return frame
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
-        remedy = f"delete it and rerun: {self._command(path)}"
+        remedy = self._remedy("delete it and rerun", path)
         return read_parquet(self._existing(path), list(dict.fromkeys(columns)), remedy)
 
     def _existing(self, path: Path) -> Path:
         if not path.is_file():
-            raise UserError(f"{path} is missing; make it with: {self._command(path)}")
+            raise UserError(f"{path} is missing; {self._remedy('make it with', path)}")
         return path
 
-    def _command(self, path: Path) -> str:
-        return f"snakemake --config scale={self.scale} -- {path}"
+    def _remedy(self, do: str, path: Path) -> str:
+        """`do`: the command that makes the file; elsewhere than in `results` there is none, as results are copies."""
+        if (self.origin or self.root).parent != Path("results"):
+            return "make it or get it again"
+        return f"{do}: snakemake --config scale={self.scale} -- {path}"

@@ -20,11 +20,11 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     others = sum(claim.random and all(claim.judged) and not claim.alike for claim in claims)
     more = f"{f'; {once} more have an interval in one run only' if once else ''}"
     more += f"{f'; {others} more were judged by another range' if others else ''}"
-    if compared and all(claim.same for claim in compared):
+    if all(claim.same for claim in compared):
         identical = f"All {len(compared)} effects are identical: these are the same runs{more}"
         return fill("comparison.md", lines=[identical], rows=[_row(claim) for claim in claims] if table else [])
-    share = f" ({1 - len(apart) / len(compared):.0%})" if compared else ""
-    effects = f"{len(compared) - len(apart)} of {len(compared)}{share} have zero in the interval of their difference"
+    share = f"{len(compared) - len(apart)} of {len(compared)} ({1 - len(apart) / len(compared):.0%})"
+    effects = f"{share} have zero in the interval of their difference"
     verdicts = f"{len(changed)} of {len(compared)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
     chance = sum(claim.chance_of_change for claim in compared)
     expected = "unknown, as a file has no ranges" if math.isnan(chance) else f"about {chance:.0f}"

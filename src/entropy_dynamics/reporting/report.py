@@ -100,9 +100,12 @@ def _data(svg: bytes) -> str:
 
 
 def _comparison(first: Path, second: Path) -> dict[str, Any]:
-    """The lines of `compare` and its figure."""
+    """The lines of `compare` and its figure; without it, as early in a run, if no claim can be compared."""
     svg = io.BytesIO()
-    draw_comparison(first, second, svg)
+    try:
+        draw_comparison(first, second, svg)
+    except UserError as error:
+        return {"with": first, "lines": [str(error)], "picture": None}
     return {"with": first, "lines": write_comparison(first, second).splitlines(), "picture": _data(svg.getvalue())}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_json, sha256, written_whole
+from entropy_dynamics.results.files import read_json, read_parquet, sha256, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout
 
 METADATA = "ro-crate-metadata.json"
@@ -38,7 +38,7 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
         policies: include the weights and tokenizers, which only training and sampling need.
 
     Raises:
-        UserError: the folder has no results.
+        UserError: the folder has no results, or a file in it is damaged.
     """
     root = layout.root
     names = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
@@ -47,6 +47,11 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
     names = [name for name in names if (root / name).resolve() != target.resolve()]
     if not any(name.name.endswith(PROVENANCE) for name in names):
         raise UserError(f"{root} holds no results; the folder of a scale is needed, such as results/laptop")
+    for name in names:
+        if name.suffix == ".json":
+            read_json(root / name)
+        elif name.suffix == ".parquet":
+            read_parquet(root / name, [])  # only its end, which says where the columns are
     with written_whole(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(METADATA, json.dumps(_metadata(root, names), indent=1, ensure_ascii=False) + "\n")
         for name in names:

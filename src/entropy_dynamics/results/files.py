@@ -31,7 +31,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     try:
         yield temporary
         for file in (temporary, *temporary.rglob("*")):
-            if file.is_file():
+            if file.is_file() or file.is_dir():
                 flush(file)
         if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a non-empty one
             shutil.rmtree(path)
@@ -41,7 +41,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         _remove(temporary)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
     """The content of a JSON file.
 
     Raises:
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): delete it and rerun its stage") from error
+        raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
@@ -100,7 +100,12 @@ def write_json(path: Path | str, value: Any) -> None:
 
 def write_parquet(path: Path | str, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
     with written_whole(path) as temporary:
-        frame.to_parquet(temporary, index=False, compression=compression, write_page_checksum=True)
+        save_parquet(temporary, frame, compression)
+
+
+def save_parquet(path: Path, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
+    """Like `write_parquet`, but neither atomic nor flushed: for a file of a folder that is `written_whole`."""
+    frame.to_parquet(path, index=False, compression=compression, write_page_checksum=True)
 
 
 def read_parquet(

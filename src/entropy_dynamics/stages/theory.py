@@ -35,7 +35,7 @@ ELEMENTS = 1 << 26  # maximum positions x vocabulary: half a GiB in float64
 STEP_SIZES = (1e-3, 1e-2, 1e-1)  # epsilon and alpha; the theorems are first-order, and the largest shows their limits
 
 
-def check_logit_steps(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
+def check_logit_steps(config: StageConfig, layout: Layout, seed: int) -> Path:
     """Write `theory/logit_steps.parquet`: one row per token, theorem and step size.
 
     Columns: theorem (1 or 2), step_size, predicted, realised (nats), probability of the token, entropy before.

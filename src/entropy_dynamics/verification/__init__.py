@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.methods import method_types
+from entropy_dynamics.results.layout import PROVENANCE, Layout
 from entropy_dynamics.verification.chain import Chain
 from entropy_dynamics.verification.drawings import Drawings
 from entropy_dynamics.verification.findings import Verification
@@ -18,14 +19,23 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     """Check results/<scale>, which may be incomplete, against its records, its samples and the configs.
 
     Raises:
-        UserError: the scale is unknown, or its folder does not exist or contains no results.
+        UserError: the scale is unknown, or its folder does not exist, contains no results or was restored.
     """
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
+    if layout.root.joinpath("evaluations").is_dir() and not _recorded(layout):
+        restored = "was restored from published counts: it has no samples, so there is nothing to verify"
+        raise UserError(f"{layout.root} {restored}")
+    method_types()  # an error in their code is none of the results
     findings = Verification(layout.root)
     Chain(layout, config, overrides, findings).check()
     Drawings(layout, config, findings).check()
     if not findings.checked:
         raise UserError(f"{layout.root} contains no results; make them with: snakemake --config scale={scale}")
     return findings
+
+
+def _recorded(layout: Layout) -> bool:
+    """Whether any stage was run here: problems come first, and all other results have records."""
+    return layout.data.exists() or any(layout.root.rglob(f"*{PROVENANCE}"))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from entropy_dynamics.config import TRAIN, Config, load_config, read_yaml, settings_of
+from entropy_dynamics.analysis.experiments import THEORY, load_experiment
+from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.archive import METADATA, archived_hashes, of_policy
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
@@ -167,9 +168,13 @@ class Chain:
                 self.findings.add("modified", metrics, fact)
 
     def _logit_steps(self, file: Path) -> None:
-        record = self._record(file, [self.layout.problems(TRAIN)])
-        if record and not any(path.name == FACTS for path in self._inputs(record)):
-            self.findings.add("modified", record_of(file), f"no {FACTS} is among its inputs")
+        try:
+            experiment = load_experiment(THEORY, self.config.scale, dict(self.config.seeds))
+        except UserError as error:
+            self.findings.add("different config", file, str(error))
+            return
+        ((model, seed),) = experiment.untrained.items()
+        self._record(file, [self.layout.problems(TRAIN), self.layout.facts(model, BASE, seed)], "theory", model)
 
     def _evaluation(self, file: Path) -> None:
         model, method, seed, *at = file.parent.relative_to(self.layout.root / "evaluations").parts

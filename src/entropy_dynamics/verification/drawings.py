@@ -42,7 +42,7 @@ class Drawings:
     def check(self) -> None:
         with TemporaryDirectory() as folder:
             self.copy = Path(folder) / self.results.scale
-            self.redrawn = replace(self.results, root=self.copy)
+            self.redrawn = replace(self.results, root=self.copy, origin=self.root)
             self.copy.mkdir()
             for name in INPUTS:
                 (self.copy / name).symlink_to((self.root / name).resolve())
