@@ -30,7 +30,7 @@ def _layout(options: argparse.Namespace) -> Layout:
     return Layout.of(options.scale, options.results)
 
 
-def _scale_of(folder: Path) -> str:
+def _scale_by_name(folder: Path) -> str:
     """The scale that a results folder is named after."""
     known = known_names("scale")
     if known and folder.name not in known:
@@ -278,7 +278,7 @@ def restore(options: argparse.Namespace) -> None:
 
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
-    scale = load_config(_scale_of(options.out))
+    scale = load_config(_scale_by_name(options.out))
     for folder in options.folders:
         if (named := scale_of(folder)) not in (None, scale.scale):
             raise UserError(
@@ -367,7 +367,7 @@ def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 
     if options.folder:
-        options.results, options.scale = options.folder.parent, _scale_of(options.folder)
+        options.results, options.scale = options.folder.parent, _scale_by_name(options.folder)
     verification = verify(_layout(options), options.scale, options.set)
     for line in (*verification.findings, verification.summary):
         print(line)
