@@ -110,11 +110,8 @@ def test_forking_tokens():
 
 
 def test_advantage_reweighting():
-    """zhyang2226/AR-Lopti cbeb333, verl/trainer/ppo/ray_trainer.py:318, method both_linear_normal, k 0.2, tau 0.8.
-
-    Theirs has p of the policy that sampled; ours that at the decision, which is made before the first update.
-    """
-    slopes = [(0.2 * P[i][t] + 0.8) * ppo(ratio(i, t), A[i], 0.2, 0.24, 10.0)[1] for i, t in TOKENS]
+    """zhyang2226/AR-Lopti cbeb333, verl/trainer/ppo/ray_trainer.py:318, method both_linear_normal, k 0.2, tau 0.8."""
+    slopes = [(0.2 * OLD[i][t] + 0.8) * ppo(ratio(i, t), A[i], 0.2, 0.24, 10.0)[1] for i, t in TOKENS]
     assert_gradients(released("advantage_reweighting_authors"), slopes)
 
 

@@ -131,7 +131,7 @@ def test_seeds(refused, stage, seed):
         ),
         (("archive", "results/laptop"), "no folder results/laptop; the folder of a scale is needed, such as"),
         (("archive", "results/laptop", "--publish", "out"), "no folder results/laptop; the folder of a scale"),
-        (("summary", "results/laptop"), "no file results/laptop/claims.json; make it with: entropy-dynamics claims"),
+        (("summary", "results/laptop"), "no file or folder results/laptop"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",

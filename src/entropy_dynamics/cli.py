@@ -77,9 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
-    except SyntaxError as error:  # in a method or a task that is being written
-        print(f"error: {error.filename}, line {error.lineno}: {error.msg}", file=sys.stderr)
-        return 2
     except Unfinished:  # rank 0 has printed a note
         return Unfinished.EXIT_CODE
     except RuntimeError as error:

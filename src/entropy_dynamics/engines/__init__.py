@@ -6,15 +6,14 @@ An engine `x` consists of two modules, which are found by name: engines/x.py wit
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import model_validator
 
+from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Threshold
 
 
@@ -72,5 +71,4 @@ class Engine(Section):
 @cache
 def engine_types() -> dict[str, type[Engine]]:
     """The config section of every engine, by name."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: importlib.import_module(f"{__name__}.{name}").SETTINGS for name in names}
+    return {name: module.SETTINGS for name, module in modules_of(__name__)}

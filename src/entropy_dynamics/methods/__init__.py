@@ -8,16 +8,13 @@ Importing this module does not import torch, since configs name methods; importi
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
+from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import NotFiniteError, UserError, nearest
 from entropy_dynamics.validation import Section, parse
 
@@ -267,27 +264,9 @@ def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> lis
 
 def method_types() -> Mapping[str, type[Method]]:
     """Every method by name. Imports all of them, and therefore torch. Raises UserError if the file of one fails."""
-    for module in pkgutil.iter_modules(__path__):
-        try:
-            importlib.import_module(f"{__name__}.{module.name}")
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(_mistake(error, Path(__path__[0], f"{module.name}.py"))) from error
+    for _ in modules_of(__name__):
+        pass  # each registers its methods
     return _METHODS
-
-
-def _mistake(error: Exception, file: Path) -> str:
-    """One line about an error while `file` was imported: the line of the methods' code, and Python's message."""
-    message, line = str(error), None
-    for frame in traceback.extract_tb(error.__traceback__):
-        if (path := Path(frame.filename)).parent == file.parent and path != Path(__file__):
-            file, line = path, frame.lineno
-    if isinstance(error, SyntaxError):
-        message, file, line = error.msg, Path(error.filename or file), error.lineno
-    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    where = f"{shown}, line {line}" if line else f"{shown}"
-    return f"{where}: {type(error).__name__}: {next(iter(message.splitlines()), '')}"
 
 
 def load_method(name: str, /, **params: Any) -> Method:

@@ -7,8 +7,6 @@ code an answer is an opaque string. See docs/tasks.md.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -20,6 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, Field, PositiveInt
 
+from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Section
 
@@ -185,12 +184,11 @@ class Solutions(Section, ABC):
 def tasks() -> dict[str, Task]:
     """Every task by name."""
     registered: dict[str, Task] = {}
-    for module in pkgutil.iter_modules(__path__):
-        if module.ispkg:
-            task: Task = importlib.import_module(f"{__name__}.{module.name}").TASK
-            if (first := registered.setdefault(task.name, task)) is not task:
-                places = f"in {type(first).__module__} and in {type(task).__module__}"
-                raise UserError(f"task {task.name!r} is registered twice: {places}")
+    for _, module in modules_of(__name__, packages_only=True):
+        task: Task = module.TASK
+        if (first := registered.setdefault(task.name, task)) is not task:
+            places = f"in {type(first).__module__} and in {type(task).__module__}"
+            raise UserError(f"task {task.name!r} is registered twice: {places}")
     return registered
 
 

@@ -27,7 +27,7 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     if layout.root.joinpath("evaluations").is_dir() and not _recorded(layout):
         restored = "was restored from published counts: it has no samples, so there is nothing to verify"
         raise UserError(f"{layout.root} {restored}")
-    method_types()  # an error in their code is none of the results
+    method_types()  # a mistake in a method's file is not one of the results
     findings = Verification(layout.root)
     Chain(layout, config, overrides, findings).check()
     Drawings(layout, config, findings).check()
