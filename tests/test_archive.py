@@ -90,10 +90,11 @@ def test_an_archive_does_not_hold_an_earlier_one(capsys):
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("damage", [lambda old: old[:-20], lambda old: old[:40] + bytes(200) + old[240:]])
 @pytest.mark.parametrize("name", ["provenance.json", "problems.json", "metrics.parquet", "aime24.parquet"])
-def test_a_damaged_file_is_named(capsys, name):
+def test_a_damaged_file_is_named(capsys, name, damage):
     file = next(RESULTS.rglob(name))
-    file.write_bytes(file.read_bytes()[:-20])
+    file.write_bytes(damage(file.read_bytes()))
     assert main(["archive", str(RESULTS)]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: {file} is damaged (")

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import write_report
+from entropy_dynamics.reporting.tables import write_table
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import (
     DATASETS,
@@ -93,6 +95,11 @@ def test_table_numbers_by_hand(tmp_path):
     shown = len(re.findall(r"& (?:\\textbf\{)?(?:\+|\$-\$)\d", latex))
     assert 0 < shown < known
     assert f"Holm's correction for {shown} comparisons" in latex
+    results = Results(folder, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
+    experiment = results.experiment("table1")
+    pooled = replace(experiment, spec=experiment.spec.model_copy(update={"pooled": True}))
+    assert write_table(pooled, results)[2].read_text() == latex
+    assert f"Holm's correction for {known + shown} comparisons" in md.read_text()
     means = [
         np.mean([table.loc[(MODEL, "clip_b"), f"{name}_{metric}"] for name in DATASETS]) for metric in ("avg", "pass")
     ]

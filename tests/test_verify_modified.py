@@ -244,7 +244,7 @@ def test_problems_that_are_not_those_of_their_report(verify):
 def test_logit_steps_of_another_model_than_the_figure_says(verify):
     write_theory()
     edit_json(LAYOUT.logit_steps.with_suffix(".provenance.json"), without("inputs", MODEL_JSON.as_posix()))
-    record = short(LAYOUT.logit_steps.with_suffix(".provenance.json"))
-    assert verify()[:2] == (1, {("modified", record): f"{short(MODEL_JSON)} is not among its inputs"})
+    wrong = f"not of {short(MODEL_JSON)}; of another first seed: give --set seeds.first="
+    assert verify()[:2] == (1, {("different config", short(LAYOUT.logit_steps)): wrong})
     Path("experiments/theory_check.yaml").write_text("kind: [")
     assert "not valid YAML" in verify()[1]["different config", short(LAYOUT.logit_steps)]

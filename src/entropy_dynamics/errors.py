@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 class NotFiniteError(UserError):
-    """A loss, gradient or log p is not finite. Raised on all ranks; no optimizer step was taken with it."""
+    """A loss, gradient, log p or token weight is not finite. Raised on all ranks; no optimizer step used it."""
 
 
 class EngineMismatchError(UserError):

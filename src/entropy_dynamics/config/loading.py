@@ -114,7 +114,7 @@ def load_config(
 def _check_own(files: list[Path], method: MethodConfig) -> None:
     """Validate what the files of a method say themselves, as it may be replaced in this run and still count in another.
 
-    A parameter without a default may be left to the overrides; then it has its value of this run.
+    A parameter that they leave to the overrides has its value in this run, as bounds may relate it to another.
     """
     own: dict[str, Any] = {}
     origins: dict[Key, str] = {}
@@ -124,8 +124,7 @@ def _check_own(files: list[Path], method: MethodConfig) -> None:
     if not isinstance(section, dict) or "${" in str(section):
         return
     if isinstance(params := section.get("params"), dict):
-        required = {key for key, field in type(method.params).model_fields.items() if field.is_required()}
-        section["params"] = {key: value for key, value in method.params if key in required} | params
+        section["params"] = dict(method.params) | params
     parse(_OwnMethod, {"method": section}, lambda key: _origin(key, origins))
 
 

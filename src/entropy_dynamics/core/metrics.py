@@ -28,8 +28,9 @@ def entropy_metrics(
     correlation are comparable.
 
     Args:
-        ratio: importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`,
-            `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1).
+        ratio: importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`, the
+            three `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1);
+            `s_centered_std` and `s_centered_positive_top` are of S_c itself.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     reweighted = s_centered if ratio is None else s_centered * ratio[mask].double()
@@ -79,7 +80,7 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
     with A = 0 are assigned by the sign of the effective advantage.
 
     Args:
-        stats: under the policy that sampled the tokens.
+        stats: under the policy before the first update on the batch.
         advantages: A, GRPO's advantage of every rollout.
         effective: the method's, see `effective_advantages`.
     """

@@ -58,6 +58,6 @@ def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tenso
 
     def weighted(advantages: Tensor, logp: Tensor, entropy: Tensor, mask: Tensor) -> Tensor:
         stats = TokenStats.from_logged(logp, entropy)
-        return advantages * method.token_weights(stats, advantages, mask.bool(), generator=generator)
+        return advantages * method.checked_weights(stats, advantages, mask.bool(), generator=generator)
 
     return weighted

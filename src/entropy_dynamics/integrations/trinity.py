@@ -46,7 +46,7 @@ class EntropyControl(AdvantageFn):  # type: ignore[misc]
         stats = TokenStats.from_logged(logp, entropy, exps.batch.get("necs", None))
         self.calls += 1
         generator = torch.Generator(mask.device).manual_seed(self.calls)
-        weights = self.method.token_weights(stats, advantages, mask, generator=generator)
+        weights = self.method.checked_weights(stats, advantages, mask, generator=generator)
         exps.batch["returns"], exps.batch["advantages"] = advantages, advantages * weights
         if self.method.denominator == "kept":
             exps.batch["response_mask"] = mask * (weights > 0).to(mask.dtype)

@@ -80,7 +80,7 @@ class EntropyControlMixin:
         whole_stats = stats.map(self._gathered)
         whole_advantages, whole_mask = self._gathered(advantages), self._gathered(mask)
         generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
-        weights = self.entropy_control.token_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
+        weights = self.entropy_control.checked_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
         first = self.accelerator.process_index * len(mask)
         local = weights[first : first + len(mask), : mask.shape[1]]

@@ -112,7 +112,7 @@ def token_weights(method: Method, data: Any, generator: torch.Generator) -> tupl
         raise UserError(f"verl's batch has no {missing[0]}, which entropy control reads")
     advantages, mask, logp, entropy = (data.batch[name] for name in FIELDS)
     stats = TokenStats.from_logged(logp, entropy)
-    return stats, method.token_weights(stats, advantages, mask, generator=generator)
+    return stats, method.checked_weights(stats, advantages, mask, generator=generator)
 
 
 def apply_weights(method: Method, data: Any, weights: Tensor) -> list[str]:

@@ -46,7 +46,7 @@ class Method(Section):
 
     per_update: ClassVar[bool] = False
     """With several updates per batch: True computes weights and coefficients before each update, on its own tokens
-    under the current policy; False computes them once, for the whole batch under the policy that sampled it."""
+    under the current policy; False computes them once, for the whole batch under the policy before its first update."""
 
     @classmethod
     def overrides(cls, *names: str) -> list[str]:
@@ -155,8 +155,8 @@ class Method(Section):
         """
         weights: PerToken = self.token_weights(stats, advantages, mask, **given)
         returned = f"{type(self).__module__}: token_weights of {type(self).__name__} returned"
-        if (shape := getattr(weights, "shape", None)) != mask.shape:
-            got = type(weights).__name__ if shape is None else f"the shape {list(shape)}"
+        if type(weights) is not type(mask) or weights.shape != mask.shape:
+            got = f"the shape {list(weights.shape)}" if type(weights) is type(mask) else type(weights).__name__
             raise UserError(f"{returned} {got}; it should be a tensor [batch, token], here {list(mask.shape)}")
         if bad := int((stats.logp.isfinite() & ~weights.isfinite()).sum()):
             raise NotFiniteError(f"{returned} {bad} of {weights.numel()} weights that are NaN or infinite")

@@ -24,21 +24,20 @@ def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Pa
     texts = {
         "csv": frame.to_csv(index=False, float_format="%.4f"),
         "md": fill("table.md", **values, caption=_caption(experiment, results, frame)),
-        "tex": fill("table.tex", **_means(experiment, results, frame)),
+        "tex": fill("table.tex", **_means(experiment, results)),
     }
     for suffix, text in texts.items():
         write_text(results.layout.table(experiment.name, suffix), text)
     return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
-def _means(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
+def _means(experiment: Experiment[ScoresSpec], results: Results) -> dict[str, Any]:
     """Values for a table that fits in a column of an article: the entropy and the means over the data sets.
 
     The paper prints no means, so the cells have no scores of the paper.
     """
     columns = {POOLED: list(experiment.evaluations)}
-    if not experiment.spec.pooled:
-        frame = scores_frame(experiment, results, columns)
+    frame = scores_frame(experiment, results, columns)  # Holm's correction is for the comparisons that are shown
     caption = f"{_caption(experiment, results, frame, paper=False)} Each data set's scores: {experiment.name}.csv."
     return table_values(experiment, results, frame, columns) | {"name": experiment.name, "caption": caption}
 

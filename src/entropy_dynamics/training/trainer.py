@@ -122,8 +122,8 @@ class Trainer:
             The metrics of the step (at step 0, of the untrained policy's batch).
 
         Raises:
-            NotFiniteError: the loss or the gradient is not finite. The failing module is unchanged by that update, and
-                `in_progress` holds the batch.
+            NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
+                that update, and `in_progress` holds the batch.
             EngineMismatchError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)

@@ -174,7 +174,11 @@ class Chain:
             self.findings.add("different config", file, str(error))
             return
         ((model, seed),) = experiment.untrained.items()
-        self._record(file, [self.layout.problems(TRAIN), self.layout.facts(model, BASE, seed)], "theory", model)
+        record = self._record(file, [self.layout.problems(TRAIN)], "theory", model)
+        untrained = self.layout.facts(model, BASE, seed)
+        if record and untrained not in self._inputs(record):
+            wanted = f"not of {self.findings.short(untrained)}; of another first seed: give --set seeds.first="
+            self.findings.add("different config", file, wanted)
 
     def _evaluation(self, file: Path) -> None:
         model, method, seed, *at = file.parent.relative_to(self.layout.root / "evaluations").parts
