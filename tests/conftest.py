@@ -264,3 +264,12 @@ def trainer_on(make_trainer):
         return make_trainer(model.to(device), config.method.name, params=params, ranks=ranks, **(own | changes))
 
     return make
+
+
+@pytest.fixture
+def configs(tmp_path):
+    """A copy of the configs, with a scale `mine` that extends laptop."""
+    folder = tmp_path / "configs"
+    shutil.copytree(ROOT / "configs", folder)
+    (folder / "scale" / "mine.yaml").write_text("extends: laptop\nscale: mine\n")
+    return folder

@@ -36,7 +36,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "core/second_pass": ["second_pass"],
     "core/tiles": ["second_pass", "token_stats"],
     "core/token_stats": ["token_stats", "second_pass"],
-    "methods/__init__": ["methods", "covariance", "baselines", "golden_run"],
+    "methods/__init__": ["method_classes", "methods", "covariance", "baselines", "golden_run"],
     "methods/adaptive_entropy": ["ratio_methods", "skipped_rows"],
     "methods/advantage_reweighting": ["baselines", "golden_run"],
     "methods/ce_gppo": ["ratio_methods"],

@@ -1,11 +1,11 @@
 """Configuration: the merge order, the schema, and which file an error names."""
 
 import math
-import shutil
 
 import pytest
 import yaml
 
+from config_errors import message_of
 from conftest import ROOT
 from entropy_dynamics.config import (
     flatten,
@@ -24,23 +24,6 @@ from entropy_dynamics.validation import LOCATION, PER_MACHINE, parse
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
-
-
-@pytest.fixture
-def configs(tmp_path):
-    """A copy of the configs, with a scale `mine` that extends laptop."""
-    folder = tmp_path / "configs"
-    shutil.copytree(CONFIGS, folder)
-    (folder / "scale" / "mine.yaml").write_text("extends: laptop\nscale: mine\n")
-    return folder
-
-
-def message_of(configs, *arguments, **named) -> str:
-    with pytest.raises(UserError) as error:
-        load_config(*arguments, configs=configs, **named)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
 
 
 # ---------------------------------------------------------------- merging
@@ -277,151 +260,3 @@ def test_marked_keys_exist():
     keys = {key for config in configs for key, _ in flatten(config.model_dump())}
     for one in marked_keys(PER_MACHINE, LOCATION):
         assert any(key == one or key.startswith(f"{one}.") for key in keys), one
-
-
-# ---------------------------------------------------------------- mistakes
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("training.stepz=3", "--set training.stepz=3: unknown key 'training.stepz'; did you mean 'steps'?"),
-        ("traning.steps=3", "unknown key 'traning'; did you mean 'training'?"),
-        (f"toy_models[{MODEL}].sed=3", f"unknown key 'toy_models[{MODEL}].sed'; did you mean 'seed'?"),
-        (
-            "engine.tensor_parallel_size=2",
-            "unknown key 'engine.tensor_parallel_size': a run is divided by FSDP2 only; raise hardware.ranks",
-        ),
-        ("hardware.pipeline_parallel=2", "'hardware.pipeline_parallel': a run is divided by FSDP2 only"),
-        ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
-        ("engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
-        ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
-        ("engine.warn_above=0.3", "engine: warn_above is 0.3; it should be at most tolerance = 0.0001"),
-        ("data.train.sizes=3", "unknown key 'data.train.sizes'; did you mean 'size'?"),
-        ("data.train.source=arithmetics", "data.train: unknown source 'arithmetics'; did you mean 'arithmetic'?"),
-        ("method.params.mmu=3", "unknown key 'method.params.mmu'; did you mean 'mu'?"),
-        ("training.steps=many", "--set training.steps=many: training.steps is 'many'; it should be a valid integer"),
-        ("training.steps=2.5", "training.steps is 2.5; it should be a valid integer"),
-        ("training.steps=true", "training.steps is True; it should be a valid integer"),
-        ("training.steps=0", "training.steps is 0; it should be greater than 0"),
-        ("training.steps=", "training.steps is None"),
-        ("training=3", "training is 3; it should be"),
-        ("threads=1048576", "threads is 1048576; it should be less than or equal to 4096"),
-        ("training.group_size=1", "training.group_size is 1; it should be greater than or equal to 2"),
-        ("training.reward=papers", "training.reward is 'papers'; it should be 'paper', 'binary' or 'random'"),
-        ("training.optimizer.betas=[0.9]", "training.optimizer.betas"),
-        ("training.optimizer.betas=[0.9, 1.0]", "training.optimizer.betas[1] is 1.0; it should be less than 1"),
-        ("training.optimizer.learning_rate=.nan", "training.optimizer.learning_rate is nan; it should be"),
-        ("training.optimizer.weight_decay=.inf", "it should be a finite number"),
-        (
-            "training.optimizer.max_grad_norm=.nan",
-            "training.optimizer.max_grad_norm is nan; it should be greater than 0",
-        ),
-        ("method.params.mu=.inf", "method.params.mu is inf; it should be a finite number"),
-        ("method.params.dual_clip=1", "method.params.dual_clip is 1; it should be greater than 1"),
-        ("pass_rates.low=0.95", "pass_rates: low is 0.95 and high 0.9375: no rate lies between them"),
-        ("evaluation.samples.aime24=0", "evaluation.samples.aime24 is 0; it should be greater than 0"),
-        ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
-        ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
-        ("data.train.numbers=[5, 2]", "data.train.numbers: [5, 2] should be [min, max]"),
-        (f"toy_models[{MODEL}].heads=3", "heads x head_size is 3 x 32; it should be hidden_size = 64"),
-        ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
-        ("hardware.ranks=3", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
-        ("model.name=../../evil", "model.name is '../../evil'; it should be 'qwen2.5-7b-instruct'"),
-        ("scale=smoke", "scale is 'smoke'; it should be 'laptop', like its file"),
-        ("models=[qwen3-4b-base]", f"scale laptop has no model {MODEL!r}; known: qwen3-4b-base"),
-        ("training.steps", "--set 'training.steps' is not of the form key=value"),
-        ("=3", "is not of the form key=value"),
-        ("training.steps=[1", "--set training.steps=[1: "),
-        ("threads=${nowhere}", "Interpolation key 'nowhere' not found"),
-    ],
-)
-def test_mistakes_in_settings(entry, message):
-    assert message in message_of(CONFIGS, "laptop", MODEL, "clip_b", [entry])
-
-
-@pytest.mark.parametrize("name", ["qae", "pass_at_k", "w_reinforce", "dr_grpo"])
-def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
-    message = message_of(CONFIGS, "laptop", MODEL, f"{name}@training.advantage=gae")
-    assert message.endswith(
-        f"training.advantage is gae, but the method {name} has advantages of its own, which a critic would replace; "
-        "set training.advantage=group"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("training: {stepz: 3}\n", "unknown key 'training.stepz'; did you mean 'steps'?"),
-        ("data: {evaluation: {aime24: {size: 3, tersm: [1, 2]}}}\n", "unknown key 'data.evaluation.aime24.tersm'"),
-        ("training: {steps: many}\n", "training.steps is 'many'"),
-        ("threads: [1\n", "not valid YAML"),
-        ("training:\n\tsteps: 3\n", "YAML has no tabs, indent with spaces"),
-        ("threads: 1\nthreads: 2\n", "not valid YAML"),
-        ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
-        ("- threads\n", "a config is a mapping of keys to values"),
-        ("overrides: 5\n", "overrides are entries like `- for: {scale: laptop}`"),
-        ("overrides: [threads]\n", "overrides are entries like `- for: {scale: laptop}`"),
-        ("overrides: [{for: {sale: mine}, threads: 2}]\n", "overrides are entries like `- for: {scale: laptop}`"),
-        ("overrides: [{for: {scale: mine}, thread: 2}]\n", "unknown key 'thread'; did you mean 'threads'?"),
-        ("hardware: {ranks: 3}\n", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
-    ],
-)
-def test_mistakes_in_files(configs, text, message):
-    (configs / "scale" / "mine.yaml").write_text(text if text[0] == "-" else "extends: laptop\nscale: mine\n" + text)
-    got = message_of(configs, "mine", MODEL, "grpo")
-    assert message in got
-    assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("two", "method.params.mu is 'two'; it should be a valid number"),
-        ("-2.5", "method.params.mu is -2.5; it should be greater than or equal to 0"),
-        ("", "method.params.mu is None; it should be a valid number"),
-    ],
-)
-def test_a_value_that_an_override_replaces_is_checked(configs, value, message):
-    path = configs / "method" / "clip_b.yaml"
-    path.write_text(path.read_text().replace("mu: 2.5", f"mu: {value}", 1))
-    for name in ("clip_b", "clip_b@mu=1.2"):
-        assert message_of(configs, "laptop", MODEL, name) == f"{path}: {message}"
-    path.write_text(path.read_text().replace(f"mu: {value}", "mu: ${oc.env:NOWHERE,2.5}", 1))
-    assert load_config("laptop", MODEL, "clip_b", configs=configs).method.params.mu == 2.0
-
-
-@pytest.mark.parametrize("file", ["scale/laptop", f"model/{MODEL}", "method/grpo", "machine"])
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        ("scale: laptpo", "unknown scale 'laptpo' in for; did you mean 'laptop'?"),
-        ("scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
-        ("scale: laptop, model: qwen3-4b", "unknown model 'qwen3-4b' in for; did you mean 'qwen3-4b-base'?"),
-        ("method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
-        ("model: grpo", "unknown model 'grpo' in for: it is a method"),
-        ("scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
-    ],
-)
-def test_a_condition_names_what_exists(configs, file, condition, message):
-    path = configs / f"{file}.yaml"
-    path.write_text(path.read_text().partition("\noverrides:")[0] + f"\noverrides: [{{for: {{{condition}}}}}]\n")
-    assert message_of(configs, "laptop", MODEL, "grpo").startswith(f"{path}: {message}")
-
-
-def test_a_file_without_a_key_that_it_should_have(configs):
-    for kind, names in {"scale": ["mine"], "method": ["laptop", MODEL, "mine"]}.items():
-        (path := configs / kind / "mine.yaml").write_text("{}\n")
-        assert message_of(configs, *names) == f"{path}: no value for {kind}"
-
-
-def test_a_model_file_without_a_name(configs):
-    """base.yaml sets other keys of the section."""
-    (path := configs / "model" / f"{MODEL}.yaml").write_text("{}\n")
-    assert message_of(configs, "laptop", MODEL) == f"{path}: no value for model.name"
-
-
-def test_uneven_updates_are_checked_one_by_one():
-    uneven = ["hardware.ranks=3", "training.prompts_per_step=9", "training.updates_per_batch=2"]
-    assert "cannot be divided among 3 ranks" in message_of(CONFIGS, "laptop", MODEL, "grpo", uneven)
-    load_config("laptop", MODEL, "grpo", [*uneven, "training.group_size=3"], configs=CONFIGS)

@@ -330,6 +330,15 @@ def test_only_the_weights_of_the_method_train(shared_model, make_trainer):
     assert torch.equal(parameters(model), parameters(shared_model))
 
 
+def test_weights_that_are_not_finite_are_named_and_no_step_is_taken(model, make_trainer, monkeypatch):
+    trainer, before = make_trainer(model, "clip_b"), copy.deepcopy(model.state_dict())
+    nan = lambda self, stats, advantages, mask, **_: torch.where(mask.bool(), math.nan, 0.0)  # noqa: E731
+    monkeypatch.setattr(type(trainer.method), "token_weights", nan)
+    with pytest.raises(NotFiniteError, match=r"^step 0: \d+ token weights of ClipB are not finite"):
+        trainer.step(0)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
 def test_engine_and_trainer_agree_within_the_tolerance_or_training_stops():
     engine, trainer = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.25, -1.75, -0.5])
     assert engine_agreement(engine, trainer, 0.2) == {

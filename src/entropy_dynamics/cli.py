@@ -15,13 +15,6 @@ from entropy_dynamics.distributed.launch import end_with_parent, launched, start
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 from entropy_dynamics.results.attempts import begin_attempt
 
-EXTRAS = {  # packages that pyproject.toml leaves to an extra, and those that come with them
-    **dict.fromkeys(("datasets", "filelock", "huggingface_hub", "jinja2", "markupsafe", "safetensors"), "harness"),
-    **dict.fromkeys(("snakemake", "tabulate", "tokenizers", "tqdm", "transformers"), "harness"),
-    **dict.fromkeys(("tensorboard", "trackio", "wandb"), "trackers"),
-    "matplotlib": "plot",
-}
-
 
 def program() -> None:
     """Run `main` and exit at once, since tearing down an interpreter that has imported torch takes 0.6 s.
@@ -73,8 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
     except ModuleNotFoundError as error:
-        if (extra := EXTRAS.get((error.name or "").partition(".")[0])) is None:
+        if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
             raise
+        extras = {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
+        extra = extras.get(error.name or "", "harness")
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note

@@ -97,12 +97,9 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 at = None if np.isclose(at, temperature) else float(f"{at:g}")
                 path = _numbered(run, number).evaluation_file(whole, dataset, at)
-                path.parent.mkdir(parents=True, exist_ok=True)
                 save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
             for run, rows in metrics.groupby(KEYS):
-                path = _numbered(run, number).metrics_file(whole)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                save_parquet(path, rows.drop(columns=KEYS))
+                save_parquet(_numbered(run, number).metrics_file(whole), rows.drop(columns=KEYS))
     trained = pd.concat([metrics for _, metrics in frames.values()]).groupby(["model", "method"])["seed"].nunique()
     return {"tables": int(trained.max()), "extras": int(trained.min())}
 

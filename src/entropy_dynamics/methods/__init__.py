@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from entropy_dynamics.discovery import modules_of
-from entropy_dynamics.errors import NotFiniteError, UserError, nearest
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.validation import Section, parse
 
 if TYPE_CHECKING:
@@ -147,19 +147,15 @@ class Method(Section):
         return mask.float()
 
     def checked_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **given: Any) -> PerToken:
-        """The result of `token_weights`.
+        """The result of `token_weights`. Raises UserError if it is not one weight per token."""
+        import torch
 
-        Raises:
-            UserError: it is not one weight per token.
-            NotFiniteError: a weight is NaN or infinite although the policy's log p is finite.
-        """
         weights: PerToken = self.token_weights(stats, advantages, mask, **given)
         returned = f"{type(self).__module__}: token_weights of {type(self).__name__} returned"
-        if type(weights) is not type(mask) or weights.shape != mask.shape:
-            got = f"the shape {list(weights.shape)}" if type(weights) is type(mask) else type(weights).__name__
+        is_tensor = isinstance(weights, torch.Tensor)
+        if not is_tensor or weights.shape != mask.shape:
+            got = f"the shape {list(weights.shape)}" if is_tensor else type(weights).__name__
             raise UserError(f"{returned} {got}; it should be a tensor [batch, token], here {list(mask.shape)}")
-        if bad := int((stats.logp.isfinite() & ~weights.isfinite()).sum()):
-            raise NotFiniteError(f"{returned} {bad} of {weights.numel()} weights that are NaN or infinite")
         return weights
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken | None:

@@ -105,6 +105,7 @@ def write_parquet(path: Path | str, frame: "pd.DataFrame", compression: Literal[
 
 def save_parquet(path: Path, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
     """Like `write_parquet`, but neither atomic nor flushed: for a file of a folder that is `written_whole`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_parquet(path, index=False, compression=compression, write_page_checksum=True)
 
 

@@ -159,7 +159,7 @@ class Trainer:
                 gradient = self.update.backward(batch, rows, advantages, scored, decision, first=first)
                 scored = Scored(gradient.stats)  # without the graphs, which the backward pass has freed
                 if first:
-                    agreement = self.check(batch, scored.stats, step)
+                    agreement = self.check(batch, scored.stats, decision.weights, step)
                 norms.append(
                     clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, f"step {step}")
                 )
@@ -321,11 +321,11 @@ class Trainer:
         seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
         return torch.Generator(self.ranks.device).manual_seed(seed)
 
-    def check(self, batch: RolloutBatch, stats: TokenStats, step: int) -> dict[str, float]:
+    def check(self, batch: RolloutBatch, stats: TokenStats, weights: PerToken, step: int) -> dict[str, float]:
         """Compare the engine's log probabilities with the trainer's; no metrics if the engine returns none.
 
         Raises:
-            NotFiniteError: log probabilities of the trainer are not finite.
+            NotFiniteError: log probabilities of the trainer, or token weights, are not finite.
             EngineMismatchError: see `engine_agreement`.
         """
         logp = stats.logp[batch.mask]
@@ -334,6 +334,9 @@ class Trainer:
                 f"step {step}: log p of {bad} of {len(logp)} tokens is not finite, so training stopped; "
                 "a smaller training.optimizer.learning_rate may help"
             )
+        if bad := int((~weights[batch.mask].isfinite()).sum()):
+            name = type(self.method).__name__
+            raise NotFiniteError(f"step {step}: {bad} token weights of {name} are not finite, so training stopped")
         if batch.engine_logp is None:
             return {}
         return engine_agreement(batch.engine_logp[batch.mask], logp, self.engine_tolerance)

@@ -1,4 +1,4 @@
-"""Checks from problems to samples: records against files, against each other, and against the configs."""
+"""Check the records of all results, from problems to samples, against files, other records and the configs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache

@@ -1,0 +1,176 @@
+"""Classes and files of methods: names, parameters, what the trainer is told, and mistakes in them."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import command_line
+from conftest import ROOT
+from entropy_dynamics.config import known_names
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import Method, load_method, method, method_types
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("clip_c", {}, "unknown method 'clip_c'; did you mean 'clip_"),
+        ("s_star_keep_poss_gt", {}, "did you mean 's_star_keep_pos_gt'"),
+        ("nothing like it", {}, "clip_b, clip_b_paper, "),
+        ("clip_v", {"max_fraction": 0.1}, "method clip_v: unknown key 'max_fraction'; did you mean 'max_frac'"),
+        ("grpo", {"mu": 1.0}, "method grpo: unknown key 'mu'; known: "),
+        ("s_star_keep_pos_gt", {"mode": "mask"}, "unknown key 'mode'"),
+        ("clip_b", {"mu": -1.0}, "mu is -1.0"),
+        ("clip_b", {"mu": math.nan}, "mu is nan"),
+        ("clip_b", {"mu": "high"}, "mu is 'high'"),
+        ("clip_b", {"mu": None}, "mu is None"),
+        ("clip_v", {"mu_plus": -2}, "mu_plus is -2"),
+        ("clip_v", {"max_frac": 0}, "max_frac is 0"),
+        ("clip_v", {"max_frac": 1.5}, "max_frac is 1.5"),
+        ("clip_v", {"max_frac": "little"}, "max_frac is 'little'"),
+        ("clip_v", {"drop_zero_advantage": "yes"}, "drop_zero_advantage is 'yes'"),
+        ("clip_b", {"apply_to": "neg"}, "apply_to is 'neg'; it should be 'negative', 'positive' or 'both'"),
+        ("clip_v", {"apply_to": "neg"}, "apply_to is 'neg'"),
+        ("grpo", {"denominator": "some"}, "denominator is 'some'"),
+        ("clip_cov", {"ratio": 0.0}, "ratio is 0.0; it should be greater than 0"),
+        ("clip_cov", {"ratio": 1.5}, "ratio is 1.5; it should be less than or equal to 1"),
+        ("clip_cov", {"ratio": math.nan}, "ratio is nan"),
+        ("clip_cov", {"ratio": "few"}, "ratio is 'few'; it should be a valid number"),
+        ("clip_cov", {"lb": 5.0}, "lb is 5.0; it should be below ub (5.0)"),
+        ("clip_cov", {"ub": math.nan}, "it should be below ub (nan)"),
+        ("clip_cov", {"rate": 0.1}, "unknown key 'rate'; did you mean 'ratio'"),
+        ("kl_cov", {"beta": -1.0}, "beta is -1.0; it should be greater than or equal to 0"),
+        ("kl_cov", {"beta": math.inf}, "beta is inf; it should be a finite number"),
+        ("unlikeliness", {"beta": 1.1}, "beta is 1.1"),
+        ("unlikeliness", {"shape_constant_groups": "no"}, "it should be a valid boolean"),
+        ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20"),
+        ("forking_tokens", {"denominator": "selected"}, "it should be 'kept' or 'all'"),
+        ("advantage_reweighting", {"alpha": 2}, "alpha is 2"),
+        ("entropy_bonus", {"coefficient": -0.1}, "coefficient is -0.1"),
+        ("repo_r", {"zeta_min": 0.0}, "zeta_min is 0.0"),
+        ("steer", {"w_min": 0.0}, "w_min is 0.0"),
+        ("stare", {"amplify": 0.9}, "amplify is 0.9"),
+        ("stare", {"damp": 1.1}, "damp is 1.1"),
+        ("rsi_s", {"low": 3.0}, "low is 3.0; it should be below high (3.0)"),
+        ("adaptive_entropy", {"initial_coefficient": 5}, "initial_coefficient is 5, above max_coefficient (1)"),
+    ],
+)
+def test_bad_names_and_values(name, params, message):
+    with pytest.raises(UserError) as error:
+        load_method(name, **params)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+CONFIGS = ROOT / "configs"
+
+
+def test_what_methods_tell_the_trainer():
+    """Which compute weights before every update, and what their code reads."""
+    methods = {name: load_method(name) for name in method_types()}
+    assert {name for name, method in methods.items() if method.per_update} == {
+        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s", "ce_gppo_authors", "simko")
+    }
+    assert {name for name, method in methods.items() if not method.needs_scores(1)} == {
+        *("grpo", "dr_grpo", "pass_at_k", "qae", "cispo", "gspo", "dppo", "ce_gppo", "entropy_bonus"),
+        *("adaptive_entropy", "dppo_authors", "qae_authors"),
+    }
+    assert all(method.needs_scores(2) for method in methods.values())
+    with_entropy = {"entropy_bonus", "adaptive_entropy", "w_reinforce_authors", "nsr_authors", "psr_authors"}
+    assert {name for name, method in methods.items() if method.uses_entropy()} == with_entropy
+    assert {name for name, method in methods.items() if method.uses_s_expected()} == {"clip_v", "clip_v_paper"}
+    released = {"ce_gppo_authors", "entrocraft_authors"}
+    for on_policy, names in ((True, with_entropy | released), (False, with_entropy | released | {"kl_cov"})):
+        acting = {name for name, method in methods.items() if method.acts_without_advantage(on_policy=on_policy)}
+        assert acting == names
+
+
+def test_the_defaults_are_the_released_values():
+    """Scales with toy models override them: mu does not carry over between scales."""
+    assert load_method("clip_b").mu == 2.5
+    assert load_method("clip_v").mu == 8.5
+    assert load_method("clip_v").max_frac == 1e-4
+
+
+def test_what_a_method_inherits_counts_as_its_own():
+    class Quieter(type(load_method("entropy_bonus"))):
+        def token_loss(self, *arguments, **named):
+            return 0.5 * super().token_loss(*arguments, **named)
+
+    assert Quieter().uses_entropy()
+    assert Quieter().acts_without_advantage(on_policy=True)
+
+
+def test_what_is_found_of_a_method_holds_where_it_acts_in_a_range_only():
+    class OneSided(Method):
+        def token_loss(self, logp, logp_old, advantages, mask, **named):
+            return (logp_old - logp - 0.5).clamp_min(0)
+
+    assert OneSided().acts_without_advantage(on_policy=False)
+    assert not OneSided().acts_without_advantage(on_policy=True)
+
+    class AtLowEntropy(Method):
+        def token_weights(self, stats, advantages, mask, **_):
+            return mask.float() if stats.entropy.mean() > 0.3 else mask * (stats.s_centered > 0)
+
+    assert AtLowEntropy().uses_s_expected()
+
+
+def test_a_copied_file_does_not_replace_a_method():
+    with pytest.raises(
+        UserError, match=r"method 'grpo' is registered twice: in entropy_dynamics\.methods\.grpo and in "
+    ):
+
+        @method("grpo")
+        class Copied(Method):
+            pass
+
+    assert type(load_method("grpo")).__module__ == "entropy_dynamics.methods.grpo"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\ndef f()\n", "line 2: SyntaxError: "),
+        (
+            "from entropy_dynamics.methods import Method\nclass Sure(Method):\n    limit = 0.99\n",
+            "line 2: PydanticUserError: ",
+        ),
+        ("import torhc\n", "line 1: ModuleNotFoundError: No module named 'torhc'"),
+        ("x = 1\0", "SyntaxError: "),
+    ],
+)
+def test_a_mistake_in_a_methods_file_is_one_line(code, message, tmp_path, monkeypatch, capsys):
+    pd.DataFrame({"logp": [-1.0], "entropy": [1.0], "advantage": [1.0]}).to_parquet(tmp_path / "batch.parquet")
+    (tmp_path / "methods").mkdir()
+    (tmp_path / "methods" / "sure.py").write_text(code)
+    monkeypatch.setattr("entropy_dynamics.methods.__path__", [str(tmp_path / "methods")])
+    monkeypatch.chdir(tmp_path)
+    line = command_line.error(capsys, "lens", "batch.parquet")
+    assert line.startswith("methods/sure.py")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (np.ones((1, 2)), r"returned ndarray; it should be a tensor \[batch, token\], here \[1, 2\]"),
+        (None, r"returned NoneType; it should be a tensor \[batch, token\], here \[1, 2\]"),
+        (torch.ones(1), r"returned the shape \[1\]; it should be a tensor \[batch, token\], here \[1, 2\]"),
+    ],
+)
+def test_what_are_no_weights_is_named(returned, message):
+    class Wrong(Method):
+        def token_weights(self, *_, **__):
+            return returned
+
+    with pytest.raises(UserError, match=rf"{__name__}: token_weights of Wrong {message}$"):
+        Wrong().checked_weights(TokenStats(*torch.zeros(4, 1, 2)), torch.ones(1, 2), torch.ones(1, 2))
+
+
+def test_every_method_has_a_file():
+    assert set(known_names("method", CONFIGS)) >= {"base", *method_types()}
