@@ -118,7 +118,8 @@ def problems(options: argparse.Namespace) -> None:
 
 def model(options: argparse.Namespace) -> None:
     config = load_config(options.scale, options.model, overrides=options.set)
-    with _device(config) if options.model in config.toy_models else nullcontext():  # others are only downloaded
+    trained = config.cold_start or options.model in config.toy_models  # others are only downloaded
+    with _device(config) if trained else nullcontext():
         load_torch(config)
         from entropy_dynamics.stages.model import prepare_model
 

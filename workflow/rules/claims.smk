@@ -23,15 +23,15 @@ rule theory:
 
 
 with one_line():
-    SWEPT = claims.sweep_files()
+    SWEPT = claims.sweep_files(FOLDER)
 
 
 rule claims:
     input:
         claim_inputs,
-        "experiments/claims.yaml",
+        f"{FOLDER}/claims.yaml",
         SWEPT,
-        "experiments/paper_values.yaml",
+        f"{FOLDER}/paper_values.yaml",
     output:
         [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg", "pdf")],
         report(
@@ -55,8 +55,8 @@ rule claims:
 rule field:
     input:
         field_inputs,
-        "experiments/claims.yaml",
-        sorted(str(path) for path in Path("experiments/field").glob("*.yaml")),
+        f"{FOLDER}/claims.yaml",
+        sorted(str(path) for path in FOLDER.glob("field/*.yaml")),
     output:
         [LAYOUT.field(suffix) for suffix in ("json", "md")],
     log:

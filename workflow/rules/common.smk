@@ -57,11 +57,12 @@ LOCAL_CPU = (
 )
 EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
+FOLDER = Path(SCALE_CONFIG.experiments_folder)
 NAMED = SCALE_CONFIG.experiments or []
 with one_line():
     EXPERIMENTS = {
         name: load_experiment(name, SCALE, SEEDS)
-        for name in dict.fromkeys([*known_experiments(), *NAMED, THEORY])
+        for name in dict.fromkeys([*known_experiments(FOLDER), *NAMED, THEORY])
     }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
@@ -204,7 +205,7 @@ def needs_of_ranks(stage, *run):
 def inputs_of(name):
     """The inputs of a table or figure."""
     files = EXPERIMENTS[name].input_files(LAYOUT.root)
-    return [f"experiments/{name}.yaml", "experiments/paper_values.yaml", *files]
+    return [f"{FOLDER}/{name}.yaml", f"{FOLDER}/paper_values.yaml", *files]
 
 
 @one_line()

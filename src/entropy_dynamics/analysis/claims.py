@@ -217,7 +217,8 @@ Specs = Annotated[
 class ClaimsFile(Section):
     tests: Descriptions
     claims: Specs
-    paper: PaperGains
+    paper: PaperGains | None = None
+    """null: claims about models that the paper does not have."""
 
 
 class FieldPaper(Section):
@@ -315,10 +316,11 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
 
 
 def load_claims(
-    scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS, *, field: bool = False
+    scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS, *, field: bool = False
 ) -> list[Claim]:
     """All claims of the paper, or of the `field`, at one scale. Raises UserError like `read_claims`."""
     config = config_of(scale, configs)
+    experiments = experiments or Path(config.experiments_folder)
     papers = read_field(experiments).values() if field else [read_claims(experiments)]
 
     def side(spec: ClaimSpec, name: str) -> dict[str, range]:
@@ -358,7 +360,7 @@ def input_files(
     scale: str,
     seeds: Seeds,
     configs: Path = CONFIGS,
-    experiments: Path = EXPERIMENTS,
+    experiments: Path | None = None,
     *,
     field: bool = False,
 ) -> list[Path]:

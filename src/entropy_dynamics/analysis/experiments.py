@@ -140,13 +140,15 @@ def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
 
 
 def load_experiment(
-    name: str, scale: str, seeds: Seeds, experiments: Path = EXPERIMENTS, configs: Path = CONFIGS
+    name: str, scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS
 ) -> Experiment[Any]:
-    """experiments/<name>.yaml for one scale. Raises UserError for a mistake in it, or in `name`."""
+    """<name>.yaml of the scale's folder, for this scale. Raises UserError for a mistake in it, or in `name`."""
+    config = config_of(scale, configs)
+    experiments = experiments or Path(config.experiments_folder)
     path, known = experiments / f"{name}.yaml", known_experiments(experiments)
     if name not in known:
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known)}")
-    spec, config = parse(SpecFile, read_yaml(path), str(path)).root, config_of(scale, configs)
+    spec = parse(SpecFile, read_yaml(path), str(path)).root
     if isinstance(spec, SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})
     runs = _runs(spec, config, seeds, scale_names(scale, configs)) if isinstance(spec, RunsSpec) else ()

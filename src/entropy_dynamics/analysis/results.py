@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.columns import DERIVED
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, Seeds, first_of, load_experiment
+from entropy_dynamics.analysis.experiments import Experiment, Run, Seeds, first_of, load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
@@ -39,7 +39,7 @@ class Model(BaseModel):
     architecture: str
     parameters: int
     pretrained: str | None
-    """Id on the Hugging Face Hub; None: a toy model."""
+    """Id on the Hugging Face Hub; None: a toy model, or one from elsewhere."""
 
     @property
     def is_the_papers(self) -> bool:
@@ -98,7 +98,8 @@ class Results:
     scale: str
     seeds: Seeds
     configs: Path = CONFIGS
-    experiments: Path = EXPERIMENTS
+    experiments: Path | None = None
+    """null: the scale's `experiments_folder`."""
     origin: Path | None = None
     """results/<scale>, if `root` is a copy that must say the same, as in `verify`."""
     _counted: dict[Path, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -111,14 +112,19 @@ class Results:
     def config(self) -> Config:
         return load_config(self.scale, configs=self.configs)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of tables, figures and claims."""
+        return self.experiments or Path(self.config.experiments_folder)
+
     @cached_property
     def paper(self) -> PaperValues:
-        path = self.experiments / "paper_values.yaml"
+        path = self.folder / "paper_values.yaml"
         return parse(PaperValues, read_yaml(path), str(path))
 
     def experiment(self, name: str) -> Experiment[Any]:
         """experiments/<name>.yaml at this scale. Raises UserError as `load_experiment`."""
-        return load_experiment(name, self.scale, self.seeds, self.experiments, self.configs)
+        return load_experiment(name, self.scale, self.seeds, self.folder, self.configs)
 
     def model(self, name: str) -> Model:
         """The model that ran under this name, from any of its untrained models, which differ only in their weights."""

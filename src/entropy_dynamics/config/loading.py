@@ -35,7 +35,7 @@ SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_ne
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
     "problems": ("data",),
-    "model": ("model", "sampling.max_new_tokens"),
+    "model": ("model", "cold_start", "sampling.max_new_tokens"),
     "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates"),
     "train": (*SAMPLED, "sampling.temperature", "method.name", "method.params", "training", *EVALUATED),
     "evaluate": (*SAMPLED, *EVALUATED),

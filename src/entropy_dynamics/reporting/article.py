@@ -55,7 +55,9 @@ def write_article(results: Results) -> Path:
         chosen = [claim for claim in claims if claim["id"].startswith(beginnings)]
         return [claim for claim in chosen if ours in (None, claim["place"].startswith("ours"))]
 
-    scores, of_paper = pd.read_csv(table).iloc[0], read_claims(results.experiments).paper.evaluations
+    if (paper := read_claims(results.folder).paper) is None:
+        raise UserError(f"the article is about the paper's claims, and {results.folder / 'claims.yaml'} has others")
+    scores, of_paper = pd.read_csv(table).iloc[0], paper.evaluations
     models = [results.model(name) for name in experiment.models]
     path = layout.article("tex")
     text = fill(

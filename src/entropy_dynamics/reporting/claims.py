@@ -35,25 +35,27 @@ def write_claims(results: Results) -> list[Path]:
     Raises:
         UserError: claims.yaml or paper_values.yaml is invalid.
     """
-    file = read_claims(results.experiments)
-    claims = load_claims(results.scale, results.seeds, results.experiments)
+    file = read_claims(results.folder)
+    claims = load_claims(results.scale, results.seeds, results.folder)
     tests = file.tests.model_dump()
     models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
     entries = [
         _entry(claim, finding, models, results, tests)
-        | {"paper": _by_paper(judge_paper(claim, file.paper.evaluations, results.paper))}
+        | {"paper": _by_paper(judge_paper(claim, file.paper.evaluations if file.paper else {}, results.paper))}
         for claim, finding in zip(claims, findings, strict=True)
     ]
-    gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"]))
+    gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"])) if file.paper else []
     head = _head(models, results)
-    summary, gains_summary = summary_line(entries), gains_line(gains)
+    summary, gains_summary = summary_line(entries), gains_line(gains) if gains else ""
     rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
     json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
     labels = [entry["label"] for entry in entries]
-    write_figure(claims, labels, findings, replaced, [head, summary, gains_summary], *pictures)
+    write_figure(
+        claims, labels, findings, replaced, [line for line in (head, summary, gains_summary) if line], *pictures
+    )
     return [json, md, *pictures]
 
 
@@ -65,8 +67,8 @@ def write_field(results: Results) -> list[Path]:
     Raises:
         UserError: claims.yaml or a file of experiments/field is invalid.
     """
-    papers, tests = read_field(results.experiments), read_claims(results.experiments).tests.model_dump()
-    claims = load_claims(results.scale, results.seeds, results.experiments, field=True)
+    papers, tests = read_field(results.folder), read_claims(results.folder).tests.model_dump()
+    claims = load_claims(results.scale, results.seeds, results.folder, field=True)
     models = _models(claims, results)
     of = {spec.id: paper for paper in papers.values() for spec in paper.claims}
     entries = [

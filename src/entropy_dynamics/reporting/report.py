@@ -43,7 +43,9 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
     judged = layout.claims("json").is_file()
     claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
     sections = []
-    for name in known_experiments(results.experiments):
+    known = known_experiments(results.folder)
+    opening = [name for name in FIRST if name in known]
+    for name in known:
         table, figure = layout.table(name, "csv"), layout.figure(name, "svg")
         if not (table.is_file() or figure.is_file()):
             continue
@@ -72,7 +74,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         claims_figure=_picture(layout.claims("svg")),
         comparison=_comparison(beside, layout.root) if beside and judged else None,
         unfinished=unfinished_runs(layout),
-        samples=_json(token_samples(layout, dict.fromkeys(pair for name in FIRST for pair in _pairs(results, name)))),
+        samples=_json(token_samples(layout, dict.fromkeys(pair for name in opening for pair in _pairs(results, name)))),
         first=[by_name[name] for name in FIRST if name in by_name],
         numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
         further=[section for section in sections if not section["experiment"].is_numbered],

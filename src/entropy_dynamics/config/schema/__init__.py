@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, PassRateConfig
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
-from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig
+from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
 from entropy_dynamics.engines import Engine, engine_types
 from entropy_dynamics.validation import PER_MACHINE, OneOf, Section
@@ -54,11 +54,15 @@ class Config(Section):
     trackers: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], PER_MACHINE]
     seeds: SeedsConfig
     experiments: list[str] | None
-    """Tables and figures of this scale; null: all of experiments/."""
+    """Tables and figures of this scale; null: all of `experiments_folder`."""
+    experiments_folder: str
+    """The folder of tables, figures and claims."""
     data: DataConfig
     models: list[str]
     toy_models: dict[str, ToyModelConfig]
     """Models that are built and warm-started instead of the pretrained model of that name."""
+    cold_start: WarmStartConfig | None = None
+    """Supervised fine-tuning of pretrained models before RL; null: none."""
     sampling: SamplingConfig
     engine: Annotated[Engine, OneOf("name", engine_types)]
     pass_rates: PassRateConfig
@@ -69,9 +73,10 @@ class Config(Section):
     def untrained(self, model: str, seed: int) -> int:
         """The seed of the untrained model from which the run with this seed starts.
 
-        Every run seed has its own toy model; a pretrained model exists only once, with seed 0.
+        Every run seed has its own toy model or cold start; without a cold start, a pretrained model exists only once,
+        with seed 0.
         """
-        return seed if model in self.toy_models else 0
+        return seed if self.cold_start or model in self.toy_models else 0
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -113,7 +118,7 @@ class StageConfig(Config):
 
     @model_validator(mode="after")
     def _some_model_runs(self) -> Self:
-        known = self.model.path is not None or None not in (self.model.pretrained, self.model.revision)
+        known = self.model.path or self.model.package or (self.model.pretrained and self.model.revision)
         if self.model.name not in self.toy_models and not (known and self.model.shape):
             raise ValueError(f"{self.model.name} has no pretrained model: it runs at scales that list it in toy_models")
         return self
@@ -141,8 +146,11 @@ class RunConfig(StageConfig):
 
 def later_keys() -> dict[str, Any]:
     """Dotted keys missing from results of earlier versions, with the values those results were made with."""
-    fields = TrainingConfig.model_fields.items()
-    return {f"training.{name}": field.default for name, field in fields if not field.is_required()}
+    sections = {"": Config, "model.": ModelConfig, "training.": TrainingConfig}
+    fields = [
+        (f"{prefix}{name}", field) for prefix, kind in sections.items() for name, field in kind.model_fields.items()
+    ]
+    return {key: field.default for key, field in fields if not field.is_required()}
 
 
 def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:

