@@ -16,7 +16,6 @@ from entropy_dynamics.config import load_config, settings_of, to_yaml
 from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.stages.pass_rates import filter_by_rate
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
 from entropy_dynamics.tasks.files import load_problems
@@ -101,8 +100,9 @@ def write_untrained(seed: int) -> None:
     base, rates = LAYOUT.model(MODEL, seed), LAYOUT.pass_rates(seed)
     write_weights(base, model_facts(MODEL, config=settings_of("model", load_config(SCALE, MODEL))))
     ids = [problem.id for problem in load_problems(LAYOUT.problems("train"))]
-    correct = pd.Series(np.random.default_rng(seed).binomial(8, 0.3, len(ids)), index=ids)
-    write_parquet(rates, filter_by_rate(correct, 8, 0.0, 1.0))
+    correct = np.random.default_rng(seed).binomial(8, 0.3, len(ids))
+    counts = {"problem_id": ids, "correct": correct, "samples": 8, "rate": correct / 8}
+    write_parquet(rates, pd.DataFrame(counts))
     inputs = [base / "model.json", LAYOUT.problems("train")]
     own = {"config": settings_of("pass_rates", load_config(SCALE, MODEL))}
     write_json(rates.with_suffix(".provenance.json"), record(inputs, [rates], rates.parent, **own))

@@ -59,7 +59,7 @@ def test_a_scale_extends_another(configs):
     laptop, mine = (load_config(name, MODEL, "grpo", configs=configs) for name in ("laptop", "mine"))
     assert mine == laptop.model_copy(update={"scale": "mine"})
     for parent, message in [
-        ("mine", "another scale that extends none"),
+        ("mine", "mine.yaml: extends is 'mine', a cycle: mine extends mine"),
         ("labtop", "mine.yaml: unknown scale 'labtop' in extends; did you mean 'laptop'?"),
     ]:
         (configs / "scale" / "mine.yaml").write_text(f"extends: {parent}\n")
@@ -160,6 +160,7 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
         ("data.seed=9", ["problems"]),
         (f"toy_models[{MODEL}].seed=9", ["model"]),
         ("pass_rates.samples=9", ["pass_rates"]),
+        ("pass_rates.low=0.1", ["train"]),
         ("evaluation.temperature=9", ["train", "evaluate"]),
         ("sampling.temperature=9", ["pass_rates", "train", "theory"]),
         ("training.steps=9", ["train"]),

@@ -40,7 +40,7 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     write_problems(layout.problems("train"), problems[:8])
     for name in SETS:
         write_problems(layout.problems(name), problems[8:])
-    write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in problems[:8]], "kept": True}))
+    write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in problems[:8]], "rate": 0.5}))
     save_policy(make_model(), tokenizer, layout.model(MODEL, 0))
     write_json(layout.model(MODEL, 0) / "model.json", {"name": MODEL})
     small = ["training.steps=2", "training.group_size=4", "sampling.max_new_tokens=12"]

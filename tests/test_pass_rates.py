@@ -1,37 +1,67 @@
 """The pass-rate filter: which rates are kept and why the rest is not, and the file that says so."""
 
+import re
 from contextlib import nullcontext
 
 import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.config import load_config
+from entropy_dynamics.config import load_config, settings_of
+from entropy_dynamics.config.schema.data import PassRateConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.stages import pass_rates
-from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
+from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
+
+MODEL = "qwen2.5-7b-instruct"
+
+
+def bounds(low, high) -> PassRateConfig:
+    return PassRateConfig(model="m", samples=16, low=low, high=high)
 
 
 def test_the_paper_keeps_two_to_fourteen_of_sixteen():
-    correct = pd.Series(range(17), index=[f"p{number}" for number in range(17)])
-    frame = filter_by_rate(correct, 16, 1 / 16, 15 / 16)
-    assert list(frame.columns) == ["problem_id", "correct", "samples", "rate", "kept", "reason"]
-    assert frame["problem_id"].tolist() == [f"p{number}" for number in range(17)]
-    assert frame["rate"].tolist() == [number / 16 for number in range(17)]
-    assert frame.loc[frame["kept"], "correct"].tolist() == list(range(2, 15))
-    reasons = {0: "rate <= 0.0625", 1: "rate <= 0.0625", 15: "rate >= 0.9375", 16: "rate >= 0.9375"}
-    assert dict(zip(frame["correct"], frame["reason"], strict=True)) == {n: reasons.get(n, "") for n in range(17)}
-    assert (frame["samples"] == 16).all()
+    kept = bounds(1 / 16, 15 / 16).keeps(pd.Series(range(17)) / 16)
+    assert kept[kept].index.tolist() == list(range(2, 15))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kept"),
+    [
+        (None, None, [True, True, True, False]),
+        (0.0, None, [False, True, True, False]),
+        (None, 1.0, [True, True, False, False]),
+        (0.0, 1.0, [False, True, False, False]),
+    ],
+)
+def test_a_bound_may_be_left_out_and_a_problem_without_a_rate_is_dropped(low, high, kept):
+    assert bounds(low, high).keeps(pd.Series([0, 0.5, 1, float("nan")])).tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ([0] * 6 + [1] * 3 + [float("nan")], "all 9 rates are 0 or 1 (6 and 3): nothing is left to train on"),
+        (
+            [0, 0, 1, 0.1],
+            "none of 4 rates is between 0.25 and 1 (2 are 0, 1 are 1): nothing is left to train on; widen "
+            "pass_rates.low and pass_rates.high",
+        ),
+    ],
+)
+def test_a_filter_that_keeps_nothing_says_what_there_was(rates, message):
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        bounds(0.25, 1.0).keeps(pd.Series(rates))
 
 
 def test_the_configured_bounds_are_those_of_the_paper():
     config = load_config("laptop", configs=ROOT / "configs").pass_rates
     assert (config.samples, config.low, config.high) == (16, 1 / 16, 15 / 16)
-    assert config.model == "qwen2.5-7b-instruct"
+    assert config.model == MODEL
 
 
 @pytest.fixture
@@ -39,7 +69,7 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
     """The config and a layout with training problems, not in the order of their ids, and a base model."""
     config = load_config(
         "laptop",
-        "qwen2.5-7b-instruct",
+        MODEL,
         overrides=["pass_rates.samples=8", "sampling.max_new_tokens=4"],
         configs=ROOT / "configs",
     )
@@ -73,26 +103,44 @@ def test_every_problem_has_a_row_with_its_own_rate(prepared, problems, tokenizer
     monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(sampler))
     returned = measure_pass_rates(config, layout)
     frame = pd.read_parquet(layout.pass_rates(0))
+    assert frame.columns.tolist() == ["problem_id", "correct", "samples", "rate"]
     assert frame["problem_id"].tolist() == [problem.id for problem in problems]
     assert frame["correct"].tolist() == [min(number, 8) for number in range(12)]
-    assert frame["kept"].tolist() == [0 < number < 8 for number in range(12)]
-    assert frame["reason"].tolist() == ["rate <= 0.0625", *[""] * 7, *["rate >= 0.9375"] * 4]
-    assert frame["kept"].tolist() == returned["kept"].tolist()
+    assert frame["rate"].tolist() == returned["rate"].tolist() == [min(number, 8) / 8 for number in range(12)]
     assert sampler.asked == {"samples": 8, "temperature": 1.0, "max_new_tokens": 4, "stream": "pass rates/seed0"}
+
+
+def test_other_bounds_take_no_new_samples(prepared, problems, tokenizer, monkeypatch):
+    """Neither after a filter that kept nothing, nor once the rates are measured, when only training depends on them."""
+    config, layout = prepared
+    sampler = Scripted(problems[::-1], tokenizer)
+    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(sampler))
+
+    def bounded(low, high):
+        return config.model_copy(update={"pass_rates": config.pass_rates.model_copy(update={"low": low, "high": high})})
+
+    with pytest.raises(UserError, match=r"^none of 12 rates is between 0\.3 and 0\.35 "):
+        measure_pass_rates(bounded(0.3, 0.35), layout)
+    assert not layout.pass_rates(0).exists()
+    sampler.sample = None
+    measure_pass_rates(bounded(0.3, 0.4), layout)
+    assert settings_of("pass_rates", bounded(0.3, 0.4)) == settings_of("pass_rates", config)
+    assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"], ROOT / "configs")) != (
+        settings_of("train", load_config("laptop", MODEL, "grpo", configs=ROOT / "configs"))
+    )
 
 
 def test_an_empty_set_is_one_line_and_no_file(prepared):
     config, layout = prepared  # an untrained model boxes nothing in four tokens
-    with pytest.raises(UserError, match=r"^the pass-rate filter keeps none of 12 problems: no rate lies between"):
+    with pytest.raises(UserError, match=r"^all 12 rates are 0 or 1 \(12 and 0\): nothing is left to train on$"):
         measure_pass_rates(config, layout)
     assert not layout.pass_rates(0).exists()
     assert not list(layout.root.rglob("*.partial"))
 
 
-def test_the_real_sampler_and_grader(prepared, problems):
+def test_the_real_sampler_and_grader(prepared):
     config, layout = prepared
-    bounds = config.pass_rates.model_copy(update={"low": None, "high": None})
-    frame = measure_pass_rates(config.model_copy(update={"pass_rates": bounds}), layout)
+    unbounded = config.pass_rates.model_copy(update={"low": None, "high": None})
+    frame = measure_pass_rates(config.model_copy(update={"pass_rates": unbounded}), layout)
     assert len(frame) == 12
-    assert frame["kept"].all()
     assert frame["correct"].between(0, 8).all()

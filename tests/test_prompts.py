@@ -11,7 +11,7 @@ from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.common import make_prompts
-from entropy_dynamics.stages.pass_rates import filter_by_rate, measure_pass_rates
+from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.tasks.prompts import preview_prompt, prompt_tokens, render_prompt
@@ -119,32 +119,16 @@ def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(scale, 
         make_prompts(none, tokenizer, SUMS, drop_long=True)
 
 
-def test_the_pass_rate_filter_says_which_prompts_are_too_long(scale, tokenizer):
+def test_a_problem_whose_prompt_is_too_long_has_no_rate(scale, tokenizer):
     limit = lengths(scale(1000)[0], tokenizer)[3]
     config, layout = scale(limit, "pass_rates.low=null", "pass_rates.high=null")
     measure_pass_rates(config, layout)
     frame = pd.read_parquet(layout.pass_rates(0))
     assert frame["problem_id"].tolist() == [one.id for one in SUMS]
-    assert frame["kept"].tolist() == [False, True, False, True]
+    assert config.pass_rates.keeps(frame["rate"]).tolist() == [False, True, False, True]
     assert frame["samples"].tolist() == [0, 16, 0, 16]
-    assert frame["reason"].tolist() == [f"prompt over {limit} tokens", ""] * 2
     assert frame["rate"].isna().tolist() == [True, False] * 2
     assert frame["correct"].dtype == frame["samples"].dtype == int
-    assert frame["kept"].dtype == bool
-
-
-def test_a_bound_may_be_left_out():
-    correct = pd.Series([0, 8, 16], index=["never", "half", "always"])
-    kept = {
-        bounds: filter_by_rate(correct, 16, *bounds)["kept"].tolist()
-        for bounds in [(None, None), (0.0, None), (None, 1.0), (0.0, 1.0)]
-    }
-    assert kept == {
-        (None, None): [True, True, True],
-        (0.0, None): [False, True, True],
-        (None, 1.0): [True, True, False],
-        (0.0, 1.0): [False, True, False],
-    }
 
 
 def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, capfd):
@@ -154,7 +138,7 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     write_json(layout.model(MODEL, 0) / "model.json", {})
     for name in SETS:
         write_problems(layout.problems(name), [Problem("v", "2+2", "4", "arithmetic")])
-    write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in SUMS], "kept": True}))
+    write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in SUMS], "rate": 0.5}))
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
     options = [part for entry in settings for part in ("--set", entry)]

@@ -136,7 +136,8 @@ def pass_rates(options: argparse.Namespace) -> None:
 
         frame = measure_pass_rates(config, _layout(options), options.seed, ranks)
     if ranks.is_main:
-        print(f"{frame['kept'].sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
+        kept = config.pass_rates.keeps(frame["rate"])
+        print(f"{kept.sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
 
 
 def train(options: argparse.Namespace) -> None:

@@ -25,6 +25,9 @@ from entropy_dynamics.errors import UserError, nearest
 
 Key = tuple[str | int, ...]
 Precision = Literal["float32", "bfloat16"]
+LARGEST = 2**31 - 1  # as a seed: with more than ten digits, Snakemake may take repeated ones for a recursive wildcard
+PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they affect results only by rounding
 LOCATION = "location"  # marks paths that machine.yaml may also set: they replace data or a model

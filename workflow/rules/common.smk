@@ -51,6 +51,7 @@ LAYOUT = Layout.of(SCALE)
 RUN = ("{model}", "{method}", "{seed}")
 UNTRAINED = ("{model}", BASE, "{seed}")
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
+KEPT_RATES = [SCALE_CONFIG.pass_rates.low, SCALE_CONFIG.pass_rates.high]
 REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, not warm-started
 LOCAL_CPU = (
     SCALE_CONFIG.hardware.device == "cpu" and SCALE_CONFIG.hardware.ranks is None

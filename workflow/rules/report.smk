@@ -32,6 +32,7 @@ for name, experiment in EXPERIMENTS.items():
             labels=labels_in(name),
             seeds=SET_SEEDS,
             shows=experiment.spec.shows,
+            bounds=KEPT_RATES if experiment.spec.kind == "data_filter" else None,
         shell:
             "entropy-dynamics draw {params.name} --scale {params.scale} {params.seeds} > {log} 2>&1"
 

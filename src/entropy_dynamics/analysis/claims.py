@@ -9,14 +9,14 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from entropy_dynamics.analysis.experiments import EXPERIMENTS, Run, Seeds, config_of, load_experiment, runs_of, seeds_of
 from entropy_dynamics.analysis.specs import Columns, Names, SeedGroup
 from entropy_dynamics.config import BASE, CONFIGS, Config, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.validation import OneOf, Section, parse
+from entropy_dynamics.validation import OneOf, PositiveInt, Section, parse
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 """Methods and their seeds."""

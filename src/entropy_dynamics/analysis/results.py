@@ -216,8 +216,9 @@ class Results:
         return of_run
 
     def pass_rates(self, seed: int) -> pd.DataFrame:
-        """One row per training problem: its pass rate with an untrained model, and whether it was kept, or why not."""
-        return self._parquet(self.layout.pass_rates(seed), ("correct", "samples", "rate", "kept", "reason"))
+        """One row per training problem: its pass rate with an untrained model, and whether the filter keeps it."""
+        rates = self._parquet(self.layout.pass_rates(seed), ("correct", "samples", "rate"))
+        return rates.assign(kept=self.config.pass_rates.keeps(rates["rate"]))
 
     def logit_steps(self) -> pd.DataFrame:
         """One row per token, theorem and step size: predicted and realized entropy change, nats."""

@@ -2,42 +2,53 @@
 
     base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
-A scale or method may extend another one, whose file is then merged before its own. A file may end with `overrides`, a
-list of `{for: {scale|model|method: ...}, ...}` entries; those whose `for` matches the run are merged over the rest of
-the file. A scale in `for` also matches the scales that extend it, except in machine.yaml, which would override what
-they set themselves. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is method/clip_b.yaml with these
-values, and `grpo@training.updates_per_batch=4` sets a key of another section.
+A scale or method may extend another one, whose file is then merged before its own; an empty mapping (`toy_models: {}`)
+replaces the lower section. A file may end with `overrides`, a list of `{for: {scale|toy|model|method: ...}, ...}`
+entries; those whose `for` matches the run are merged over the rest of the file. A scale in `for` also matches the
+scales that extend it, except in machine.yaml, which would override what they set themselves; `toy` is a scale, too, and
+matches only if the model that runs is a toy model. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is
+method/clip_b.yaml with these values, and `grpo@training.updates_per_batch=4` sets a key of another section.
+
+Files and values are YAML with the scalars of version 1.2 (core schema), and with `<<`: `010` is 10, `1:30` a string.
 """
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, cast, overload
+from typing import Annotated, Any, overload
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+from omegaconf import OmegaConf
+from pydantic import BaseModel
 
-from entropy_dynamics.config.schema import MAX_SEED, Config, RunConfig, StageConfig, later_keys, marked_keys
+from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.config.schema.training import MethodConfig, method_sections
 from entropy_dynamics.errors import UserError, closest, nearest
-from entropy_dynamics.validation import LOCATION, PER_MACHINE, Key, OneOf, Section, parse
+from entropy_dynamics.validation import (
+    LOCATION,
+    PER_MACHINE,
+    Key,
+    NonNegativeInt,
+    OneOf,
+    PositiveInt,
+    Section,
+    parse,
+)
 
 CONFIGS = Path("configs")
-Choice = dict[str, Sequence[str | None]]  # scale, model or method -> the names that match it in `for`
+Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
 KINDS = ("scale", "model", "method")
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
 SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
+FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
     "problems": ("data",),
     "model": ("model", "cold_start", "sampling.max_new_tokens"),
-    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates"),
-    "train": (*SAMPLED, "sampling.temperature", "method.name", "method.params", "training", *EVALUATED),
+    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples"),
+    "train": (*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
     "evaluate": (*SAMPLED, *EVALUATED),
     "theory": ("model.prompt_format", "sampling"),
 }
@@ -70,14 +81,16 @@ def load_config(
     if name is not None:
         of_names["method"] = _chain(configs, "method", name)
     files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
-    chosen: Choice = {"scale": [file.stem for file in scales], "model": [model], "method": [name]}
+    names = [file.stem for file in scales]
+    is_toy = _toys([files[0], *scales], overrides := list(overrides)).get(model) is not None
+    chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
     for file in files:
         _merge(merged, _layer(file, chosen, configs), str(file), origins)
     local: dict[str, Any] = {}
     if (machine := configs / "machine.yaml").is_file():
-        local = _layer(machine, chosen | {"scale": [scale]}, configs)
+        local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
         _merge(merged, local, str(machine), origins)
     params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
     for entry in [*params, *overrides]:
@@ -86,7 +99,7 @@ def load_config(
         merged.pop(section, None)
     try:
         if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
-            merged = _container(OmegaConf.create(merged), resolve=True)
+            merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
 
@@ -109,6 +122,15 @@ def load_config(
     if isinstance(config, RunConfig):
         _check_own(of_names["method"], config.method)
     return config
+
+
+def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:
+    """The `toy_models` of a scale, not validated."""
+    merged: dict[str, Any] = {}
+    for layer in [*map(_read, files), *map(_entry, overrides)]:
+        _merge(merged, {key: value for key, value in layer.items() if key == "toy_models"}, "", {})
+    toys = merged.get("toy_models")
+    return toys if isinstance(toys, dict) else {}
 
 
 def _check_own(files: list[Path], method: MethodConfig) -> None:
@@ -172,28 +194,29 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def to_yaml(config: BaseModel) -> str:
     """The resolved config as YAML."""
-    return str(yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
-    """The file of a scale, preceded by that of the scale it extends, if any."""
+    """The file of a scale, preceded by those of the scales it extends, the outermost first."""
     return _chain(configs, "scale", scale)
 
 
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
-    """The name of a scale, preceded by that of the scale it extends, if any."""
+    """The name of a scale, preceded by those of the scales it extends, the outermost first."""
     return [file.stem for file in scale_files(scale, configs)]
 
 
 def _chain(configs: Path, kind: str, name: str) -> list[Path]:
-    """The file of a scale, model or method, preceded by that of the one it extends, if any."""
-    path = _named(configs, kind, name)
-    parent = _read(path).get("extends")
-    if parent is None:
-        return [path]
-    if parent == name or "extends" in _read(_named(configs, kind, parent, path, "extends")):
-        raise UserError(f"{path}: extends is {parent!r}; it should be another {kind} that extends none")
-    return [_named(configs, kind, parent), path]
+    """The file of a scale, model or method, preceded by those of the ones it extends, the outermost first."""
+    chain = [_named(configs, kind, name)]
+    while (parent := _read(chain[0]).get("extends")) is not None:
+        path = _named(configs, kind, parent, chain[0], "extends")
+        if path in chain:
+            cycle = [parent, *(file.stem for file in chain[: chain.index(path) + 1])]
+            raise UserError(f"{chain[0]}: extends is {parent!r}, a cycle: {' extends '.join(cycle[::-1])}")
+        chain.insert(0, path)
+    return chain
 
 
 class Selection(Section):
@@ -204,7 +227,7 @@ class Selection(Section):
     """Number of seeds of the tables; null: that of the scale."""
     extra_seeds: PositiveInt | None = None
     """Number of seeds of ablations, sweeps and extras; null: that of the scale."""
-    first_seed: Annotated[NonNegativeInt, Field(le=MAX_SEED)] | None = None
+    first_seed: NonNegativeInt | None = None
     """First seed; null: that of the scale."""
 
     @property
@@ -298,18 +321,62 @@ def read_yaml(path: Path) -> Any:
         UserError: no such file, or not valid YAML.
     """
     try:
-        return deepcopy(_parsed(path.read_text(encoding="utf-8")))
+        return _unshared(_parsed(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
-    except Exception as error:  # PyYAML and OmegaConf have several classes
+    except Exception as error:  # PyYAML's, and others for what no scalar can be
         tab = "cannot start any token" in str(error) and "\t" in path.read_text(encoding="utf-8")
         hint = "; YAML has no tabs, indent with spaces" if tab else ""
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}{hint}") from None
 
 
-@cache  # OmegaConf takes 20 ms for a small file, and a command may load dozens of configs
+@cache  # PyYAML takes 10 ms for a small file, and a command may load dozens of configs
 def _parsed(text: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+    return yaml.load(text, Loader=_Loader)
+
+
+def _unshared(value: Any) -> Any:
+    """A copy in which no container occurs twice, as those of YAML's aliases do."""
+    if isinstance(value, dict):
+        return {key: _unshared(entry) for key, entry in value.items()}
+    return [_unshared(entry) for entry in value] if isinstance(value, list) else value
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of version 1.2, and without repeated keys."""
+
+    yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        keys = [str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} twice", node.start_mark)
+        return node
+
+    def construct_yaml_int(self, node: Any) -> int:
+        return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes strings that version 1.1 or 1.2 of YAML would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+):
+    for _kind in (_Loader, _Dumper):
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -331,7 +398,7 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
         names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
         for kind, given in names.items():
             for name in given:
-                _named(configs, kind, name, path, "for")
+                _named(configs, "scale" if kind == "toy" else kind, name, path, "for")
         if all(set(names[key]) & set(chosen[key]) for key in names):
             _merge(layer, entry, str(path), {})
     return layer
@@ -347,18 +414,17 @@ def _check_machine(path: Path, layer: dict[str, Any]) -> None:
         )
 
 
-def _container(layer: DictConfig, resolve: bool = False) -> dict[str, Any]:
-    return cast("dict[str, Any]", OmegaConf.to_container(layer, resolve=resolve))
-
-
 def _entry(entry: str) -> dict[str, Any]:
-    key, equals, _ = entry.partition("=")
-    if not equals or not re.fullmatch(r"[\w.\-\[\]]+", key):  # brackets: toy_models[qwen2.5-7b-instruct].seed
+    key, equals, text = entry.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+|\[[\w.-]+\])*", key):  # toy_models[qwen2.5-7b-instruct].seed
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
-        return _container(OmegaConf.from_dotlist([entry]))
-    except Exception as error:  # PyYAML and OmegaConf have several classes
+        value = _unshared(_parsed(text))
+    except Exception as error:  # PyYAML's, and others for what no scalar can be
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
+    for part in reversed(re.findall(r"(?<=\[)[\w.-]+(?=\])|[\w-]+", key)):
+        value = {part: value}
+    return value
 
 
 def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dict[Key, str], at: Key = ()) -> None:
@@ -366,7 +432,7 @@ def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dic
     for key, value in layer.items():
         origins[*at, key] = file
         lower = below.get(key)
-        if isinstance(value, dict) and isinstance(lower, dict) and not _replaces(value, lower):
+        if isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower):
             _merge(lower, value, file, origins, (*at, key))
         else:
             below[key] = value

@@ -19,6 +19,7 @@ log p need a second pass (`second_pass`), which is made on request.
 import importlib.util
 import math
 import os
+import subprocess
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -308,6 +309,8 @@ def _kernels(tensor: Tensor) -> ModuleType | None:
 @cache
 def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernels agree with PyTorch in values and gradients. If not (e.g. on a small GPU), warn once."""
+    from triton.errors import TritonError
+
     from entropy_dynamics.core import token_stats_triton
 
     results = []
@@ -315,7 +318,15 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
         _FORCED.append(kernels)
         try:
             results.append(_small_case(device, dtype))
-        except Exception as error:  # errors of Triton and of the driver have no common base class
+        except (
+            TritonError,
+            ImportError,
+            OSError,
+            RuntimeError,
+            subprocess.SubprocessError,
+        ) as error:  # its, the driver's
+            if "out of memory" in str(error):  # of the GPU, which PyTorch would need, too
+                raise
             warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
             return False
         finally:

@@ -8,12 +8,12 @@ one rollout, A is its reward, as in verl; in the official code it is 0. The trai
 
 import torch
 from jaxtyping import Float
-from pydantic import PositiveInt
 from torch import Tensor
 
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.validation import PositiveInt
 
 
 @method("dr_grpo")

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt, PrivateAttr
+from pydantic import Field, NonNegativeFloat, PrivateAttr
 
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import batch_mean_and_std
+from entropy_dynamics.validation import PositiveInt
 
 
 @method("entrocraft")

@@ -17,7 +17,6 @@ import math
 
 import torch
 from jaxtyping import Float
-from pydantic import PositiveInt
 from torch import Tensor
 
 from entropy_dynamics.core.advantages import STD_EPS
@@ -25,6 +24,7 @@ from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import in_each_group
+from entropy_dynamics.validation import PositiveInt
 
 
 @method("pass_at_k")

@@ -19,12 +19,13 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import of_second_pass
+from entropy_dynamics.validation import PositiveInt
 
 
 @method("simko")

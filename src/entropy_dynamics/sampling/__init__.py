@@ -40,6 +40,9 @@ class Rollout:
 class Sampler(Protocol):
     """The interface of an engine to pass rates, training and evaluation."""
 
+    returns_logp: bool = True
+    """Whether rollouts have the engine's log p."""
+
     @abstractmethod
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str

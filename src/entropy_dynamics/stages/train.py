@@ -51,7 +51,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
     check_model_directory(base)
     tokenizer = load_tokenizer(base)
-    kept = set(read_parquet(pass_rates).query("kept")["problem_id"])
+    rates = read_parquet(pass_rates)
+    kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
     validation_set = layout.problems(config.training.validation_set)
     held_out = load_problems(validation_set)[: config.training.validation_problems]

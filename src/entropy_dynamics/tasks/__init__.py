@@ -16,11 +16,11 @@ from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, Field
 
 from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.validation import Section
+from entropy_dynamics.validation import PositiveInt, Section
 
 
 def ordered(bounds: tuple[int, int]) -> tuple[int, int]:

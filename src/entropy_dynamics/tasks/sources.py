@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import PositiveInt
 
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
+from entropy_dynamics.validation import PositiveInt
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -77,19 +77,20 @@ class Trainer:
             engine_tolerance, warn_above: bounds on the mean absolute difference between the engine's and the trainer's
                 log p, nats. Above the first the run stops, above the second it warns once (see `engine_agreement`).
         """
-        if not prompts:
-            raise UserError("no training problems are left: the pass-rate filter dropped them all")
         self.ranks = ranks or Ranks()
-        self.prompts_per_step = min(config.prompts_per_step, len(prompts))
-        if config.updates_per_batch > self.prompts_per_step:
+        if config.prompts_per_step > len(prompts):
+            raise UserError(
+                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(prompts)} training problems are "
+                "left: lower it, or widen pass_rates.low and pass_rates.high"
+            )
+        if config.updates_per_batch > config.prompts_per_step:
             raise UserError(
                 f"training.updates_per_batch is {config.updates_per_batch}, but a step has only "
-                f"{self.prompts_per_step} prompts to divide among its updates"
+                f"{config.prompts_per_step} prompts to divide among its updates"
             )
-        try:
-            config.check_divisible(self.prompts_per_step, self.ranks.size)
-        except ValueError as error:  # the config is valid, but too few problems are left
-            raise UserError(str(error)) from None
+        if (config.importance_truncation is not None or config.engine_ratios) and not sampler.returns_logp:
+            key = "old_logp=engine or staleness" if config.engine_ratios else "importance_truncation"
+            raise UserError(f"training.{key} needs the engine's log p, and this engine returns none")
         self.config, self.policy, self.method, self.critic = config, policy, method, critic
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
         self.keep = keep
@@ -311,7 +312,7 @@ class Trainer:
 
     def prompts_of_step(self, step: int) -> list[Prompt]:
         """The prompts of a step. Each epoch has its own seeded order; no step repeats a prompt."""
-        size, count = len(self.prompts), self.prompts_per_step
+        size, count = len(self.prompts), self.config.prompts_per_step
         epoch, place = divmod(step, size // count)  # an epoch's last, incomplete step is dropped
         order = np.random.default_rng([self.seed, epoch]).permutation(size)
         return [self.prompts[index] for index in order[place * count : (place + 1) * count]]

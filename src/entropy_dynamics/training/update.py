@@ -216,7 +216,8 @@ class PolicyUpdate:
         """A micro-batch's contribution to the loss of the update, and its effective advantages."""
         coefficients = None if decision.coefficients is None else decision.coefficients[rows]
         multipliers = decision.weights[rows] / decision.divisors[rows]
-        if self.config.importance_truncation is not None and batch.engine_logp is not None:
+        if self.config.importance_truncation is not None:
+            assert batch.engine_logp is not None
             ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
             multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
 

@@ -7,31 +7,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, PassRateConfig
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
 from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
 from entropy_dynamics.engines import Engine, engine_types
-from entropy_dynamics.validation import PER_MACHINE, OneOf, Section
-
-MAX_SEED = 2**31 - 1  # ten digits: with more, Snakemake may take repeated digits for a recursive wildcard
-Count = Annotated[int, Field(ge=1, le=MAX_SEED)]
+from entropy_dynamics.validation import PER_MACHINE, NonNegativeInt, OneOf, PositiveInt, Section
 
 FIRST_PILOT_SEED = 100
+
+
+def _without_none(toys: Any) -> Any:
+    return {name: toy for name, toy in toys.items() if toy is not None} if isinstance(toys, dict) else toys
 
 
 class SeedsConfig(Section):
     """Seeds per method, counted from `first`."""
 
-    first: Annotated[int, Field(ge=0, le=MAX_SEED)]
+    first: NonNegativeInt
     """A different first seed gives an independent replication; `entropy-dynamics compare` shows whether it agrees."""
-    tables: Count
+    tables: PositiveInt
     """Number of seeds in experiments with `seeds: tables`."""
-    extras: Count
+    extras: PositiveInt
     """Number of seeds in ablations and sweeps."""
-    pilot: Count
+    pilot: PositiveInt
     """Number of seeds in pilot runs, which choose a parameter; 100, 101, ..., so that no reported run takes part."""
 
     @model_validator(mode="after")
@@ -59,8 +60,8 @@ class Config(Section):
     """The folder of tables, figures and claims."""
     data: DataConfig
     models: list[str]
-    toy_models: dict[str, ToyModelConfig]
-    """Models that are built and warm-started instead of the pretrained model of that name."""
+    toy_models: Annotated[dict[str, ToyModelConfig], BeforeValidator(_without_none)]
+    """Models that are built and warm-started instead of the pretrained model of that name; null: not this one."""
     cold_start: WarmStartConfig | None = None
     """Supervised fine-tuning of pretrained models before RL; null: none."""
     sampling: SamplingConfig
@@ -107,7 +108,7 @@ class Config(Section):
                 if (value := getattr(training, key)) != plain:
                     raise ValueError(f"training.{key}={value} needs hardware.ranks: 1 for a single device")
             return self
-        training.check_divisible(training.prompts_per_step, ranks)
+        training.check_divisible(ranks)
         return self
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import SetSource, set_sources
-from entropy_dynamics.validation import LOCATION, OneOf, Section
+from entropy_dynamics.validation import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRAIN = "train"
 
@@ -57,6 +53,24 @@ class PassRateConfig(Section):
             raise ValueError(f"low is {self.low} and high {self.high}: no rate lies between them")
         return self
 
+    def keeps(self, rates: pd.Series) -> pd.Series:
+        """Mask of the rates between the bounds; False for NaN, the rate of a problem that was not sampled.
+
+        Raises:
+            UserError: no rate is.
+        """
+        low, high = -1 if self.low is None else self.low, 2 if self.high is None else self.high
+        kept = (rates > low) & (rates < high)
+        if kept.any():
+            return kept
+        count, zeros, ones = int(rates.notna().sum()), int((rates == 0).sum()), int((rates == 1).sum())
+        if zeros + ones == count:
+            raise UserError(f"all {count} rates are 0 or 1 ({zeros} and {ones}): nothing is left to train on")
+        raise UserError(
+            f"none of {count} rates is between {max(low, 0):g} and {min(high, 1):g} ({zeros} are 0, {ones} are 1): "
+            "nothing is left to train on; widen pass_rates.low and pass_rates.high"
+        )
+
 
 class EvaluationConfig(Section):
     temperature: PositiveFloat
@@ -65,6 +79,15 @@ class EvaluationConfig(Section):
     """Additional temperatures, for the frontier and the claims about temperature; 0 is greedy."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
+
+    @model_validator(mode="after")
+    def _temperatures_differ(self) -> Self:
+        names = [f"{temperature:g}" for temperature in [self.temperature, *self.temperatures]]  # as in file names
+        for name in names[1:]:
+            if names.count(name) > 1:
+                twice = "which is `temperature`" if name == names[0] else "twice"
+                raise ValueError(f"temperatures has {name}, {twice}; it lists further ones, each once")
+        return self
 
     @property
     def all_temperatures(self) -> list[float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from entropy_dynamics.validation import Section
+from entropy_dynamics.validation import PositiveInt, Section
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 

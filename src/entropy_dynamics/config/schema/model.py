@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from entropy_dynamics.tasks import Solutions, solution_types
-from entropy_dynamics.validation import LOCATION, OneOf, Section
+from entropy_dynamics.validation import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
 
 Architecture = Literal["llama", "qwen2", "qwen3"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, create_model, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, create_model, model_validator
 
 from entropy_dynamics.methods import Method, method_types
-from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Threshold
+from entropy_dynamics.validation import NonNegativeInt, PER_MACHINE, PositiveInt, Precision, Section, Threshold
 
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
@@ -48,7 +48,7 @@ class TrainingConfig(Section):
 
     steps: PositiveInt
     prompts_per_step: PositiveInt
-    group_size: Annotated[int, Field(ge=2)]
+    group_size: Annotated[PositiveInt, Field(ge=2)]
     """Rollouts per prompt; a group of one has no baseline."""
     updates_per_batch: PositiveInt
     """Optimizer steps per batch of rollouts; 1 is strictly on-policy (without staleness)."""
@@ -116,9 +116,9 @@ class TrainingConfig(Section):
             )
         return self
 
-    def check_divisible(self, prompts: int, ranks: int) -> None:
-        """Raise ValueError if an update of a step with `prompts` prompts cannot be divided evenly among `ranks`."""
-        smallest, larger = divmod(prompts, self.updates_per_batch)
+    def check_divisible(self, ranks: int) -> None:
+        """Raise ValueError if an update cannot be divided evenly among `ranks`."""
+        smallest, larger = divmod(self.prompts_per_step, self.updates_per_batch)
         rollouts = {size * self.group_size for size in ({smallest, smallest + 1} if larger else {smallest})}
         if any(count % ranks for count in rollouts):
             raise ValueError(
