@@ -54,6 +54,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/gspo": ["ratio_methods"],
     "methods/lp_reg": ["vocabulary_methods", "authors_functions"],
     "methods/pass_at_k": ["advantage_methods", "authors_functions"],
+    "methods/placebo": ["placebo", "all_methods"],
     "methods/qae": ["advantage_methods"],
     "methods/repo_r": ["weight_methods", "all_methods"],
     "methods/rsi_s": ["weight_methods", "all_methods"],

@@ -42,6 +42,7 @@ CASES = {
     "ablation": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
     "forking": {"method": "forking_tokens", **MICRO_BATCHES},
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
+    "random_mask": {"method": "random_mask", "params": {"mu": 1.0}, **MICRO_BATCHES},
     "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2, "entropy_change_first_order": True},
     "negative": {"method": "s_star_keep_neg_gt", **MICRO_BATCHES, "updates_per_batch": 2},  # an odd number of rows
     "steer": {"method": "steer", **MICRO_BATCHES, "updates_per_batch": 2},

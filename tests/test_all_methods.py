@@ -12,7 +12,8 @@ from entropy_dynamics.methods import load_method, method_types
 
 # Values that act on a batch of a few hundred tokens.
 PARAMS = {"clip_cov": {"ratio": 0.02, "lb": 0.2}, "kl_cov": {"frac": 0.1}, "clip_v": {"mu": 1.0, "max_frac": 0.05}}
-PARAMS |= {name: {"mu": 1.0} for name in ("clip_b", "clip_b_paper", "clip_v_paper")}
+PARAMS |= {name: {"mu": 1.0} for name in ("clip_b", "clip_b_paper", "clip_v_paper", "random_mask", "low_p_mask")}
+PARAMS |= dict.fromkeys(("random_mask_v", "low_p_mask_v"), PARAMS["clip_v"])
 METHODS = sorted(method_types())
 
 
@@ -75,6 +76,7 @@ def test_padding_changes_neither_the_loss_of_a_token_nor_its_gradient(name, garb
 def test_only_the_published_clipping_and_rejecting_methods_take_dropped_tokens_out_of_the_average(name):
     kept = {"clip_b", "clip_v", "entrocraft", "w_reinforce", "nsr", "psr"}
     kept |= {"w_reinforce_authors", "nsr_authors", "psr_authors"}
+    kept |= {"random_mask", "random_mask_v", "low_p_mask", "low_p_mask_v"}
     method, ones = load_method(name), torch.ones(1, 4)
     how = {"denominator": method.denominator}
     share = loss_weights(torch.tensor([[0.0, 1.0, 1.0, 1.0]]), ones, torch.tensor([0]), **how)[0, 1].item()

@@ -1,0 +1,77 @@
+"""Placebos of Clip_B and Clip_V: drop as many tokens as the reference method would, but others. Not in the paper.
+
+A placebo inherits from its reference, with all parameters, and computes the reference's weights on the same batch. It
+drops as many tokens of negative, of positive and of zero advantage. So the share of dropped tokens and the denominator
+are the reference's at every step, and only the selection of the tokens differs.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import method
+from entropy_dynamics.methods.clip_b import ClipB
+from entropy_dynamics.methods.clip_v import ClipV
+from entropy_dynamics.methods.common import largest
+
+
+def dropping_others(
+    reference: PerToken, priority: Float[Tensor, "batch token"], advantages: PerToken, mask: Mask
+) -> PerToken:
+    """Weights with as many zeros of each sign of the advantage as `reference`, at the tokens of highest priority."""
+    response, dropped = mask.bool(), torch.zeros_like(mask, dtype=torch.bool)
+    for of_sign in (advantages < 0, advantages > 0, advantages == 0):
+        candidates = response & of_sign
+        dropped |= largest(priority, candidates, int((candidates & (reference == 0)).sum()))
+    return torch.where(dropped, 0.0, mask.float())
+
+
+def random_priority(mask: Mask, generator: Generator | None) -> Float[Tensor, "batch token"]:
+    """A random order of the response tokens, 0 elsewhere; it depends on neither padding nor micro-batches."""
+    device = None if generator is None else generator.device  # a generator only draws on its own device
+    order = torch.randperm(int(mask.bool().sum()), generator=generator, device=device).to(mask.device, torch.double)
+    return torch.zeros_like(mask, dtype=torch.double).masked_scatter(mask.bool(), order)
+
+
+@method("random_mask")
+class RandomMask(ClipB):
+    """Drops tokens drawn uniformly, as many as Clip_B. The draw is seeded by the run and the step."""
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
+    ) -> PerToken:
+        reference = super().token_weights(stats, advantages, mask)
+        return dropping_others(reference, random_priority(mask, generator), advantages, mask)
+
+
+@method("random_mask_v")
+class RandomMaskV(ClipV):
+    """Drops tokens drawn uniformly, as many as Clip_V. The draw is seeded by the run and the step."""
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
+    ) -> PerToken:
+        reference = super().token_weights(stats, advantages, mask)
+        return dropping_others(reference, random_priority(mask, generator), advantages, mask)
+
+
+@method("low_p_mask")
+class LowPMask(ClipB):
+    """Drops the tokens of lowest probability, as many as Clip_B."""
+
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        reference = super().token_weights(stats, advantages, mask)
+        return dropping_others(reference, -stats.logp.detach(), advantages, mask)
+
+
+@method("low_p_mask_v")
+class LowPMaskV(ClipV):
+    """Drops the tokens of lowest probability, as many as Clip_V."""
+
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        reference = super().token_weights(stats, advantages, mask)
+        return dropping_others(reference, -stats.logp.detach(), advantages, mask)

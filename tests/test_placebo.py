@@ -1,0 +1,92 @@
+"""Placebos of Clip_B and Clip_V: as many tokens of the same sign as the reference drops, but others."""
+
+import pytest
+import torch
+
+from batches import random_batch, seeded, shares
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import load_method
+
+PARAMS = {"clip_b": {"mu": 1.0}, "clip_v": {"mu": 0.5, "max_frac": 0.1}}
+REFERENCES = {"random_mask": "clip_b", "low_p_mask": "clip_b", "random_mask_v": "clip_v", "low_p_mask_v": "clip_v"}
+
+
+def batch(seed, **given):
+    logp, entropy, advantages, mask = random_batch(seed, **given)
+    return TokenStats(logp, entropy, logp.exp() * (logp + entropy), entropy / 10), advantages, mask
+
+
+def dropped_by(name, reference, given, seed=0, **params):
+    weights = load_method(name, **PARAMS[reference] | params).token_weights(*given, generator=seeded(seed))
+    return given[2] & (weights == 0)
+
+
+@pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
+@pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
+def test_a_placebo_drops_as_many_tokens_of_each_sign_as_its_reference(name, reference, apply_to):
+    for seed in range(5):
+        given = batch(seed, rows=30)
+        placebo, expected = (dropped_by(who, reference, given, apply_to=apply_to) for who in (name, reference))
+        assert expected.any()
+        assert not torch.equal(placebo, expected)
+        for sign in (-1, 0, 1):
+            of_sign = given[1].sign() == sign
+            assert int((placebo & of_sign).sum()) == int((expected & of_sign).sum())
+
+
+@pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
+def test_the_remaining_tokens_weigh_as_much_as_under_the_reference(name, reference):
+    given = batch(2)
+    for denominator in ("kept", "all"):
+        found = []
+        for who in (name, reference):
+            method = load_method(who, **PARAMS[reference], denominator=denominator)
+            found.append(shares(method, method.token_weights(*given, generator=seeded()), given[2]).max().item())
+        assert found[0] == found[1]
+    assert load_method(name).denominator == load_method(reference).denominator
+
+
+@pytest.mark.parametrize("name", ["random_mask", "random_mask_v"])
+def test_a_draw_depends_on_the_generator_and_on_neither_padding_nor_size_of_scores(name):
+    stats, advantages, mask = batch(3)
+    draws = [dropped_by(name, REFERENCES[name], (stats, advantages, mask), seed) for seed in (0, 0, 1)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+    def wider(values):
+        return torch.nn.functional.pad(values, (0, 7))
+
+    padded = dropped_by(name, REFERENCES[name], (stats.map(wider), wider(advantages), wider(mask)))
+    assert torch.equal(padded, wider(draws[0]))
+    halved = stats.map(lambda values: values / 2)  # the same number of outliers, as sigma is halved too
+    assert torch.equal(dropped_by(name, REFERENCES[name], (halved, advantages, mask)), draws[0])
+
+
+def test_a_random_mask_prefers_no_token():
+    """Over 2,000 draws each negative token is dropped equally often, within five standard errors."""
+    given = batch(4)
+    negative = given[2] & (given[1] < 0)
+    counts = sum(dropped_by("random_mask", "clip_b", given, seed).double() for seed in range(2000))[negative] / 2000
+    share = counts.mean()
+    assert 0 < share < 1
+    assert (counts - share).abs().max() < 5 * (share * (1 - share) / 2000).sqrt()
+
+
+@pytest.mark.parametrize("name", ["low_p_mask", "low_p_mask_v"])
+def test_low_p_masks_drop_the_least_likely_tokens(name):
+    stats, advantages, mask = batch(5)
+    dropped, negative = dropped_by(name, REFERENCES[name], (stats, advantages, mask)), mask & (advantages < 0)
+    assert dropped[negative].any()
+    assert stats.logp[dropped & negative].max() < stats.logp[negative & ~dropped].min()
+
+
+@pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
+@pytest.mark.parametrize("model", ["qwen2.5-7b-instruct", "qwen3-4b-base"])
+@pytest.mark.parametrize("scale", ["laptop", "desk", "paper"])
+def test_a_placebo_has_the_parameters_of_its_reference_at_every_scale(name, reference, model, scale, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    placebo, expected = (load_config(scale, model, who).method for who in (name, reference))
+    assert placebo.params.model_dump() == expected.params.model_dump()
+    assert placebo.name == name
