@@ -31,7 +31,8 @@ CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, model or method -> the names that match it in `for`
 KINDS = ("scale", "model", "method")
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
-SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
+PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
+SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
     "problems": ("data",),
@@ -39,7 +40,7 @@ USED = {  # stage -> the sections and keys that it reads, except those already r
     "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates"),
     "train": (*SAMPLED, "sampling.temperature", "method.name", "method.params", "training", *EVALUATED),
     "evaluate": (*SAMPLED, *EVALUATED),
-    "theory": ("model.prompt_format", "sampling"),
+    "theory": (*PROMPTS, "sampling"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from entropy_dynamics.tasks import Solutions, solution_types
 from entropy_dynamics.validation import LOCATION, OneOf, Section
@@ -86,4 +86,7 @@ class ModelConfig(Section):
     """Whether `pretrained` is a smaller model that runs under `name`."""
     prompt_format: Literal["chat", "completion"]
     """chat (the tokenizer's template) | completion (plain text, for base models)."""
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
+    """Variables of the chat template, such as enable_thinking: false."""
     shape: ShapeConfig | None
+    """null: as in config.json of `path`."""
