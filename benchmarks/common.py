@@ -59,7 +59,7 @@ def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overr
         method=config.method.build(),
         sampler=NativeSampler(
             model,
-            end_token=tokenizer.eos_token_id,
+            end_tokens=[tokenizer.eos_token_id],
             pad_token=tokenizer.pad_token_id,
             batch_size=config.sampling.batch_size,
         ),

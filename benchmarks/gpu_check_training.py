@@ -244,7 +244,7 @@ def _sampling(trainer: Trainer, case: Case) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(_config(case, case["layers"]).model.shape, Path(folder))
         replica = load_model(Path(folder), "bfloat16").to(trainer.ranks.device)
-    sampler = ReplicaSampler(replica, end_token=-1, pad_token=0, batch_size=count)
+    sampler = ReplicaSampler(replica, end_tokens=[-1], pad_token=0, batch_size=count)
     start = time.perf_counter()
     sampler.push(trainer.policy.weights(torch.bfloat16))
     pushed = time.perf_counter() - start

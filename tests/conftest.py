@@ -228,7 +228,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
     ):
         config, policy = training_config(**changes), Policy(model)
         sampler = NativeSampler(
-            model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
+            model, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64
         )
         sampler.returns_logp = config.engine_ratios
         return Trainer(

@@ -77,7 +77,7 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
     sampler = ReplicaSampler(
         load_model(model).to(ranks.device),
-        end_token=tokenizer.eos_token_id,
+        end_tokens=[tokenizer.eos_token_id],
         pad_token=tokenizer.pad_token_id,
         batch_size=64,
     )

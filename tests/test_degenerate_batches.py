@@ -206,7 +206,7 @@ def test_a_batch_of_two_tokens(make, model, name):
 @every_method
 def test_every_response_is_cut_off(make, model, name):
     trainer = make(name, model, grade=every_other, max_new=6)
-    trainer.sampler.end_token = -1  # no token ends a response
+    trainer.sampler.end_tokens = [-1]  # no token ends a response
     for row in steps_of(trainer, count=1):
         assert row["truncated"] == 1.0
         assert row["response_length"] == 6

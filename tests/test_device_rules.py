@@ -127,7 +127,7 @@ def test_bf16_and_an_engine_of_its_own(trainer_on, make_model, tokenizer):
         trainer.engine_dtype, trainer.engine_tolerance = torch.bfloat16, 0.05
         replica = make_model(seed=7).to(device, torch.bfloat16)
         trainer.sampler = ReplicaSampler(
-            replica, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64
+            replica, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64
         )
         rows.append(trainer.step(0))
         assert {parameter.dtype for parameter in trainer.policy.parameters()} == {torch.bfloat16}
@@ -161,7 +161,7 @@ def test_no_seed_samples_a_nan_from_a_bf16_replica(trainer_on, make_model, token
         trainer.engine_dtype, trainer.engine_tolerance = torch.bfloat16, 1.0
         trainer.sampler = ReplicaSampler(
             make_model(architecture, **shape).to(place, torch.bfloat16),
-            end_token=tokenizer.eos_token_id,
+            end_tokens=[tokenizer.eos_token_id],
             pad_token=tokenizer.pad_token_id,
             batch_size=(64, 8)[seed // 8 % 2],
         )

@@ -26,7 +26,7 @@ def sampler_of(tokenizer):
     def make(model, batch_size=64, kind=NativeSampler, **options):
         return kind(
             model,
-            end_token=tokenizer.eos_token_id,
+            end_tokens=[tokenizer.eos_token_id],
             pad_token=tokenizer.pad_token_id,
             batch_size=batch_size,
             **options,
@@ -199,7 +199,7 @@ def test_the_sampler_always_uses_the_current_weights(model, sampler_of, prompts)
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, temperature):
     policy, copy = make_model(seed=7), make_model()
-    sampler = ReplicaSampler(copy, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=64)
+    sampler = ReplicaSampler(copy, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64)
     sampler.push((name, weight.detach()) for name, weight in policy.named_parameters())
     rollouts = sample(sampler, prompts, samples=3, temperature=temperature)
     of = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}

@@ -49,7 +49,7 @@ def start(shared_model, tokenizer, tmp_path, monkeypatch):
         vllm = ModuleType("vllm")
         vllm.LLM, vllm.SamplingParams, vllm.__version__ = FakeLLM, SimpleNamespace, version
         monkeypatch.setitem(sys.modules, "vllm", vllm)
-        return VLLMSampler(tmp_path, config=load_config("rehearsal").engine, end_token=1, max_tokens=9, batch_size=1)
+        return VLLMSampler(tmp_path, config=load_config("rehearsal").engine, end_tokens=[1], max_tokens=9, batch_size=1)
 
     return make
 

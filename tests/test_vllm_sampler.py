@@ -83,7 +83,7 @@ def served(make_model, tokenizer, tmp_path_factory):
             engine = VLLMSampler(
                 directory,
                 config=engine_config(),
-                end_token=tokenizer.eos_token_id,
+                end_tokens=[tokenizer.eos_token_id],
                 max_tokens=MAX_TOKENS,
                 batch_size=8,  # less than a call asks for, so that sequences wait
             )
@@ -137,7 +137,9 @@ def largest_difference(scores, others):
 )
 def test_greedy_tokens_are_the_native_samplers(served, prompts, tokenizer, architecture, tied):
     one = served(architecture, tied)
-    native = NativeSampler(one.model, end_token=tokenizer.eos_token_id, pad_token=tokenizer.pad_token_id, batch_size=8)
+    native = NativeSampler(
+        one.model, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=8
+    )
     expected = sample(native, prompts, samples=1, temperature=0)
     rollouts = sample(one.engine, prompts, samples=1, temperature=0)
     assert [(r.problem_id, r.sample, r.token_ids, r.finish_reason) for r in rollouts] == [
@@ -242,7 +244,7 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
     one = served()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    directory, end_token = one.directory, one.engine.end_token
+    directory, end_tokens = one.directory, one.engine.end_tokens
 
     def state():
         return (
@@ -256,7 +258,7 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
 
     random.random(), np.random.rand(), torch.rand(1)  # a state that no seed gives
     before = state()
-    another = VLLMSampler(directory, config=engine_config(), end_token=end_token, max_tokens=50, batch_size=2)
+    another = VLLMSampler(directory, config=engine_config(), end_tokens=end_tokens, max_tokens=50, batch_size=2)
     assert state() == before
     sample(another, prompts[:2], max_new_tokens=5)
     another.push(one.model.named_parameters())
@@ -281,7 +283,7 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
 def test_an_engine_that_cannot_start_names_the_key(served, changes, max_tokens, message):
     one = served()
     with pytest.raises(UserError, match=message) as caught:
-        VLLMSampler(one.directory, config=engine_config(**changes), end_token=1, max_tokens=max_tokens, batch_size=2)
+        VLLMSampler(one.directory, config=engine_config(**changes), end_tokens=[1], max_tokens=max_tokens, batch_size=2)
     assert "\n" not in str(caught.value)
 
 
@@ -306,10 +308,10 @@ def test_bad_input(tied, prompts, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"p4: a prompt of 160 tokens and a response of up to 91 are more than the 250"):
         sample(tied.engine, prompts, max_new_tokens=91)
     with pytest.raises(UserError, match="no model in"):
-        VLLMSampler(tmp_path, config=engine_config(), end_token=1, max_tokens=9, batch_size=1)
+        VLLMSampler(tmp_path, config=engine_config(), end_tokens=[1], max_tokens=9, batch_size=1)
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
     with pytest.raises(UserError, match="vLLM is not installed"):
-        VLLMSampler(tied.directory, config=engine_config(), end_token=1, max_tokens=9, batch_size=1)
+        VLLMSampler(tied.directory, config=engine_config(), end_tokens=[1], max_tokens=9, batch_size=1)
 
 
 def test_an_aborted_response_is_an_error(tied, prompts, monkeypatch):
@@ -327,7 +329,7 @@ def test_a_sleeping_engine_frees_its_memory_and_accepts_new_weights(served, make
     engine = VLLMSampler(
         one.directory,
         config=engine_config(kv_cache_gib=4.0),
-        end_token=one.engine.end_token,
+        end_tokens=one.engine.end_tokens,
         max_tokens=MAX_TOKENS,
         batch_size=8,
         sleeps=True,

@@ -349,17 +349,17 @@ def prompt(options: argparse.Namespace) -> None:
     config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
     name, problem = find_problem(layout.data, config.data.sets, options.problem)
     directory = layout.model(options.model, config.untrained(options.model, config.seeds.first))
-    prompt_format = config.model.prompt_format
+    settings = config.model.prompt_format, config.model.chat_template_kwargs
     if (directory / "tokenizer_config.json").is_file():
         _quieten(config.threads)
         from entropy_dynamics.models.loading import load_tokenizer
 
         tokenizer = load_tokenizer(directory)
-        text = render_prompt(tokenizer, problem, prompt_format)
-        count = len(prompt_tokens(tokenizer, problem, prompt_format))
+        text = render_prompt(tokenizer, problem, *settings)
+        count = len(prompt_tokens(tokenizer, problem, *settings))
         about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
     else:
-        text = preview_prompt(problem, prompt_format)
+        text = preview_prompt(problem, config.model.prompt_format)
         about = f"a preview, since there is no tokenizer in {directory}"
     print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
     print(text, end="" if text.endswith("\n") else "\n")

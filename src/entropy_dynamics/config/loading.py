@@ -41,7 +41,8 @@ CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
 KINDS = ("scale", "model", "method")
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
-SAMPLED = ("model.prompt_format", "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
+PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
+SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
@@ -50,7 +51,7 @@ USED = {  # stage -> the sections and keys that it reads, except those already r
     "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples"),
     "train": (*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
     "evaluate": (*SAMPLED, *EVALUATED),
-    "theory": ("model.prompt_format", "sampling"),
+    "theory": (*PROMPTS, "sampling"),
 }
 
 

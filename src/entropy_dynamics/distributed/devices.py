@@ -13,12 +13,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import product, takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 PARTS = 8  # lock files per GPU, divisible by any number of slots
 PAUSE = 2.0  # mean seconds between two attempts
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @contextmanager
@@ -73,6 +78,21 @@ def visible_devices() -> list[str]:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=60).stdout
         return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
     return []
+
+
+def memory_bytes(device: "torch.device") -> int:
+    """Memory of a GPU or, for the CPU, the memory that this process may use: that of the machine or of its cgroup."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_properties(device).total_memory
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError):  # not Linux
+        own = _CGROUPS / _OWN_CGROUP.read_text().rpartition("::/")[2].strip()
+        for folder in (own, *own.parents):  # a job's limit may be set above the group of this process
+            with suppress(OSError, ValueError):  # no such file, or "max"
+                limits.append(int((folder / "memory.max").read_text()))
+    return min(limits)
 
 
 def _try_claim(known: Sequence[str], count: int, slots: int, locks: ExitStack) -> list[str]:

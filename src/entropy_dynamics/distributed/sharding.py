@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
@@ -25,7 +26,10 @@ def empty_model(directory: Path) -> PreTrainedModel:
     """The model in `directory` in fp32 on the meta device, i.e. shapes without values."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    if (directory / GENERATION_CONFIG_NAME).is_file():  # from_config ignores it
+        model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return model
 
 
 def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks: Ranks) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.config import StageConfig, settings_of
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.files import read_json, write_json
 from entropy_dynamics.results.layout import FACTS
 from entropy_dynamics.results.provenance import other_hashes, weight_hashes
 
@@ -71,6 +71,17 @@ def check_model_directory(directory: Path | str) -> Path:
     return directory
 
 
+def check_length(directory: Path | str, config: StageConfig) -> None:
+    """Raise UserError if a prompt and its response may be longer than the context of the model in `directory`."""
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
+    limit = read_json(Path(directory, "config.json")).get("max_position_embeddings", longest)
+    if longest > limit:
+        raise UserError(
+            f"sampling.max_prompt_tokens + sampling.max_new_tokens is {longest}; it should be at most {limit}, "
+            f"max_position_embeddings in {directory}/config.json"
+        )
+
+
 def write_facts(directory: Path, config: StageConfig, model: "PreTrainedModel", **more: Any) -> None:
     """Write model.json into `directory`: the description of the base model there, with the hashes of its files."""
     spec, toy = config.model, config.model.name in config.toy_models
@@ -107,18 +118,28 @@ def save_policy(
     """
     if weights is None:
         weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
-    dtype = save_weights(weights, directory)
+    save_description(model, tokenizer, directory, save_weights(weights, directory))
+
+
+def save_description(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    directory: Path,
+    dtype: "torch.dtype | None" = None,
+) -> None:
+    """Write everything of a policy but its weights, whose dtype is `dtype`. Raises UserError if this fails."""
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], dtype
-    config.save_pretrained(directory)
-    if model.can_generate():
-        model.generation_config.save_pretrained(directory)
     try:
+        config.save_pretrained(directory)
+        if model.can_generate():
+            model.generation_config.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
     except OSError:
         raise
-    except Exception as error:  # the library's own class for a full disk
-        raise UserError(f"{directory}: the tokenizer cannot be written ({error})") from error
+    except Exception as error:  # settings that transformers refuses, and the tokenizers' own class for a full disk
+        reason = " ".join(str(error).split())
+        raise UserError(f"{directory}: config and tokenizer cannot be written ({reason})") from error
 
 
 def save_weights(

@@ -1,6 +1,5 @@
 """Pretrained models: downloaded at a pinned revision or taken from a directory, and checked before anything runs."""
 
-import json
 import os
 import re
 import shutil
@@ -9,16 +8,17 @@ import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema.model import ModelConfig, PackageSource, ShapeConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.gguf import convert_gguf, gguf_file
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
-from entropy_dynamics.models.loading import load_tokenizer, write_facts
+from entropy_dynamics.models.loading import check_length, load_tokenizer, write_facts
 from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import read_json, sha256, written_whole
+from entropy_dynamics.validation import parse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -36,6 +36,7 @@ TOKENIZER = (
 )
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
@@ -71,7 +72,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     # Next to `out`, so that the files can be hard-linked; with the revision in its name, so that revisions never mix.
     download = out.with_name(f".{out.name}.{model.revision}.download")
     _download(model, download, [*CONFIGURATION, *TOKENIZER])
-    _transformers_config(download, model.shape)  # checked before the weights are downloaded
+    _check_config(config, download)  # before the weights are downloaded
     _download(model, download, list(WEIGHTS))
     _assemble(config, download, out, texts)
     shutil.rmtree(download)
@@ -141,7 +142,7 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
             _assemble(config, converted, out, texts)
         shutil.rmtree(out.with_name(f".{out.name}.converted"))
         return
-    configuration, internlm3 = _transformers_config(source, config.model.shape)
+    configuration, internlm3 = _check_config(config, source)
     weights = _weight_files(source)
     if not any((source / name).is_file() for name in TOKENIZER):
         raise UserError(f"no tokenizer in {source}")
@@ -160,37 +161,52 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
             tokenizer = convert_tokenizer(source)
             check_tokenizer(tokenizer, source, texts)
             tokenizer.save_pretrained(directory)
-        write_facts(directory, config, skeleton)
         _check_tokenizer_loads(directory, source)
+        _check_generation_config(directory, source)
+        write_facts(directory, config, skeleton)
 
 
-def _transformers_config(source: Path, shape: ShapeConfig) -> tuple["PreTrainedConfig", bool]:
+def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig", bool]:
     """The config of the model in `source`, and whether it is an InternLM3, whose config is converted to a Llama's.
 
     Raises:
-        UserError: config.json is missing, has an unknown architecture, or differs from `shape`.
+        UserError: see `checkpoint_shape`; its shape differs from `config.model.shape`, or its context is too short.
     """
     from transformers import CONFIG_MAPPING
 
-    path = source / "config.json"
-    try:
-        published = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    kind = published.get("model_type")
-    if internlm3 := kind == "internlm3":
-        published, kind = llama_config(published, path), "llama"
-    if kind not in CONFIG_MAPPING:
-        raise UserError(f"{path}: model_type {kind!r} is not in transformers, and no other code is run")
-    configuration = CONFIG_MAPPING[kind].from_dict(published)
-    actual = {name: getattr(configuration, key, None) for name, key in ({"architecture": "model_type"} | SIZES).items()}
-    actual["head_size"] = actual["head_size"] or configuration.hidden_size // configuration.num_attention_heads
-    wrong = [f"{name} is {actual[name]}, not {size}" for name, size in shape if actual[name] != size]
+    actual = dict(checkpoint_shape(source))
+    wrong = [f"{name} is {actual[name]}, not {size}" for name, size in config.model.shape or () if actual[name] != size]
     if wrong:
-        raise UserError(f"{path} differs from model.shape: {'; '.join(wrong)}")
-    return configuration, internlm3
+        raise UserError(f"{source / 'config.json'} differs from model.shape: {'; '.join(wrong)}")
+    check_length(source, config)
+    published, internlm3 = _published_config(source)
+    return CONFIG_MAPPING[actual["architecture"]].from_dict(published), internlm3
+
+
+def checkpoint_shape(source: Path) -> ShapeConfig:
+    """The shape of the model in `source`, by its config.json.
+
+    Raises:
+        UserError: config.json is missing or damaged, or of another architecture.
+    """
+    published, _ = _published_config(source)
+    known = {key: value for key, value in published.items() if value is not None}
+    heads, hidden = known.get("num_attention_heads", 1), known.get("hidden_size", 0)
+    known = {"num_key_value_heads": heads, "head_dim": hidden // heads, "tie_word_embeddings": False} | known
+    keys = {"architecture": "model_type"} | SIZES
+    sizes = {name: known[key] for name, key in keys.items() if key in known}
+    return parse(ShapeConfig, sizes, str(source / "config.json"))
+
+
+def _published_config(source: Path) -> tuple[dict[str, Any], bool]:
+    """The content of config.json, and whether it was converted from an InternLM3's to a Llama's."""
+    path = source / "config.json"
+    if not path.is_file():
+        raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file")
+    published = read_json(path, "copy or download it again")
+    if internlm3 := published.get("model_type") == "internlm3":
+        published = llama_config(published, path)
+    return published, internlm3
 
 
 def _weight_files(source: Path) -> list[Path]:
@@ -209,21 +225,24 @@ def _weight_files(source: Path) -> list[Path]:
 
 
 def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool) -> None:
-    """Raise UserError unless the files have exactly the model's tensors.
+    """Raise UserError unless the files have exactly the model's tensors; with tied weights also a copy for the head.
 
     transformers would only warn: it initializes missing tensors at random and ignores unknown ones.
     """
+    import torch
     from safetensors import SafetensorError, safe_open
 
     shapes: dict[str, list[int]] = {}
+    ends: dict[str, torch.Tensor] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as tensors:
                 shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+                ends |= {name: tensors.get_tensor(name) for name in {EMBEDDING, HEAD} & shapes.keys() - ends.keys()}
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    missing = expected.keys() - shapes.keys() - ({"lm_head.weight"} if tied else set())
+    missing = expected.keys() - shapes.keys() - ({HEAD} if tied else set())
     unknown = {name for name in shapes.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
     reshaped = {name for name in shapes.keys() & expected.keys() if shapes[name] != expected[name]}
     for names, fault in (
@@ -233,6 +252,10 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     ):
         if names:
             raise UserError(f"{files[0].parent}: {len(names)} weights {fault}, for example {min(names)}")
+    if tied and HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
+        raise UserError(
+            f"{files[0].parent}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)"
+        )
 
 
 def _check_tokenizer_loads(directory: Path, source: Path) -> None:
@@ -242,6 +265,28 @@ def _check_tokenizer_loads(directory: Path, source: Path) -> None:
         raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
     if tokenizer.eos_token_id is None:
         raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
+
+
+def _check_generation_config(directory: Path, source: Path) -> None:
+    """Make `directory`/generation_config.json one that a trained policy can be saved with.
+
+    Raises:
+        UserError: transformers refuses it.
+    """
+    from transformers import GenerationConfig
+
+    if not (directory / "generation_config.json").is_file():
+        return
+    try:
+        generation = GenerationConfig.from_pretrained(directory, local_files_only=True)
+        try:
+            generation.validate(strict=True)
+        except ValueError:
+            generation.do_sample = True  # some models state a temperature or top-p without it, as Llama 2
+            generation.save_pretrained(directory)
+    except (ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{source / 'generation_config.json'}: transformers refuses it ({reason})") from error
 
 
 def _link(file: Path, target: Path) -> None:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from entropy_dynamics.tasks.prompts import TOY_TEMPLATE
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -10,16 +12,8 @@ BOX = "\\boxed{"  # a single token, so that a box costs three tokens instead of 
 CHARACTERS = "0123456789+-*/()=}., \n"  # characters of the tasks that can write solutions
 VOCABULARY = {kind: len(SPECIAL) + 1 + count for kind, count in (("characters", len(CHARACTERS)), ("bytes", 256))}
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
-SYSTEM_TURN = {  # a model of a single task needs no instruction
-    "characters": "",
-    "bytes": "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}",
-}
-CHAT_TEMPLATE = (
-    "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
-    "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}<end>"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
+SYSTEM_TURN = "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}"
+CHAT_TEMPLATE = {"characters": TOY_TEMPLATE, "bytes": TOY_TEMPLATE.replace("{% if", SYSTEM_TURN + "{% if", 1)}
 
 
 def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
@@ -50,7 +44,7 @@ def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
         bos_token="<user>",
         eos_token="<end>",
         additional_special_tokens=["<assistant>"],
-        chat_template="{% for message in messages %}" + SYSTEM_TURN[kind] + CHAT_TEMPLATE,
+        chat_template=CHAT_TEMPLATE[kind],
         padding_side="left",
         model_max_length=MAX_LENGTH[kind],
         clean_up_tokenization_spaces=False,

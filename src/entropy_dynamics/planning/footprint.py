@@ -6,9 +6,11 @@ engine keeps the weights of its replica. Sizes are in bytes. Does not import tor
 """
 
 import math
+from pathlib import Path
 
 from entropy_dynamics.config import Config, StageConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
+from entropy_dynamics.models.pretrained import checkpoint_shape
 from entropy_dynamics.models.toy_tokenizer import VOCABULARY
 from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 
@@ -24,8 +26,7 @@ def shape_of(config: StageConfig) -> ShapeConfig:
     """The shape of the model that runs: the toy model's if the scale has one of that name."""
     toy = config.toy_models.get(config.model.name)
     if toy is None:
-        assert config.model.shape is not None  # StageConfig requires it
-        return config.model.shape
+        return config.model.shape or checkpoint_shape(Path(config.model.path or ""))
     return ShapeConfig(vocabulary=VOCABULARY[toy.tokenizer], **toy.model_dump(include=set(ShapeConfig.model_fields)))
 
 
@@ -129,7 +130,8 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     plan, engine = config.plan, config.engine
     weights, buffers = engine_weights(config), plan.engine_gib * GIB
     batch = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
-    cache = engine.kv_cache_bytes(batch, plan.hardware.memory_gib * GIB, weights + buffers)
+    gpu = plan.hardware.memory_gib * GIB / config.hardware.runs_per_gpu
+    cache = engine.kv_cache_bytes(batch, gpu, weights + buffers)
     shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients have been freed
     return {
         "engine weights": weights,

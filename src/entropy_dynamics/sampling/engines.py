@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from entropy_dynamics.models.loading import check_length
+from entropy_dynamics.results.files import read_json
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def open_sampler(
     Raises:
         UserError: the engine cannot serve this model here.
     """
+    check_length(directory, config)
     module = import_module(f"entropy_dynamics.sampling.{config.engine.name}")
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
@@ -71,6 +74,13 @@ def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
             end = start + length
             yield Rollout(problem_id, sample, ids[start:end], reason, values[start:end] or None)
             start = end
+
+
+def end_tokens(directory: Path, tokenizer: "PreTrainedTokenizerBase") -> list[int]:
+    """The token ids that end a response: the tokenizer's end token and those in generation_config.json."""
+    generation = directory / "generation_config.json"
+    more = read_json(generation).get("eos_token_id") if generation.is_file() else None
+    return sorted({tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])} - {None})
 
 
 def pad_token(tokenizer: "PreTrainedTokenizerBase") -> int:

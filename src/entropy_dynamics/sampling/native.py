@@ -4,7 +4,8 @@ It is fast on a CPU because samples of a prompt share a row of the batch until t
 prefilled once), cache and mask are allocated once rather than for every token, and finished sequences leave the batch.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
+from entropy_dynamics.distributed.devices import memory_bytes
+from entropy_dynamics.engines.native import CACHE_SHARE
 from entropy_dynamics.models.loading import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import pad_token
+from entropy_dynamics.sampling.engines import end_tokens, pad_token
 
 if TYPE_CHECKING:
     from entropy_dynamics.config.schema import StageConfig
@@ -36,13 +39,16 @@ def open_engine(
     with_training: bool,
 ) -> "NativeSampler":
     """See `open_sampler`."""
+    hardware = config.hardware
+    processes = hardware.runs_per_gpu if ranks.device.type == "cuda" else ranks.size // hardware.nodes
     kind = ReplicaSampler if with_training and model is None else NativeSampler
     sampler = kind(
         load_model(directory, config.engine.dtype).to(ranks.device) if model is None else model,
-        end_token=tokenizer.eos_token_id,
+        end_tokens=end_tokens(directory, tokenizer),
         pad_token=pad_token(tokenizer),
         batch_size=config.sampling.batch_size,
         logit_noise=config.engine.logit_noise,
+        cache_bytes=CACHE_SHARE * memory_bytes(ranks.device) / processes,
     )
     sampler.returns_logp |= with_training and config.training.engine_ratios
     return sampler
@@ -86,28 +92,46 @@ class NativeSampler(Sampler):
     returns_logp = False  # the model is the policy itself, so there is nothing to compare
 
     def __init__(
-        self, model: PreTrainedModel, *, end_token: int, pad_token: int, batch_size: int, logit_noise: float = 0.0
+        self,
+        model: PreTrainedModel,
+        *,
+        end_tokens: Collection[int],
+        pad_token: int,
+        batch_size: int,
+        logit_noise: float = 0.0,
+        cache_bytes: float = math.inf,
     ):
         """
         Args:
-            batch_size: number of sequences generated at a time; bounds memory, does not change results.
+            end_tokens: each of them ends a response.
+            batch_size: maximum number of sequences generated at a time; bounds memory, does not change results.
             logit_noise: standard deviation of Gaussian noise added to the logits.
+            cache_bytes: maximum size of the KV cache, where it holds at least one sequence. It is allocated at full
+                length, so it bounds the number of sequences generated at a time, too.
         """
         self.model, self.batch_size, self.logit_noise = model, batch_size, logit_noise
-        self.end_token, self.pad_token = end_token, pad_token
+        self.end_tokens, self.pad_token, self.cache_bytes = end_tokens, pad_token, cache_bytes
 
     @torch.inference_mode()
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
         """See `Sampler.sample`."""
-        cuts = range(0, samples, self.batch_size)  # the samples of one prompt may exceed a batch
-        requests = [(prompt, range(samples)[cut : cut + self.batch_size]) for prompt in prompts for cut in cuts]
-        per_batch = max(1, self.batch_size // samples)
+        length = max((len(prompt.token_ids) for prompt in prompts), default=0) + max_new_tokens
+        rows = max(1, int(min(self.batch_size, self.cache_bytes // (length * self._token_bytes()))))
+        cuts = range(0, samples, rows)  # the samples of one prompt may exceed a batch
+        requests = [(prompt, range(samples)[cut : cut + rows]) for prompt in prompts for cut in cuts]
+        per_batch = max(1, rows // samples)
         rollouts = []
         for start in range(0, len(requests), per_batch):
             rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
         return rollouts
+
+    def _token_bytes(self) -> int:
+        """Bytes of the keys and values of one token."""
+        config = self.model.config
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return 2 * config.num_hidden_layers * config.num_key_value_heads * size * self.model.dtype.itemsize
 
     def _sample_batch(
         self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
@@ -126,6 +150,7 @@ class NativeSampler(Sampler):
         length = attention.sum(-1, keepdim=True)
         mask = self._decoding_mask(attention, max_new_tokens) if padded else None
 
+        end_tokens = torch.tensor(list(self.end_tokens), device=device)
         seeds = [sample_seed(stream, *name) for name in names]
         uniforms = torch.from_numpy(_uniforms(seeds, max_new_tokens)).to(device)
         responses = torch.full((max_new_tokens, len(names)), self.pad_token, device=device)
@@ -142,7 +167,7 @@ class NativeSampler(Sampler):
             if self.returns_logp:
                 scaled = logits.float() / (temperature or 1.0)
                 logp[position, unfinished] = scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
-            going = tokens != self.end_token
+            going = ~torch.isin(tokens, end_tokens)
             unfinished, row, tokens = unfinished[going], row[going], tokens[going]
             if len(unfinished) == 0 or position + 1 == max_new_tokens:
                 break
@@ -155,7 +180,7 @@ class NativeSampler(Sampler):
             seen = None if mask is None else mask[..., : width + position + 1]
             logits = self._forward(tokens[:, None], seen, length + position, cache)
 
-        ends = responses == self.end_token
+        ends = torch.isin(responses, end_tokens)
         stopped = ends.any(0)
         sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens).tolist()  # argmax: the first end token
         reasons = ["stop" if stop else "length" for stop in stopped.tolist()]

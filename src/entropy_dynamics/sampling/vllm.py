@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,11 +25,12 @@ from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.engines.vllm import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import check_model_directory
+from entropy_dynamics.models.pretrained import EMBEDDING, HEAD
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
+from entropy_dynamics.sampling.engines import end_tokens
 
 TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
 COMPARED_ROWS = 64  # number of leading rows of a weight that are compared after a push
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 SETTINGS = {  # vLLM reads these only from the environment
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
     "VLLM_NO_USAGE_STATS": "1",
@@ -61,7 +62,7 @@ def open_engine(
     return VLLMSampler(
         directory,
         config=config.engine,
-        end_token=tokenizer.eos_token_id,
+        end_tokens=end_tokens(directory, tokenizer),
         max_tokens=config.sampling.max_prompt_tokens + config.sampling.max_new_tokens,
         batch_size=config.sampling.batch_size,
         sleeps=with_training,
@@ -75,14 +76,21 @@ class VLLMSampler(Sampler):
     """
 
     def __init__(
-        self, directory: Path, *, config: VLLM, end_token: int, max_tokens: int, batch_size: int, sleeps: bool = False
+        self,
+        directory: Path,
+        *,
+        config: VLLM,
+        end_tokens: Collection[int],
+        max_tokens: int,
+        batch_size: int,
+        sleeps: bool = False,
     ):
         """Start an engine.
 
         Args:
             directory: a model saved by transformers, with safetensors. Its tokenizer and its generation defaults
-                (top-k, top-p, temperature, additional end tokens) are ignored.
-            end_token: the only token that ends a response early.
+                (top-k, top-p, temperature) are ignored.
+            end_tokens: each of them ends a response, and nothing else does before the limit.
             max_tokens: maximum length of a prompt and its response together.
             batch_size: number of sequences generated at a time.
             sleeps: let `sleep` free the engine's memory on a GPU; elsewhere it is a no-op.
@@ -95,7 +103,7 @@ class VLLMSampler(Sampler):
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM sets it only after its import
-        self.end_token, self.max_tokens = end_token, max_tokens
+        self.end_tokens, self.max_tokens = end_tokens, max_tokens
         self.sleeps = sleeps and torch.cuda.is_available()
         on_ranks = torch.distributed.is_initialized() and "RANK" in os.environ
         with _globals_kept(), warnings.catch_warnings():
@@ -163,7 +171,7 @@ class VLLMSampler(Sampler):
                 temperature=temperature,
                 seed=sample_seed(stream, prompt.problem_id, sample) % 2**63,
                 max_tokens=max_new_tokens,
-                stop_token_ids=[self.end_token],
+                stop_token_ids=list(self.end_tokens),
                 ignore_eos=True,
                 logprobs=0,
                 flat_logprobs=True,

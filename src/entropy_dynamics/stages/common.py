@@ -1,6 +1,6 @@
 """Helpers shared by stages: preliminary checks, prompts, graded samples, and tables with their provenance."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from entropy_dynamics.config import Config, StageConfig, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import CONFIG, Layout, record_of
+from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks import Grade, Problem
@@ -64,7 +65,8 @@ def make_prompts(
         UserError: a prompt is over the limit or, with `drop_long`, all are.
     """
     limit = config.sampling.max_prompt_tokens
-    prompts = [Prompt(each.id, prompt_tokens(tokenizer, each, config.model.prompt_format)) for each in problems]
+    settings = config.model.prompt_format, config.model.chat_template_kwargs
+    prompts = [Prompt(each.id, prompt_tokens(tokenizer, each, *settings)) for each in problems]
     fitting = [prompt for prompt in prompts if len(prompt.token_ids) <= limit]
     if len(fitting) == len(prompts) or (drop_long and fitting):
         return fitting
@@ -73,6 +75,11 @@ def make_prompts(
         f"{len(prompts) - len(fitting)} of {len(prompts)} prompts are over the limit sampling.max_prompt_tokens = "
         f"{limit}: the longest, of problem {longest.problem_id}, has {len(longest.token_ids)} tokens"
     )
+
+
+def prompts_hash(prompts: Iterable[Prompt]) -> str:
+    """A short hash of ids and tokens, which depend on more than the config: template, library and instruction."""
+    return fingerprint({prompt.problem_id: list(prompt.token_ids) for prompt in prompts})
 
 
 def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem]) -> Callable[[Rollout], Grade]:

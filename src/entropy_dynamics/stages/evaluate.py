@@ -15,7 +15,14 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Sampler
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
+from entropy_dynamics.stages.common import (
+    check_inputs,
+    check_replaceable,
+    graded_samples,
+    make_prompts,
+    prompts_hash,
+    write_table,
+)
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -70,6 +77,7 @@ def evaluate(
         samples = evaluation.samples[dataset] if evaluation.temperature else 1
         settings = {"samples": samples, "temperature": evaluation.temperature}
         record = {"seed": seed, "config": settings_of("evaluate", configs[at])}
+        record["prompts"] = prompts_hash(prompts[dataset])
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
         names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
         shards = Shards(layout.shards("evaluation", *names), ranks, record | {"dataset": dataset})

@@ -9,7 +9,14 @@ from entropy_dynamics.models.loading import check_model_directory, load_tokenize
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
+from entropy_dynamics.stages.common import (
+    check_inputs,
+    check_replaceable,
+    graded_samples,
+    make_prompts,
+    prompts_hash,
+    write_table,
+)
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -32,7 +39,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     tokenizer = load_tokenizer(directory)
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples
-    record = {"seed": seed, "config": settings_of("pass_rates", config)}
+    record = {"seed": seed, "config": settings_of("pass_rates", config), "prompts": prompts_hash(prompts)}
     record |= provenance([base / FACTS, layout.problems(TRAIN)])
     shards = Shards(layout.shards("pass_rates", f"seed{seed}"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:

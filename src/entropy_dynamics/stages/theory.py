@@ -18,9 +18,9 @@ from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.sampling.engines import pad_token
+from entropy_dynamics.sampling.engines import end_tokens, pad_token
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, write_table
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, prompts_hash, write_table
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 
@@ -48,7 +48,8 @@ def check_logit_steps(config: StageConfig, layout: Layout, seed: int) -> Path:
     model, tokenizer = load_policy(base)
     model = model.to(device)
     pad = pad_token(tokenizer)
-    sampler = NativeSampler(model, end_token=tokenizer.eos_token_id, pad_token=pad, batch_size=AT_A_TIME)
+    ends = end_tokens(base, tokenizer)
+    sampler = NativeSampler(model, end_tokens=ends, pad_token=pad, batch_size=AT_A_TIME)
     problems = load_problems(layout.problems(TRAIN))[:PROMPTS]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     rollouts = sampler.sample(
@@ -61,7 +62,7 @@ def check_logit_steps(config: StageConfig, layout: Layout, seed: int) -> Path:
     batch = RolloutBatch.collate(prompts, rollouts, pad).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
-    record = provenance([base / FACTS, layout.problems(TRAIN)])
+    record = provenance([base / FACTS, layout.problems(TRAIN)]) | {"prompts": prompts_hash(prompts)}
     write_table(layout.logit_steps, frame, {"config": settings_of("theory", config), **record})
     return layout.logit_steps
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,18 @@ from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.models.loading import check_model_directory, load_model, load_tokenizer, save_policy
+from entropy_dynamics.models.loading import (
+    check_model_directory,
+    load_model,
+    load_tokenizer,
+    save_description,
+    save_policy,
+)
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
 from entropy_dynamics.sampling.engines import open_sampler, pad_token
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts, prompts_hash
 from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.token_samples import TokenSamples
 from entropy_dynamics.tasks.files import load_problems
@@ -68,6 +75,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate, as two files may use an id for different problems
     record = provenance([base / FACTS, pass_rates, layout.problems(TRAIN), validation_set])
+    record["prompts"] = [prompts_hash(prompts), prompts_hash(validation_prompts)]
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
@@ -78,6 +86,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)
+        with TemporaryDirectory() as trial:  # what cannot be written is better known before the training
+            save_description(policy.model, tokenizer, Path(trial))
 
         def validate() -> dict[str, float]:
             rollouts = sampler.sample(
@@ -120,7 +130,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),
             ranks,
-            made_from={"config": settings_of("train", config), "seed": seed, "inputs": record["inputs"]},
+            made_from={"config": settings_of("train", config), "seed": seed}
+            | {key: record[key] for key in ("inputs", "prompts")},
             made_by={key: record[key] for key in ("git", "code_sha256", "packages")},
             kept=config.training.checkpoints_kept,
         )

@@ -1,9 +1,11 @@
 """Prompts: from a problem to the tokens of a model's input."""
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError, closest
 from entropy_dynamics.results.files import write_text
@@ -13,26 +15,72 @@ from entropy_dynamics.tasks.files import load_problems
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+TODAY = datetime(2024, 7, 26)  # for templates that state the date: Llama 3's own where it does not know today's
+TOY_TEMPLATE = (  # of toy models of a single task, which need no instruction
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}<user>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<assistant>{{ message['content'] }}<end>"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
-def render_prompt(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt_format: str) -> str:
+
+def render_prompt(
+    tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt_format: str, variables: Mapping[str, Any] = {}
+) -> str:
     """The prompt text that a model continues.
 
     "chat" is the tokenizer's chat template, with the task's instruction as the system message and the problem as the
     user message; "completion" is the plain format that Trinity-RFT uses for base models.
 
+    Args:
+        variables: variables of the chat template, such as `enable_thinking`. Its date is always `TODAY`.
+
     Raises:
-        UserError: "chat" with a tokenizer that has no chat template.
+        UserError: "chat" with a tokenizer that has no chat template, or with one that cannot render these messages,
+            does not have one of `variables`, or leaves out the instruction or the problem.
     """
     if prompt_format == "completion":
         return preview_prompt(problem, prompt_format)
-    if not tokenizer.chat_template:
-        raise UserError(f"{tokenizer.name_or_path or 'the tokenizer'}: no chat template; set prompt_format: completion")
-    return tokenizer.apply_chat_template(_messages(problem), tokenize=False, add_generation_prompt=True)
+    name, template, messages = tokenizer.name_or_path or "the tokenizer", tokenizer.chat_template, _messages(problem)
+    if isinstance(template, dict):  # named templates
+        if "default" not in template:
+            raise UserError(f"{name}: chat templates {', '.join(sorted(template))}; name one of them default")
+        template = template["default"]
+    if not template:
+        raise UserError(f"{name}: no chat template; set prompt_format: completion")
+    for key in variables:
+        if not re.search(rf"\b{re.escape(key)}\b", template):
+            raise UserError(f"model.chat_template_kwargs: the chat template of {name} has no variable {key!r}")
+    try:
+        text = tokenizer.apply_chat_template(
+            messages,
+            chat_template=template,
+            tokenize=False,
+            add_generation_prompt=True,
+            strftime_now=TODAY.strftime,
+            **variables,
+        )
+    except Exception as error:  # templates are programs
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"{name}: the chat template fails on a system and a user message ({reason}); correct it, or set "
+            "prompt_format: completion"
+        ) from error
+    for message in messages[1:] if template == TOY_TEMPLATE else messages:
+        if message["content"].strip() not in text:
+            raise UserError(
+                f"{name}: the chat template leaves out or changes the {message['role']} message "
+                f"{message['content'][:40]!r}...; correct it, or set prompt_format: completion"
+            )
+    return text
 
 
-def prompt_tokens(tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt_format: str) -> list[int]:
-    """The prompt's token ids."""
-    text = render_prompt(tokenizer, problem, prompt_format)
+def prompt_tokens(
+    tokenizer: "PreTrainedTokenizerBase", problem: Problem, prompt_format: str, variables: Mapping[str, Any] = {}
+) -> list[int]:
+    """The prompt's token ids; see `render_prompt`."""
+    text = render_prompt(tokenizer, problem, prompt_format, variables)
     # A chat template includes special tokens; adding them again would duplicate the first.
     return tokenizer.encode(text, add_special_tokens=prompt_format == "completion")
 

@@ -119,9 +119,13 @@ class StageConfig(Config):
 
     @model_validator(mode="after")
     def _some_model_runs(self) -> Self:
-        known = self.model.path or self.model.package or (self.model.pretrained and self.model.revision)
-        if self.model.name not in self.toy_models and not (known and self.model.shape):
-            raise ValueError(f"{self.model.name} has no pretrained model: it runs at scales that list it in toy_models")
+        model = self.model
+        if model.name in self.toy_models or model.path is not None:
+            return self
+        if model.package is None and None in (model.pretrained, model.revision):
+            raise ValueError(f"{model.name} has no pretrained model: it runs at scales that list it in toy_models")
+        if model.shape is None:
+            raise ValueError("model.shape is null; it should have the sizes in config.json of model.pretrained")
         return self
 
 
@@ -147,11 +151,12 @@ class RunConfig(StageConfig):
 
 def later_keys() -> dict[str, Any]:
     """Dotted keys missing from results of earlier versions, with the values those results were made with."""
-    sections = {"": Config, "model.": ModelConfig, "training.": TrainingConfig}
-    fields = [
-        (f"{prefix}{name}", field) for prefix, kind in sections.items() for name, field in kind.model_fields.items()
-    ]
-    return {key: field.default for key, field in fields if not field.is_required()}
+    return {
+        f"{prefix}{name}": field.default
+        for prefix, kind in {"": Config, "model.": ModelConfig, "training.": TrainingConfig}.items()
+        for name, field in kind.model_fields.items()
+        if not field.is_required()
+    }
 
 
 def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:

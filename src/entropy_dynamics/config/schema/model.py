@@ -105,4 +105,7 @@ class ModelConfig(Section):
     """Whether `pretrained` is a smaller model that runs under `name`."""
     prompt_format: Literal["chat", "completion"]
     """chat (the tokenizer's template) | completion (plain text, for base models)."""
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
+    """Variables of the chat template, such as enable_thinking: false."""
     shape: ShapeConfig | None
+    """null: as in config.json of `path`."""
