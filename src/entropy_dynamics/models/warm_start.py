@@ -1,8 +1,8 @@
 """The SFT warm start: supervised fine-tuning on a task's solutions, among which RL can then choose."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -101,6 +101,8 @@ def solution_batches(
     seed: int,
     exclude: Collection[str],
     max_new_tokens: int,
+    prompt_format: str = "chat",
+    variables: Mapping[str, Any] = {},
 ) -> Iterator[tuple["Tokens", "Tokens", float]]:
     """Yield right-padded batches endlessly: tokens, labels, and the mean number of response tokens per batch.
 
@@ -108,6 +110,7 @@ def solution_batches(
 
     Args:
         exclude: texts of problems that must not be used.
+        prompt_format, variables: see `render_prompt`.
     """
     import torch
 
@@ -116,17 +119,17 @@ def solution_batches(
     rng = np.random.default_rng([seed, 1])
     padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     template = Problem("", "<problem>", "", solutions.task)  # prompts differ only in the problem's text
-    before, after = render_prompt(tokenizer, template, "chat").split(template.text)
+    before, after = render_prompt(tokenizer, template, prompt_format, variables).split(template.text)
     while True:
         # Batch rows of similar length: half of a random batch would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
         written = [solutions.solve(problem, rng) for problem in drawn]
         texts = [f"{before}{problem}{after}" for problem in drawn]
         responses = [text + tokenizer.eos_token * ends for text, ends in written]
-        encoded = tokenizer(texts + responses, add_special_tokens=False)["input_ids"]
+        prompts = tokenizer(texts, add_special_tokens=prompt_format == "completion")["input_ids"]
+        encoded = tokenizer(responses, add_special_tokens=False)["input_ids"]
         rows = [
-            (len(prompt), prompt + response[:max_new_tokens])
-            for prompt, response in zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)
+            (len(prompt), prompt + response[:max_new_tokens]) for prompt, response in zip(prompts, encoded, strict=True)
         ]
         response_tokens = sum(len(row) - start for start, row in rows) / POOL
         rows.sort(key=lambda row: len(row[1]))

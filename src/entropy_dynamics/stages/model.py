@@ -42,19 +42,20 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
     texts = {problem.text for dataset in config.data.sets for problem in load_problems(layout.problems(dataset))}
     if family := config.toy_models.get(name):
         own_seed = int(np.random.SeedSequence([family.seed, seed]).generate_state(1)[0])
-        start, tokenizer, about = family.warm_start, build_tokenizer(family.tokenizer), {}
+        start, tokenizer, about, prompts = family.warm_start, build_tokenizer(family.tokenizer), {}, {}
         model = build_toy_model(family.model_copy(update={"seed": own_seed}), tokenizer)
     elif start := config.cold_start:
         own_seed, base = seed, _pretrained(config, layout, sorted(texts))
         model, tokenizer = load_policy(base)
         about = {"pretrained_sha256": read_json(base / FACTS)["weights_sha256"]}
+        prompts = {"prompt_format": config.model.prompt_format, "variables": config.model.chat_template_kwargs}
     else:
         prepare_pretrained(config, out, sorted(texts))
         return out
     model = model.to(device_of(config.hardware))
     with Progress(f"{'warm' if family else 'cold'} start {name} seed {seed}", start.steps) as progress:
         limit = config.sampling.max_new_tokens
-        batches = solution_batches(tokenizer, start, seed=own_seed, exclude=texts, max_new_tokens=limit)
+        batches = solution_batches(tokenizer, start, seed=own_seed, exclude=texts, max_new_tokens=limit, **prompts)
         losses = warm_start(model, start, batches, lambda loss: progress.step(loss=loss), pretrained=family is None)
     with written_whole(out) as directory:
         save_policy(model, tokenizer, directory)
