@@ -78,6 +78,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         first=[by_name[name] for name in FIRST if name in by_name],
         numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
         further=[section for section in sections if not section["experiment"].is_numbered],
+        gate=_gate(layout),
         ran=what_ran(layout),
         models=[model.ran_with_size for model in models],
         toy=any(model.toy for model in models),
@@ -91,6 +92,21 @@ def shown_in(place: str) -> list[str]:
     mentions = re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place)
     names = [f"{kind.lower()}{number}" for kind, numbers in mentions for number in re.findall(r"\d+", numbers)]
     return names + ["theory_check"] * ("Theorem" in place) + ["corollary4"] * ("Corollary 4" in place)
+
+
+def _gate(layout: Layout) -> dict[str, Any] | None:
+    """What the gate measured for each seed, its bounds, and its faults; None before the pass rates."""
+    gates = [read_json(path) for path in sorted(layout.root.glob("pass_rates/*.gate.json"))]
+    if not gates:
+        return None
+    rows = {f"seed {gate['seed']}": [f"{value:.3f}" for value in gate["measured"].values()] for gate in gates}
+    ends = [pair or (None, None) for pair in gates[-1]["bounds"].values()]
+    bounds = [" to ".join("any" if end is None else f"{end:g}" for end in pair) for pair in ends]
+    return {
+        "columns": [name.replace("_", " ") for name in gates[0]["measured"]],
+        "rows": [{"label": label, "cells": cells} for label, cells in {**rows, "bounds": bounds}.items()],
+        "faults": {gate["seed"]: gate["faults"] for gate in gates if gate["faults"]},
+    }
 
 
 def _picture(path: Path) -> str | None:

@@ -40,6 +40,10 @@ class Layout:
         """`seed` is that of the untrained model that was sampled."""
         return self.root / "pass_rates" / f"seed{seed}.parquet"
 
+    def gate(self, seed: int | str) -> Path:
+        """What the samples of the pass rates say about the untrained model, and the bounds on it."""
+        return self.root / "pass_rates" / f"seed{seed}.gate.json"
+
     @property
     def logit_steps(self) -> Path:
         return self.root / "theory" / "logit_steps.parquet"

@@ -114,8 +114,9 @@ def graded_samples(
 
 
 def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.DataFrame:
-    """One row per sample: problem_id, sample, correct, formatted, answer (null without one), finish_reason, tokens."""
-    return pd.DataFrame(
+    """One row per sample: problem_id, sample, correct, formatted, answer (null without one), finish_reason, tokens, and
+    logp if the engine returns it: the log p of the whole response, nats."""
+    frame = pd.DataFrame(
         {
             "problem_id": [rollout.problem_id for rollout in rollouts],
             "sample": [rollout.sample for rollout in rollouts],
@@ -126,6 +127,9 @@ def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.Data
             "tokens": [len(rollout.token_ids) for rollout in rollouts],
         }
     )
+    if all(rollout.logp is not None for rollout in rollouts):
+        frame["logp"] = [sum(rollout.logp) for rollout in rollouts]
+    return frame
 
 
 def write_table(path: Path, frame: pd.DataFrame, record: dict[str, Any]) -> None:

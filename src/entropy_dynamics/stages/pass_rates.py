@@ -6,6 +6,7 @@ import pandas as pd
 from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
+from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling.engines import open_sampler
@@ -17,6 +18,7 @@ from entropy_dynamics.stages.common import (
     prompts_hash,
     write_table,
 )
+from entropy_dynamics.stages.gate import check_gate, gate_record
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -25,10 +27,11 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     """Sample every training problem from an untrained model; write one row per problem, and the file's provenance.
 
     Columns: problem_id, correct, samples, rate. A problem whose prompt is too long is not sampled: it has 0 samples and
-    a rate of NaN. An interrupted call resumes after the last finished shard.
+    a rate of NaN. An interrupted call resumes after the last finished shard. The gate's numbers are written in any case.
 
     Raises:
-        UserError: the filter keeps no problem. The shards stay, for another call with other bounds.
+        UserError: no signal by the bounds of the gate, or the filter keeps no problem. The shards stay, for another call
+            with other bounds.
     """
     ranks, model = ranks or Ranks(), config.pass_rates.model
     out, base = layout.pass_rates(seed), layout.model(model, seed)
@@ -44,7 +47,12 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     shards = Shards(layout.shards("pass_rates", f"seed{seed}"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks) as sampler:
         settings = {"samples": count, "temperature": config.sampling.temperature, "stream": f"pass rates/seed{seed}"}
+        sampler.returns_logp = True
         graded = graded_samples(config, tokenizer, problems, prompts, sampler, shards, **settings)
+    gate = gate_record(config, seed, graded)
+    if ranks.is_main:
+        write_json(layout.gate(seed), gate)
+    check_gate(gate)
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     correct = correct.reindex([problem.id for problem in problems])
     counts = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, PassRateConfig
+from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, GateConfig, PassRateConfig
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
 from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
@@ -67,6 +67,7 @@ class Config(Section):
     sampling: SamplingConfig
     engine: Annotated[Engine, OneOf("name", engine_types)]
     pass_rates: PassRateConfig
+    gate: GateConfig
     training: TrainingConfig
     evaluation: EvaluationConfig
     plan: Annotated[PlanConfig, PER_MACHINE]

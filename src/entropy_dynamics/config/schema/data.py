@@ -72,6 +72,31 @@ class PassRateConfig(Section):
         )
 
 
+def _ordered(bounds: list[float | None]) -> list[float | None]:
+    low, high = bounds
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"{bounds} should be [min, max]")
+    return bounds
+
+
+Bounds = Annotated[list[NonNegativeFloat | None], Field(min_length=2, max_length=2), AfterValidator(_ordered)]
+
+
+class GateConfig(Section):
+    """[min, max] of what the pass-rate samples show before RL, null for none; outside, the workflow stops."""
+
+    pass_rate: Bounds | None
+    """Share of correct samples."""
+    mixed_groups: Bounds | None
+    """Share of problems with both correct and incorrect samples: others give group-normalized advantages of 0."""
+    entropy: Bounds | None
+    """Nats per token, at the temperature of rollouts."""
+    formatted: Bounds | None
+    """Share of samples that end with an answer in the required format."""
+    truncated: Bounds | None
+    """Share of samples cut off at the token limit."""
+
+
 class EvaluationConfig(Section):
     temperature: PositiveFloat
     """Temperature of the tables."""
