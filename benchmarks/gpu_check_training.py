@@ -218,7 +218,7 @@ def _timed(trainer: Trainer) -> dict[str, float]:
 
 def _not_shared(trainer: Trainer, on_gpu: bool) -> Case:
     """Seconds and peak memory of a step that runs a prompt with each of its responses, instead of once."""
-    trainer.policy.share_prompts = False
+    trainer.policy.share = False
     _timed(trainer)  # other shapes: the allocator's blocks
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()

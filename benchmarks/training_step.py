@@ -37,7 +37,7 @@ def main() -> None:
             for name in METHODS
         }
         for name, trainer in trainers.items():
-            trainer.policy.share_prompts = not name.endswith(REPEATED)
+            trainer.policy.share = not name.endswith(REPEATED)
         rows: Rows = {name: [] for name in METHODS}
         for step in range(options.steps + 1):
             for name, trainer in trainers.items():

@@ -33,7 +33,7 @@ def trained(make_model, make_trainer):
     """`trained(architecture, **settings)`: gradients of all parameters, and the operators of the backward pass."""
 
     def backward(architecture: str = "qwen2", **settings) -> tuple[torch.Tensor, Counter]:
-        policy = Policy(make_model(architecture, layers=2), share_prompts=False)
+        policy = Policy(make_model(architecture, layers=2), share=False)
         batch = batch_of(make_trainer(copy.deepcopy(policy.model)))
         prepare_blocks(policy.model.model.layers, training_config(**settings))
         for rows in batch.micro_batches(200):

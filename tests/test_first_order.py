@@ -111,7 +111,7 @@ def test_what_is_left_of_the_realized_change_is_of_second_order(model, make_trai
 class LogitTable(torch.nn.Module):
     """A policy whose parameters are the logits themselves, so that no two tokens share any."""
 
-    share_prompts = False
+    share = False
 
     def __init__(self, rollouts: int, tokens: int, vocabulary: int):
         super().__init__()

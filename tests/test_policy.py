@@ -24,7 +24,7 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
         expected = list(slow_stats(model, prompts, rollouts, temperature))
     assert len(batch.prompt_lengths.unique()) > 1
     for share_prompts in (True, False):
-        stats = Policy(model, share_prompts=share_prompts).stats(batch, rows, temperature)
+        stats = Policy(model, share=share_prompts).stats(batch, rows, temperature)
         for place, row in enumerate(rows.tolist()):
             length = len(rollouts[row].token_ids)
             for name, values in expected[row].items():
@@ -43,7 +43,7 @@ def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_mode
         found = []
         for share_prompts in (True, False):
             model = make_model(architecture, layers=2)
-            policy = Policy(model, share_prompts=share_prompts)
+            policy = Policy(model, share=share_prompts)
             stats = policy.stats(batch, torch.tensor(rows), 1.0, entropy_gradient=True)
             (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
             found.append((stats.logp.detach(), gradients(model)))
@@ -61,7 +61,7 @@ def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
     rows, found, run = torch.tensor([6, 1, 2, 4, 5, 0]), [], []
     for each in (batch, dataclasses.replace(batch, copy_of=torch.arange(len(batch)))):
         model = make_model(layers=2)
-        policy = Policy(model, share_prompts=share_prompts)
+        policy = Policy(model, share=share_prompts)
         policy.register_forward_hook(lambda module, inputs, output: run.append(len(inputs[1])))
         stats = policy.stats(each, rows, 1.0, entropy_gradient=True)
         (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()

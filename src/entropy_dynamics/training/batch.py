@@ -9,6 +9,7 @@ from torch import Tensor
 
 from entropy_dynamics.core.shapes import Groups, PerToken, Rows
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training.tree import Tree
 
 # Maximum padding in a micro-batch, as a fraction of its token limit. At the laptop scale, an additional micro-batch
 # costs about as much.
@@ -75,9 +76,27 @@ class RolloutBatch:
         groups = self.groups.unique().tensor_split(count)
         return [torch.isin(self.groups, chosen).nonzero().squeeze(-1) for chosen in groups]
 
-    def micro_batches(
-        self, tokens: int, rows: Rows | None = None, ranks: int = 1, *, prompts: bool = True
-    ) -> list[Int[Tensor, " part"]]:
+    def tree(self, rows: Rows) -> Tree:
+        """The prefixes of the sequences of `rows`."""
+        return Tree.of(self.sequences[rows], self.lengths[rows])
+
+    def subtrees(self, tokens: int, rows: Rows) -> list[Rows]:
+        """Split `rows` into micro-batches of at most `tokens` distinct prefixes; a longer sequence is one by itself."""
+        if len(rows) == 0:
+            return []
+        lengths = self.lengths[rows]
+        ends = self.tree(rows).nodes.gather(1, lengths[:, None] - 1).squeeze(-1)  # sequences in depth-first order
+        order = ends.argsort(stable=True)
+        cuts, size, last = [0], 0, -1
+        for place, (end, length) in enumerate(zip(ends[order].tolist(), lengths[order].tolist(), strict=True)):
+            size += end - last  # a prefix counts for the first of its sequences, and again in the next micro-batch
+            if size > tokens and end > last and place:
+                cuts.append(place)
+                size = length
+            last = end
+        return list(rows[order].tensor_split(cuts[1:]))
+
+    def micro_batches(self, tokens: int, rows: Rows | None = None, ranks: int = 1) -> list[Int[Tensor, " part"]]:
         """Split `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
         Rows are sorted by length. On one rank, a micro-batch ends early if the next, shorter rows would raise its
@@ -87,7 +106,6 @@ class RolloutBatch:
 
         Args:
             tokens: limit per micro-batch. Identical rows count once, as the model runs them once.
-            prompts: count prompt tokens too; False for a model that runs a prompt once for all its responses.
 
         Raises:
             ValueError: the number of rows is not a multiple of `ranks`.
@@ -95,7 +113,7 @@ class RolloutBatch:
         rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         if len(rows) % ranks:
             raise ValueError(f"{len(rows)} rows cannot be divided evenly among {ranks} ranks")
-        lengths = (self.lengths if prompts else self.response_lengths)[rows].cpu()
+        lengths = self.lengths[rows].cpu()
         copy_of = self.copy_of[rows].cpu()
         order = copy_of.argsort(stable=True)
         order = order[lengths[order].argsort(descending=True, stable=True)]

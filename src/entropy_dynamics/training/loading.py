@@ -45,7 +45,7 @@ def load_trained_policy(
     if ranks.mesh is None:
         policy = Policy(load_model(directory).to(ranks.device) if model is None else model, head)
     else:
-        policy = Policy(empty_model(directory), head, share_prompts=False)
+        policy = Policy(empty_model(directory), head, share=False)
         prepare_blocks(policy.model.model.layers, config)
         shard(policy, policy.model.model.layers, config.precision, ranks)
         fill(policy, directory, lambda name: name.removeprefix("model."), ranks)

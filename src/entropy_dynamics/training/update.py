@@ -265,13 +265,15 @@ class PolicyUpdate:
             return 0
         if self.ranks.mesh is not None:
             return int(len(micro_batches) == 1 and int(batch.lengths[rows].sum()) <= limit)
-        tokens = accumulate(int(batch.lengths[part].sum()) for part in reversed(micro_batches))
+        tokens = accumulate(len(batch.tree(part).tokens) for part in reversed(micro_batches))
         return max(1, sum(1 for _ in takewhile(lambda total: total <= limit, tokens)))
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         """This rank's micro-batches of `rows` (default: all)."""
-        tokens, prompts = self.config.tokens_per_micro_batch, not self.policy.share_prompts
-        return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size, prompts=prompts))
+        tokens = self.config.tokens_per_micro_batch
+        if self.policy.share:
+            return batch.subtrees(tokens, torch.arange(len(batch), device=batch.groups.device) if rows is None else rows)
+        return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size))
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
         options = {"entropy_gradient": self.method.uses_entropy(), **self.method.second_pass()}
