@@ -16,18 +16,37 @@ NOT_AN_INTEGER = "the answer is not an integer"
 
 _ANSWER_LINE = re.compile(r"answer\s*+:([^\n]*+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(?:(?<![\w)}.])[-+−])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]++)(?:\.[0-9]++)?")
-_WRAPPED = re.compile(r"\\(?:text|textbf|textrm|mathbf|mathrm)\{([^{}]*)\}")
-_INTEGER = re.compile(
+# What may separate groups of three digits. A comma and a blank, or a blank alone, would be a list.
+_GROUPS = re.compile(
+    r"(?<![\w.,}~])([1-9][0-9]{0,2})(,\\!\s*|\{,\}\\!\s*|,|\{,\}|\{\\,\}|\\[,;: ]|~|[\u00a0\u2009\u202f])"
+    r"([0-9]{3}(?:\2[0-9]{3})*)(?![0-9,~{]|\\[,;: ])"
+)
+_LAYOUT = re.compile(
     r"""
-    (?P<sign>[-+−]?) \s*
-    (?P<digits> [0-9]+
-      | [1-9][0-9]{0,2} (?P<comma>,|\{,\}|,\\!|\\,) [0-9]{3} (?:(?P=comma)[0-9]{3})* )
-    (?:\.0*)? \s*
-    (?: \^\s*\{?\s*\\circ\s*\}? | ° | \\?% | \\(?:text|textrm|mathrm|mbox)\{(?P<unit>[A-Za-z. ]*)\} )?
+    \\[,;:!\s] | ~ | \{\} | \\\\\s*$ | \\hspace\*?\{[^{}]*\} | \\(?:text)?color\{[^{}]*\}
+    | \\(?:q?quad|displaystyle|textstyle|bf|rm|it|large|Large|huge|Huge)(?![A-Za-z])
     """,
     re.VERBOSE,
 )
-_MULTIPLES = re.compile(r"hundred|thousand|million|billion|trillion|dozen", re.IGNORECASE)
+_FONT = r"(?:\\(?:text|textbf|textit|textrm|mathbf|mathrm|mathit|mathsf|boldsymbol|bm|mbox|underline)\s*)?"
+_BRACED = re.compile(_FONT + r"(?<![\^_])\{\s*([-+−–]|[-+−–]?[0-9]+)\s*\}")
+_WRAPPED = re.compile(_FONT + r"\{(.*)\}|\$\$?([^$]*)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]")
+_INTEGER = re.compile(
+    r"""
+    (?P<sign>[-+−–﹣－]?) \s* (?:\\?\$)? \s* (?P<digits>[0-9]+) (?:\.0*)? \s*
+    (?: \\?% | \\?\$
+      | (?:\^\s*\{?\s*\\circ\s*\}? | [°º] | \\degree)? \s* (?: \\(?:text|textrm|mathrm|mbox)\s*\{(?P<unit>[A-Za-z. /\-%\\$°]*)\}
+                                                        (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))? )?
+      | \^\s*\{?\s*\\text\{(?:o|st|nd|rd|th)\}\s*\}?
+      | (?<=\s) (?P<word>(?:(?:sq|square|cubic)\.?\s+)?[A-Za-z]{2,}(?:/[A-Za-z]+)?) (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))?
+    )
+    """,
+    re.VERBOSE,
+)
+_NOT_A_UNIT = re.compile(
+    r"hundred|thousand|million|billion|trillion|dozen|squared|cubed|factorial|\b(?:half|halves|pi|sqrt|mod|or|and)\b",
+    re.IGNORECASE,
+)
 
 
 class IntegerTask(Task):
@@ -66,24 +85,31 @@ def read_integer(value: Any) -> str:
 def parse_integer(text: str) -> str | None:
     r"""The integer in `text` as plain digits, or None. At most 64 characters, and 18 digits after leading zeros.
 
-    Accepted: a sign (also the Unicode minus), leading zeros (016), thousands separators (1,234 1{,}234 1,\!234
-    1\,234), a decimal point followed only by zeros (25.0), dollar signs around or before it, one \text{} or \mathbf{}
-    around it, and one unit after it: degrees (^\circ, °), percent (\%, %; 50\% is 50) or words in \text{}, except
-    multipliers ("million"). Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, words,
-    digits other than 0-9.
+    Accepted: a sign (also U+2212 and U+2013), leading zeros (016), thousands separators (1,234 1{,}234 1,\! 234
+    1\,234), a decimal point followed only by zeros (25.0), and around them LaTeX that changes only the layout: blanks,
+    braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °), percent (\%, %; 50\% is 50), words in
+    \text{} or a single bare word after a blank, each with an exponent 2 or 3, except multipliers ("million").
+    Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, parentheses, words, digits other
+    than 0-9.
     """
     if len(text) > MAX_LENGTH:
         return None
-    text = text.strip().removeprefix("\\$").strip("$").strip()
-    if wrapped := _WRAPPED.fullmatch(text):
-        text = wrapped[1].strip()
+    text = _LAYOUT.sub(" ", _GROUPS.sub(lambda group: re.sub(r"[^0-9]", "", group[0]), text))
+    while (unwrapped := _unwrapped(text.strip())) != text:
+        text = unwrapped
     match = _INTEGER.fullmatch(text)
-    if match is None or _MULTIPLES.search(match["unit"] or ""):
+    if match is None or _NOT_A_UNIT.search(match["unit"] or match["word"] or ""):
         return None
-    digits = re.sub(r"[^0-9]", "", match["digits"]).lstrip("0") or "0"
+    digits = match["digits"].lstrip("0") or "0"
     if len(digits) > MAX_DIGITS:
         return None
-    return f"-{digits}" if match["sign"] in {"-", "−"} and digits != "0" else digits
+    return f"-{digits}" if match["sign"] not in ("", "+") and digits != "0" else digits
+
+
+def _unwrapped(text: str) -> str:
+    """The text without a font, braces or math delimiters around all of it or around a number."""
+    text = _BRACED.sub(r"\1", text)
+    return next(filter(None, wrapped.groups()), "") if (wrapped := _WRAPPED.fullmatch(text)) else text
 
 
 def _without_box(text: str) -> str | None:
