@@ -92,7 +92,8 @@ class Scripted:
             for sample in range(samples):
                 answer = int(problem.answer) + (0 if sample < number else 1)
                 tokens = self.tokenizer.encode(f"\\boxed{{{answer}}}", add_special_tokens=False)
-                rollouts.append(Rollout(prompt.problem_id, sample, [*tokens, self.tokenizer.eos_token_id], "stop"))
+                ids = [*tokens, self.tokenizer.eos_token_id]
+                rollouts.append(Rollout(prompt.problem_id, sample, ids, "stop", [-0.5] * len(ids)))
         return rollouts
 
 

@@ -10,7 +10,7 @@ from project_copy import copy_project, snakemake
 
 pytestmark = pytest.mark.pretrained
 MODEL = "smollm2-135m-instruct"
-METHODS = ["base", "grpo", "clip_b", "clip_v"]
+METHODS = ["base", "grpo", "clip_b", "clip_v", "random_mask"]
 WEIGHTS = "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd"  # converted from the published file
 
 

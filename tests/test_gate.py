@@ -1,0 +1,126 @@
+"""The gate before RL: what samples of the untrained model say, the bounds on it, and where it is shown."""
+
+import json
+from contextlib import nullcontext
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.reporting.report import _gate
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.sampling import Rollout
+from entropy_dynamics.stages import pass_rates
+from entropy_dynamics.stages.gate import ADVICE, measure_gate
+from entropy_dynamics.stages.pass_rates import measure_pass_rates
+from entropy_dynamics.tasks.files import write_problems
+
+MODEL = "qwen2.5-7b-instruct"
+# Two problems with two samples each: 1 of 2 correct, and 0 of 2.
+SAMPLES = pd.DataFrame(
+    {
+        "problem_id": ["a", "a", "b", "b"],
+        "correct": [True, False, False, False],
+        "formatted": [True, True, True, False],
+        "finish_reason": ["stop", "stop", "stop", "length"],
+        "tokens": [2, 4, 6, 8],
+        "logp": [-1.0, -2.0, -3.0, -4.0],
+    }
+)
+MEASURED = {"pass_rate": 0.25, "mixed_groups": 0.5, "entropy": 0.5, "formatted": 0.75, "truncated": 0.25}
+
+
+class Fixed:
+    """A sampler that boxes the answer in sample 0, ends without a box otherwise, and counts its calls."""
+
+    def __init__(self, problems, tokenizer):
+        self.answers = {problem.id: problem.answer for problem in problems}
+        self.tokenizer, self.calls = tokenizer, 0
+
+    def sample(self, prompts, *, samples, **_):
+        assert self.returns_logp
+        self.calls += 1
+        rollouts = []
+        for prompt in prompts:
+            for sample in range(samples):
+                text = f"\\boxed{{{self.answers[prompt.problem_id]}}}" if sample == 0 else "1+1"
+                ids = [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
+                rollouts.append(Rollout(prompt.problem_id, sample, ids, "stop", [-0.25] * len(ids)))
+        return rollouts
+
+
+@pytest.fixture
+def stage(tmp_path, shared_model, tokenizer, problems, monkeypatch):
+    """`stage(*overrides)` measures pass rates with `Fixed` samples; its layout and its sampler are attributes."""
+    layout, sampler = Layout(tmp_path / "results"), Fixed(problems, tokenizer)
+    write_problems(layout.problems("train"), problems)
+    save_policy(shared_model, tokenizer, layout.model(MODEL, 0))
+    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(sampler))
+
+    def run(*overrides: str):
+        config = load_config("laptop", MODEL, None, ["pass_rates.samples=4", *overrides], ROOT / "configs")
+        return measure_pass_rates(config, layout)
+
+    run.layout, run.sampler = layout, sampler
+    return run
+
+
+def test_every_quantity_is_as_defined():
+    assert measure_gate(SAMPLES) == pytest.approx(MEASURED)
+
+
+def test_every_bound_of_the_config_has_its_quantity_and_its_advice():
+    assert set(load_config("laptop", configs=ROOT / "configs").gate.model_dump()) == set(MEASURED) == set(ADVICE)
+
+
+def test_without_bounds_it_is_only_recorded(stage):
+    assert len(stage()) == 12
+    gate = json.loads(stage.layout.gate(0).read_text())
+    assert gate["measured"] == pytest.approx(
+        {"pass_rate": 0.25, "mixed_groups": 1, "entropy": 0.25, "formatted": 0.25, "truncated": 0}
+    )
+    assert (gate["faults"], gate["problems"], gate["samples"]) == ([], 12, 48)
+
+
+@pytest.mark.parametrize(
+    ("bound", "fault"),
+    [
+        ("pass_rate=[0.3,0.6]", "pass_rate is 0.25, below 0.3: try easier problems in data.train"),
+        ("pass_rate=[0.0,0.2]", "pass_rate is 0.25, above 0.2: try harder problems in data.train"),
+        ("entropy=[0.3,null]", "entropy is 0.25, below 0.3: try a smaller cold_start.steps"),
+        ("formatted=[0.8,null]", "formatted is 0.25, below 0.8: try a larger cold_start.steps"),
+    ],
+)
+def test_outside_a_bound_it_stops_with_what_would_be_changed(stage, bound, fault):
+    with pytest.raises(UserError, match=r"^no signal: ") as error:
+        stage(f"gate.{bound}")
+    assert fault in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not stage.layout.pass_rates(0).exists()
+    assert stage.layout.gate(0).is_file()
+    stage("gate.pass_rate=[0.25,0.25]")  # a bound is inside
+    assert stage.layout.pass_rates(0).is_file()
+    assert stage.sampler.calls == 1  # other bounds take no new samples
+    assert json.loads(stage.layout.gate(0).read_text())["faults"] == []
+
+
+def test_a_missing_bound_is_no_bound_and_two_are_in_order():
+    config = load_config("laptop", overrides=["gate.truncated=[null,0.1]"], configs=ROOT / "configs")
+    assert config.gate.truncated == [None, 0.1]
+    with pytest.raises(UserError, match=r"gate.entropy: \[0.5, 0.2\] should be \[min, max\]"):
+        load_config("laptop", overrides=["gate.entropy=[0.5,0.2]"], configs=ROOT / "configs")
+
+
+def test_the_page_shows_its_numbers_and_its_faults(stage):
+    with pytest.raises(UserError):
+        stage("gate.entropy=[0.3,1]")
+    shown = _gate(stage.layout)
+    assert shown["columns"] == ["pass rate", "mixed groups", "entropy", "formatted", "truncated"]
+    assert [row["label"] for row in shown["rows"]] == ["seed 0", "bounds"]
+    assert shown["rows"][0]["cells"] == ["0.250", "1.000", "0.250", "0.250", "0.000"]
+    assert shown["rows"][1]["cells"] == ["any to any", "any to any", "0.3 to 1", "any to any", "any to any"]
+    assert shown["faults"][0][0].startswith("entropy is 0.25, below 0.3")
+    assert _gate(Layout(stage.layout.root / "elsewhere")) is None
