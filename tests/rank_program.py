@@ -60,7 +60,7 @@ CASES = {
     "adaptive_entropy": {"method": "adaptive_entropy", "params": {"target": 9.0}, **MICRO_BATCHES},
     "recomputed": {"method": "grpo", "activation_checkpointing": "full", "single_forward_tokens": 0},
     "selective": {"method": "grpo", "activation_checkpointing": "selective", "single_forward_tokens": 0},
-    "bfloat16": {"method": "grpo", "precision": "bfloat16", "single_forward_tokens": 0},
+    "bfloat16": {"method": "grpo", "precision": "bfloat16", "head_precision": "float32", "single_forward_tokens": 0},
 }
 STEPS = 2
 CRITIC = {"learning_rate": 1e-2, "weight_decay": 0.01, "max_grad_norm": 1e9, "gae_lambda": 0.9}
@@ -130,6 +130,7 @@ def train(case: str, directory: Path, ranks: Ranks) -> dict:
     seen = recorded(trainer)
     rows = [trainer.step(step) for step in range(STEPS)]
     assert all(seen.pop("graphs")) == (case == "kept_graphs")
+    assert trainer.policy.head_dtype == (torch.float32 if case == "bfloat16" else None)
     weights = {name: tensor.flatten().tolist() for name, tensor in trainer.policy.weights()}
     for name, rounded in trainer.policy.weights(torch.bfloat16):  # as an engine in bf16 gets them
         assert torch.equal(rounded.flatten().cpu(), torch.tensor(weights[name]).bfloat16())

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from conftest import ARCHITECTURES
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.loading import load_trained_policy
 from entropy_dynamics.training.policy import Policy
-from reference import assert_close, gradients, rollouts_of, slow_stats
+from reference import assert_close, gradients, rollouts_of, slow_stats, training_config
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -69,6 +72,13 @@ def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
     assert run == [4, 6]
     for got, expected in zip(*found, strict=True):
         assert_close(got, expected)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bfloat16", torch.bfloat16), (None, None)])
+def test_the_precision_of_the_head_is_that_of_the_config(shared_model, tokenizer, tmp_path, precision, dtype):
+    save_policy(shared_model, tokenizer, tmp_path)
+    policy = load_trained_policy(tmp_path, training_config(head_precision=precision), Ranks())
+    assert policy.head_dtype == dtype
 
 
 def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):

@@ -9,64 +9,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2ForCausalLM
 
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.results.layout import Layout
+from published_models import MODEL, SIZES, TEXT, prepare, settings, write_model
 
-MODEL = "qwen2.5-7b-instruct"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
-SHAPE = {
-    "architecture": "qwen2",
-    "layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "heads": 2,
-    "kv_heads": 1,
-    "head_size": 16,
-    "vocabulary": 320,
-    "tied_embeddings": "false",
-}
-TEXT = "Find $x$ such\n that  2 + 2 = x, é."
 ROOT_FILES = {"config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"}
 ROOT_FILES |= {"chat_template.jinja"}
-
-
-def byte_level_tokenizer():
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"])
-    tokenizer.train_from_iterator([TEXT, "such that such that Find Find"], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", chat_template="{{ messages }}"
-    )
-
-
-SIZES = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-}
-
-
-def write_model(folder, max_shard_size="5GB", tied=False):
-    config = Qwen2Config(**SIZES, tie_word_embeddings=tied)
-    torch.manual_seed(1)
-    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    byte_level_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -79,16 +35,6 @@ def sharded(tmp_path_factory):
     folder = write_model(tmp_path_factory.mktemp("sharded"), max_shard_size="20KB")
     assert (folder / "model.safetensors.index.json").is_file()
     return folder
-
-
-def settings(*overrides):
-    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
-    return load_config("paper", MODEL, None, [*shape, *overrides])
-
-
-def prepare(source, out, *overrides):
-    prepare_pretrained(settings(f"model.path={source}", *overrides), out, [])
-    return out
 
 
 def contents(folder):
@@ -152,7 +98,7 @@ def test_other_files_of_a_directory_are_not_copied(source, tmp_path):
 def test_the_tokenizer_is_the_one_in_its_file(tmp_path):
     """R1-Distill-Llama names the class of another tokenizer; transformers would rebuild it and give other ids."""
     source = write_model(tmp_path / "source")
-    LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(source)
+    LlamaForCausalLM(LlamaConfig(**SIZES, max_position_embeddings=8192)).save_pretrained(source)
     named = json.loads((source / "tokenizer_config.json").read_text()) | {"tokenizer_class": "LlamaTokenizerFast"}
     (source / "tokenizer_config.json").write_text(json.dumps(named | {"legacy": True, "add_bos_token": True}))
     _, tokenizer = load_policy(prepare(source, tmp_path / MODEL, "model.shape.architecture=llama"))
@@ -199,9 +145,9 @@ def test_a_broken_model_is_one_line_and_leaves_nothing(sharded, tmp_path):
     refused(rf"{shards[0]}: not a complete safetensors file", truncate)
     refused(r"\d+ weights are missing, for example ", edit_index)
     refused(r"no model in .*: it has no config.json", lambda it: (it / "config.json").unlink())
-    refused(r"config.json: not JSON", lambda it: (it / "config.json").write_text("{"))
+    refused(r"config.json is damaged", lambda it: (it / "config.json").write_text("{"))
     refused(
-        r"model_type 'qwen99' is not in transformers, and no other code is run",
+        r"config.json: architecture is 'qwen99'; it should be 'llama', 'qwen2' or 'qwen3'",
         lambda it: edit_config(it, model_type="qwen99"),
     )
     refused(

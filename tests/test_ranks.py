@@ -105,6 +105,8 @@ def test_bfloat16_stays_near_and_keeps_fp32_master_weights(root):
     gradients = np.array(rounded["gradients"][0]), np.array(exact["gradients"][0])
     assert np.corrcoef(*gradients)[0, 1] > 0.99
     assert not np.array_equal(*gradients)
+    reduced = torch.tensor(rounded["gradients"][0])
+    assert not torch.equal(reduced, reduced.bfloat16().float()), "the gradients were reduced in bfloat16"
     values = torch.tensor(rounded["policy"]["model.layers.0.mlp.up_proj.weight"])
     assert not torch.equal(values, values.bfloat16().float())
 

@@ -62,12 +62,18 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
     return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
 
 
-def check_model_directory(directory: Path | str) -> Path:
-    """`directory` as a Path. Raises UserError if it lacks a config, a tokenizer or safetensors."""
+def check_model_directory(directory: Path | str, config: StageConfig | None = None) -> Path:
+    """`directory` as a Path.
+
+    Raises:
+        UserError: it lacks a config, a tokenizer or safetensors, or the context of its model is too short for `config`.
+    """
     directory = Path(directory)
     for part, files in (("model", "config.json"), ("tokenizer", "tokenizer_config.json"), ("weights", "*.safetensors")):
         if not any(directory.glob(files)):
             raise UserError(f"no {part} in {directory}: it has no {files}")
+    if config is not None:
+        check_length(directory, config)
     return directory
 
 

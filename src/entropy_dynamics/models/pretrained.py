@@ -153,7 +153,7 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
         directory.mkdir()
         for file in weights:
             _link(file, directory / file.name)
-        for name in (*CONFIGURATION, INDEX, *(() if internlm3 else TOKENIZER)):
+        for name in ("config.json", INDEX, *(() if internlm3 else TOKENIZER)):
             if (source / name).is_file():
                 shutil.copyfile(source / name, directory / name)
         if internlm3:
@@ -162,7 +162,7 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
             check_tokenizer(tokenizer, source, texts)
             tokenizer.save_pretrained(directory)
         _check_tokenizer_loads(directory, source)
-        _check_generation_config(directory, source)
+        _write_generation_config(directory, skeleton, source)
         write_facts(directory, config, skeleton)
 
 
@@ -267,26 +267,25 @@ def _check_tokenizer_loads(directory: Path, source: Path) -> None:
         raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
 
 
-def _check_generation_config(directory: Path, source: Path) -> None:
-    """Make `directory`/generation_config.json one that a trained policy can be saved with.
+def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", source: Path) -> None:
+    """Write to `directory` the generation config of `source`, as one that a trained policy can be saved with.
 
     Raises:
         UserError: transformers refuses it.
     """
     from transformers import GenerationConfig
 
-    if not (directory / "generation_config.json").is_file():
-        return
+    generation, published = skeleton.generation_config, source / "generation_config.json"
     try:
-        generation = GenerationConfig.from_pretrained(directory, local_files_only=True)
+        if published.is_file():
+            generation = GenerationConfig.from_pretrained(source, local_files_only=True)
         try:
             generation.validate(strict=True)
         except ValueError:
             generation.do_sample = True  # some models state a temperature or top-p without it, as Llama 2
-            generation.save_pretrained(directory)
+        generation.save_pretrained(directory)
     except (ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{source / 'generation_config.json'}: transformers refuses it ({reason})") from error
+        raise UserError(f"{published}: transformers refuses it ({' '.join(str(error).split())})") from error
 
 
 def _link(file: Path, target: Path) -> None:

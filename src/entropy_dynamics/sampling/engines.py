@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.models.loading import check_length
 from entropy_dynamics.results.files import read_json
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
@@ -36,7 +35,6 @@ def open_sampler(
     Raises:
         UserError: the engine cannot serve this model here.
     """
-    check_length(directory, config)
     module = import_module(f"entropy_dynamics.sampling.{config.engine.name}")
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:

@@ -67,7 +67,7 @@ def evaluate(
     configs = {at: config if at is None else config.at_temperature(at) for at, _ in files}
     for (at, _), file in files.items():
         check_replaceable(file, "evaluate", configs[at])
-    policy = check_model_directory(layout.policy(model, method, seed))
+    policy = check_model_directory(layout.policy(model, method, seed), config)
     tokenizer = load_tokenizer(policy)
     problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
     prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}

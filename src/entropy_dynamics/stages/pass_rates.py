@@ -38,7 +38,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     check_inputs(layout, out, {layout.problems(TRAIN): "problems", base: f"model --model {model} --seed {seed}"})
     check_replaceable(out, "pass_rates", config)
     problems = load_problems(layout.problems(TRAIN))
-    directory = check_model_directory(base)
+    directory = check_model_directory(base, config)
     tokenizer = load_tokenizer(directory)
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples

@@ -56,7 +56,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     base, pass_rates = layout.model(model_name, untrained), layout.pass_rates(filtered)
     needed = {layout.problems(TRAIN): "problems", base: f"model --model {model_name} --seed {untrained}"}
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
-    check_model_directory(base)
+    check_model_directory(base, config)
     tokenizer = load_tokenizer(base)
     rates = read_parquet(pass_rates)
     kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])

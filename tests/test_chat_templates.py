@@ -1,0 +1,155 @@
+"""Chat templates of published tokenizers: refusals, omissions, dates, variables; and the hash of what they render."""
+
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages.common import make_prompts, prompts_hash
+from entropy_dynamics.tasks import Problem, find_task
+from entropy_dynamics.tasks.files import write_problems
+from entropy_dynamics.tasks.prompts import render_prompt
+
+MODEL = "qwen2.5-7b-instruct"
+PROBLEM = Problem("p", "  What is 1+1?\n", "2", "math")
+INSTRUCTION = find_task("math").instruction
+TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}"
+THINKING = TURNS + "{% if enable_thinking is defined and enable_thinking is false %}<no thinking>{% endif %}"
+DATED = "{{ strftime_now('%Y-%m-%d') }}{% set day = strftime_now('%d %b %Y') %}({{ day }})" + TURNS
+
+
+def with_template(template):
+    tokenizer = build_tokenizer("bytes")
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_a_template_may_trim_messages():
+    assert render_prompt(with_template(TURNS), PROBLEM, "chat") == f"[system]{INSTRUCTION}[user]What is 1+1?"
+
+
+REFUSED = {
+    "no system": (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('No\nsystem turn') }}{% endif %}" + TURNS,
+        r"fails on a system and a user message \(No system turn\); correct it, or set prompt_format: completion",
+    ),
+    "alternation": (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('Turns must alternate') }}{% endif %}{% endfor %}",
+        r"fails on .* \(Turns must alternate\)",
+    ),
+    "syntax": ("{% for m in messages %}{{ m.content }}", "fails on .*endfor"),
+    "undefined": (TURNS + "{{ tools[0].name.first }}", "fails on .*undefined|fails on .*None"),
+    "type": (TURNS + "{{ messages + 1 }}", "fails on "),
+    "no instruction": (
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+        "leaves out or changes the system message 'Please reason",
+    ),
+    "no problem": ("{{ messages[0].content }}", r"leaves out or changes the user message '  What is 1\+1"),
+    "parts": (
+        "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}",
+        "leaves out or changes the system message",
+    ),
+    "first characters": (
+        "{% for m in messages %}{{ m.content[0] }}{% endfor %}",
+        "leaves out or changes the system message",
+    ),
+    "several": ({"tool_use": TURNS, "rag": TURNS}, "chat templates rag, tool_use; name one of them default"),
+    "none": (None, "no chat template; set prompt_format: completion"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_template_that_cannot_render_a_problem_is_one_line(name):
+    template, message = REFUSED[name]
+    with pytest.raises(UserError, match=message) as error:
+        render_prompt(with_template(template), PROBLEM, "chat")
+    assert "\n" not in str(error.value)
+    assert INSTRUCTION in render_prompt(with_template(template), PROBLEM, "completion")
+
+
+def test_of_several_templates_the_default_is_used():
+    named = with_template({"default": TURNS, "rag": "{{ documents[0] }}"})
+    assert render_prompt(named, PROBLEM, "chat") == render_prompt(with_template(TURNS), PROBLEM, "chat")
+
+
+def test_only_the_template_of_single_task_models_may_leave_the_instruction_out():
+    tokenizer = build_tokenizer()
+    assert render_prompt(tokenizer, PROBLEM, "chat") == f"<user>{PROBLEM.text}<assistant>"
+    tokenizer.chat_template += " "
+    with pytest.raises(UserError, match="leaves out or changes the system message"):
+        render_prompt(tokenizer, PROBLEM, "chat")
+
+
+def test_a_date_in_a_prompt_is_always_the_same():
+    text = render_prompt(with_template(DATED), PROBLEM, "chat")
+    assert text == f"2024-07-26(26 Jul 2024)[system]{INSTRUCTION}[user]What is 1+1?"
+
+
+# ---------------------------------------------------------------- variables
+
+
+def config_with(*overrides):
+    return load_config("rehearsal", MODEL, overrides=overrides, configs=ROOT / "configs")
+
+
+def test_a_variable_reaches_the_template():
+    tokenizer = with_template(THINKING)
+    plain, chosen = config_with(), config_with("model.chat_template_kwargs.enable_thinking=false")
+    assert chosen.model.chat_template_kwargs == {"enable_thinking": False}
+    prompts = [make_prompts(config, tokenizer, [PROBLEM]) for config in (plain, chosen)]
+    texts = [tokenizer.decode(list(prompt.token_ids)) for (prompt,) in prompts]
+    assert texts == [f"[system]{INSTRUCTION}[user]What is 1+1?{end}" for end in ("", "<no thinking>")]
+    assert prompts_hash(prompts[0]) != prompts_hash(prompts[1])
+
+
+@pytest.mark.parametrize("key", ["enable_think", "tokenize", "thinking(", "strftime_now"])
+def test_a_variable_that_the_template_does_not_have(key):
+    with pytest.raises(UserError) as error:
+        render_prompt(with_template(THINKING), PROBLEM, "chat", {key: False})
+    assert f"model.chat_template_kwargs: the chat template of the tokenizer has no variable {key!r}" in str(error.value)
+
+
+def test_the_date_is_no_variable():
+    with pytest.raises(UserError, match=r"fails on .*strftime_now"):
+        render_prompt(with_template(DATED), PROBLEM, "chat", {"strftime_now": "today"})
+
+
+def test_a_variable_is_a_plain_value():
+    with pytest.raises(UserError, match=r"model.chat_template_kwargs.enable_thinking"):
+        config_with("model.chat_template_kwargs.enable_thinking=[1]")
+
+
+# ---------------------------------------------------------------- hash and command
+
+
+def test_a_prompts_hash_is_that_of_ids_and_tokens():
+    problems = [PROBLEM, Problem("q", "What is 2+2?", "4", "math")]
+    hashes = {
+        prompts_hash(make_prompts(config_with(), with_template(template), chosen))
+        for template, chosen in ((TURNS, problems), (TURNS, problems[:1]), (DATED, problems), (TURNS + "!", problems))
+    }
+    assert len(hashes) == 4
+    renamed = [Problem("r", *list(vars(one).values())[1:]) for one in problems[:1]]
+    assert prompts_hash(make_prompts(config_with(), with_template(TURNS), renamed)) not in hashes
+
+
+def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    layout = Layout.of("laptop", tmp_path)
+    write_problems(layout.problems("train"), [PROBLEM])
+    run = ["prompt", "--model", MODEL, "--results", str(tmp_path)]
+    save_policy(shared_model, with_template(THINKING), layout.model(MODEL, 0))
+    assert main([*run, "--set", "model.chat_template_kwargs.enable_thinking=false"]) == 0
+    assert capfd.readouterr().out == f"[system]{INSTRUCTION}[user]What is 1+1?<no thinking>\n"
+    save_policy(shared_model, with_template(REFUSED["no system"][0]), layout.model(MODEL, 0))
+    assert main(run) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(
+        f"error: {layout.model(MODEL, 0)}: the chat template fails on a system and a user message (No"
+    )
