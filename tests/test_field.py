@@ -28,7 +28,7 @@ def write(results: Path, experiments: Path = EXPERIMENTS) -> list[Path]:
 
 
 def test_every_claim_names_runs_that_can_be_made():
-    claims = load_claims(SCALE, SEEDS, EXPERIMENTS, ROOT / "configs", field=True)
+    claims = load_claims(SCALE, SEEDS, EXPERIMENTS, ROOT / "configs", folder="field")
     assert len(read_field(EXPERIMENTS)) >= 15
     assert len(claims) >= 25
     for model, method in {(run.model, run.method) for claim in claims for run in claim.all_runs()}:
@@ -38,7 +38,7 @@ def test_every_claim_names_runs_that_can_be_made():
 
 def test_inputs_are_those_of_the_field(tmp_path):
     field, own = (
-        input_files(tmp_path, SCALE, SEEDS, ROOT / "configs", EXPERIMENTS, field=one) for one in (True, False)
+        input_files(tmp_path, SCALE, SEEDS, ROOT / "configs", EXPERIMENTS, folder=one) for one in ("field", None)
     )
     stale = Run(MODEL, "grpo@training.staleness=8", 4)
     assert stale.evaluation_file(tmp_path, "aime24") in set(field) - set(own)

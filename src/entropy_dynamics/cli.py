@@ -160,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
     stage("claims", "Judge the paper's claims by the results so far.")
     stage("field", "Judge the claims of other papers by the results so far.")
+    stage("controls", "Judge the claims about controls by the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
@@ -217,7 +218,9 @@ def _parser() -> argparse.ArgumentParser:
     plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     plan.add_argument(
-        "--target", choices=("extras", "methods", "field"), help="plan the runs of this target instead of the default"
+        "--target",
+        choices=("extras", "methods", "field", "controls"),
+        help="plan the runs of this target instead of the default",
     )
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,10 @@ def claims(options: argparse.Namespace) -> None:
 def field(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.claims import write_field
 
-    _judge(options, write_field)
+    _judge(options, partial(write_field, folder=options.command))
+
+
+controls = field
 
 
 def _judge(options: argparse.Namespace, write: Callable[["Results"], list[Path]]) -> None:

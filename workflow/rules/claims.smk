@@ -52,23 +52,28 @@ rule claims:
         "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
-rule field:
-    input:
-        field_inputs,
-        f"{FOLDER}/claims.yaml",
-        sorted(str(path) for path in FOLDER.glob("field/*.yaml")),
-    output:
-        [LAYOUT.field(suffix) for suffix in ("json", "md")],
-    log:
-        LAYOUT.log("field"),
-    localrule: True
-    conda:
-        "../../environment.yml"
-    params:
-        scale=SCALE,
-        seeds=SET_SEEDS,
-    shell:
-        "entropy-dynamics field --scale {params.scale} {params.seeds} > {log} 2>&1"
+for folder in ("field", "controls"):
+
+    rule:
+        name:
+            folder
+        input:
+            lambda wildcards, folder=folder: inputs_of_claims(folder),
+            f"{FOLDER}/claims.yaml",
+            sorted(str(path) for path in (FOLDER / folder).glob("*.yaml")),
+        output:
+            [LAYOUT.judged(folder, suffix) for suffix in ("json", "md")],
+        log:
+            LAYOUT.log(folder),
+        localrule: True
+        conda:
+            "../../environment.yml"
+        params:
+            folder=folder,
+            scale=SCALE,
+            seeds=SET_SEEDS,
+        shell:
+            "entropy-dynamics {params.folder} --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
 rule report:

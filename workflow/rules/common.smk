@@ -67,7 +67,11 @@ with one_line():
     }
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-TEMPERATURES = SCALE_CONFIG.evaluation.temperatures
+TEMPERATURES = {
+    name: values
+    for name in ("temperatures", "control_temperatures")
+    if (values := getattr(SCALE_CONFIG.evaluation, name))
+}
 ((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
 # built by `all`; every name is a target at every scale
 WANTED = NAMED or [
@@ -251,6 +255,7 @@ def claim_inputs(wildcards):
 
 
 @one_line()
-def field_inputs(wildcards):
-    """The results needed by the claims of the field."""
-    return claims.input_files(LAYOUT.root, SCALE, SEEDS, field=True)
+def inputs_of_claims(folder):
+    """The results needed by the claims of a folder of experiments/, and the experiments of the target of that name."""
+    files = claims.input_files(LAYOUT.root, SCALE, SEEDS, folder=folder)
+    return files + files_of(of_target(folder))

@@ -25,10 +25,12 @@ rule evaluate:
         "--seed {wildcards.seed} > {log} 2>&1"
 
 
-if TEMPERATURES:
+# Evaluate trained policies at further temperatures, all in one job, and at those of the controls in another.
+for name, temperatures in TEMPERATURES.items():
 
-    # Evaluates trained policies at further temperatures, all in one job.
-    rule temperatures:
+    rule:
+        name:
+            name
         input:
             checked,
             LAYOUT.facts(*RUN),
@@ -36,11 +38,11 @@ if TEMPERATURES:
         output:
             [
                 LAYOUT.samples(*RUN, name, temperature)
-                for temperature in TEMPERATURES
+                for temperature in temperatures
                 for name in EVALUATION_SETS
             ],
         log:
-            LAYOUT.log("temperatures", *RUN),
+            LAYOUT.log(name, *RUN),
         priority: urgency
         conda:
             "../../environment.yml"
@@ -50,7 +52,7 @@ if TEMPERATURES:
         params:
             scale=SCALE,
             settings=settings("evaluate"),
-            temperatures=[f"{temperature:g}" for temperature in TEMPERATURES],
+            temperatures=[f"{temperature:g}" for temperature in temperatures],
         shell:
             "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "
             "--seed {wildcards.seed} --temperatures {params.temperatures} > {log} 2>&1"

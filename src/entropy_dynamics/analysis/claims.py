@@ -39,7 +39,8 @@ correlation with the second, minus that with the third | ratio_difference: of tw
 third to fourth."""
 COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2, "same_sign": 2}
 COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
-Temperature = Literal["greedy", "best", "matched_pass"] | float
+Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass"] | float
+POINTS = ("best_point", "matched_avg")
 
 SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0, "all_correct": 3.0}  # points
 SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1, "same_sign": 0.1, "correlation_difference": 0.1}
@@ -156,7 +157,10 @@ class ScoreDifference(ClaimSpec):
     temperature: Temperature | None = None
     """Temperature of the evaluations; null: the paper's | greedy: 0 | best: for each method and model, the one with the
     highest metric on the validation set | matched_pass: the paper's for the method of `runs`; for that of `against`,
-    interpolated between temperatures such that both have the same Pass@K."""
+    interpolated between temperatures such that both have the same Pass@K | best_point: for each side, one of its
+    methods, such as the checkpoints of a run, and one of the temperatures above 0, those of `control_temperatures`
+    included, with the highest metric on the validation set | matched_avg: the paper's for the method of `runs`; for
+    `against` the best point by Pass@K of those with at least that Avg@K on the validation set."""
 
     @model_validator(mode="after")
     def _fits_temperature(self) -> Self:
@@ -164,6 +168,10 @@ class ScoreDifference(ClaimSpec):
             raise ValueError(f"temperature {self.temperature!r} compares the metric 'avg'")
         if self.temperature == "matched_pass" and {len(self.models), len(self.runs), len(self.against)} != {1}:
             raise ValueError("temperature 'matched_pass' compares two methods on one model")
+        if self.temperature in POINTS and (len(self.models) > 1 or self.problems != "all" or self.everywhere):
+            raise ValueError(f"temperature {self.temperature!r} compares all problems, on one model")
+        if self.temperature == "matched_avg" and len(self.runs) > 1:
+            raise ValueError("temperature 'matched_avg' compares one method with the points of others")
         return self
 
     @property
@@ -222,9 +230,10 @@ class ClaimsFile(Section):
 
 
 class FieldPaper(Section):
-    """The claims of another paper: experiments/field/<name>.yaml."""
+    """The claims of another paper, experiments/field/<name>.yaml, or about controls, experiments/controls/<name>.yaml."""
 
     paper: str
+    """The heading of its claims."""
     claims: Specs
     """Their `place` refers to that paper."""
     untested: list[str] = Field(default_factory=list)
@@ -267,6 +276,14 @@ class Claim:
         named = product(self.models, by_method.items())
         return list(runs_of(((model, method, seed) for model, (method, seeds) in named for seed in seeds), self.config))
 
+    @property
+    def temperatures(self) -> list[float]:
+        """All temperatures among which the claim may choose, ascending."""
+        evaluation = self.config.evaluation
+        if getattr(self.spec, "temperature", None) not in POINTS:
+            return evaluation.all_temperatures
+        return sorted({*filter(None, evaluation.all_temperatures), *evaluation.control_temperatures})
+
     def untrained(self, model: str) -> int:
         """The seed of the untrained model whose model.json describes the model that ran."""
         return self.config.untrained(model, min(seeds.start for seeds in self.seeds.values()))
@@ -276,11 +293,11 @@ class Claim:
         if not isinstance(self.spec, ScoreDifference):
             return [run.metrics_file(results)]
         at = self.spec.temperature
-        datasets = [*self.spec.datasets, *([self.config.training.validation_set] if at == "best" else [])]
+        datasets = [*self.spec.datasets, *([self.config.training.validation_set] if at in ("best", *POINTS) else [])]
         if at is None or run.method == BASE:
             return [run.evaluation_file(results, dataset) for dataset in datasets]
-        known = self.config.evaluation.all_temperatures
-        wanted = known if at in ("best", "matched_pass") else [0.0 if at == "greedy" else at]
+        known = self.temperatures
+        wanted = known if at in ("best", "matched_pass", *POINTS) else [0.0 if at == "greedy" else at]
         usual = self.config.evaluation.temperature
         return [
             run.evaluation_file(results, dataset, None if temperature == usual else temperature)
@@ -299,13 +316,13 @@ def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
-def read_field(experiments: Path = EXPERIMENTS) -> dict[str, FieldPaper]:
-    """Read the files of experiments/field, by name. Raises UserError like `read_claims`, and for duplicate ids."""
-    paths = sorted((experiments / "field").glob("*.yaml"))
+def read_field(experiments: Path = EXPERIMENTS, folder: str = "field") -> dict[str, FieldPaper]:
+    """Read the files of experiments/<folder>, by name. Raises UserError like `read_claims`, and for duplicate ids."""
+    paths = sorted((experiments / folder).glob("*.yaml"))
     papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
     ids = [claim.id for paper in papers.values() for claim in paper.claims]
     if twice := [id for id in ids if ids.count(id) > 1]:
-        raise UserError(f"{experiments / 'field'}: two claims have the id {twice[0]!r}")
+        raise UserError(f"{experiments / folder}: two claims have the id {twice[0]!r}")
     return papers
 
 
@@ -316,12 +333,12 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
 
 
 def load_claims(
-    scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS, *, field: bool = False
+    scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS, *, folder: str | None = None
 ) -> list[Claim]:
-    """All claims of the paper, or of the `field`, at one scale. Raises UserError like `read_claims`."""
+    """All claims of the paper, or of experiments/<folder>, at one scale. Raises UserError like `read_claims`."""
     config = config_of(scale, configs)
     experiments = experiments or Path(config.experiments_folder)
-    papers = read_field(experiments).values() if field else [read_claims(experiments)]
+    papers = read_field(experiments, folder).values() if folder else [read_claims(experiments)]
 
     def side(spec: ClaimSpec, name: str) -> dict[str, range]:
         groups: Methods = getattr(spec, name, {})
@@ -362,11 +379,11 @@ def input_files(
     configs: Path = CONFIGS,
     experiments: Path | None = None,
     *,
-    field: bool = False,
+    folder: str | None = None,
 ) -> list[Path]:
     """The files in results/<scale> from which the claims are judged, for the models of the scale."""
     config, layout = config_of(scale, configs), Layout(results)
-    claims = load_claims(scale, seeds, experiments, configs, field=field)
+    claims = load_claims(scale, seeds, experiments, configs, folder=folder)
     needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in config.models]
     facts = [layout.facts(run.model, BASE, claim.untrained(run.model)) for claim, run in needed]
     files = [file for claim, run in needed for file in claim.files(results, run)]

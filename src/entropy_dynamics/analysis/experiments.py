@@ -154,7 +154,9 @@ def load_experiment(
     runs = _runs(spec, config, seeds, scale_names(scale, configs)) if isinstance(spec, RunsSpec) else ()
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
-    temperatures = tuple(config.evaluation.temperatures) if isinstance(spec, FrontierSpec | LadderSpec) else ()
+    at = config.evaluation
+    temperatures = tuple(at.temperatures) if isinstance(spec, FrontierSpec | LadderSpec) else ()
+    temperatures += tuple(at.control_temperatures) if temperatures and spec.target == "controls" else ()
     experiment = Experiment(name, spec, runs, untrained, temperatures)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):

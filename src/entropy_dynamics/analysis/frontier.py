@@ -49,7 +49,7 @@ def frontier_gain(
         Columns of `score_interval`, one per data set; NaN for a seed whose Pass@K is outside the frontier.
     """
     baseline, shares = experiment.spec.baseline, dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
-    warm = [temperature for temperature in results.temperatures if temperature > 0]
+    warm = sorted({results.config.evaluation.temperature, *filter(None, experiment.temperatures)})
     arms = {(model, name): {run.seed: run for run in experiment.of(model, name)} for name in (method, baseline)}
     seeds = []
     for run, other in zip(*on_shared_seeds(arms).values(), strict=True):

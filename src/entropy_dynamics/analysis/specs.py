@@ -97,7 +97,7 @@ class Spec(Section):
     title: str
     shows: str
     """Caption in the report, including what to look for."""
-    target: Literal["extras", "methods", "ladder"] | None = None
+    target: Literal["extras", "methods", "ladder", "controls"] | None = None
     """The workflow target that builds it; null: built by default."""
 
 

@@ -1,7 +1,8 @@
-"""Comparison of policies at a temperature chosen for each of them, instead of the same for all."""
+"""Comparison of policies at a temperature, or a checkpoint and a temperature, chosen for each of them."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -11,15 +12,26 @@ from entropy_dynamics.analysis.results import Samples
 
 Evaluation = Mapping[str, Samples]
 """Data set -> counts of one policy at one temperature."""
+P = TypeVar("P")
 
 
-def best_temperature(metric: Metric, validation: Mapping[float, Sequence[Samples]]) -> float:
-    """The temperature with the highest mean metric over seeds on the validation set; ties go to the first."""
-    means = {
-        temperature: np.mean([problem_scores(metric, samples).mean() for samples in seeds])
-        for temperature, seeds in validation.items()
-    }
-    return max(means, key=lambda temperature: means[temperature])
+def mean_score(metric: Metric, seeds: Sequence[Samples]) -> float:
+    """Mean over seeds and problems."""
+    return float(np.mean([problem_scores(metric, samples).mean() for samples in seeds]))
+
+
+def best_point(metric: Metric, validation: Mapping[P, Sequence[Samples]], least: float = 0.0) -> P:
+    """The temperature, or checkpoint and temperature, with the highest mean metric on the validation set.
+
+    Ties go to the first.
+
+    Args:
+        validation: counts on the validation set, one per seed, by point.
+        least: points with a lower mean Avg@K do not count, unless none reaches it; then the highest Avg@K decides.
+    """
+    reaching = [point for point, seeds in validation.items() if mean_score("avg", seeds) >= least]
+    chosen: Metric = metric if reaching else "avg"
+    return max(reaching or validation, key=lambda point: mean_score(chosen, validation[point]))
 
 
 def matched_pass(

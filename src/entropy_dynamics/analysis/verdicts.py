@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
+from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns
@@ -25,7 +25,7 @@ from entropy_dynamics.analysis.statistics import (
     seeds_needed,
     smallest_effect,
 )
-from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass
+from entropy_dynamics.analysis.temperatures import best_point, matched_pass, mean_score
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 
@@ -122,6 +122,8 @@ def judge(claim: Claim, results: Results) -> Finding:
             _curve_claim(claim, spec, results, finding)
         case ScoreDifference(temperature="matched_pass"):
             _matched_pass(claim, spec, results, finding)
+        case ScoreDifference() if spec.temperature in POINTS:
+            _best_points(claim, spec, results, finding)
         case ScoreDifference():
             _score_difference(claim, spec, results, finding)
     if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
@@ -274,7 +276,7 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
     validation = results.config.training.validation_set
     for arm, by_temperature in _at_all_temperatures(claim, [validation], results, finding).items():
         counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
-        best[arm] = best_temperature(spec.metric, counts)
+        best[arm] = best_point(spec.metric, counts)
     finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
     if not any(best.values()):
         finding.notes.append("greedy decoding, about which there is a claim of its own")
@@ -302,17 +304,44 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding
         finding.interval = score_interval(columns)
 
 
+def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
+    """Difference between two sides, each at a method and a temperature chosen on the validation set."""
+    [model], held_out, least = spec.models, results.config.training.validation_set, 0.0
+    matched = spec.temperature == "matched_avg"
+    counts = _at_all_temperatures(claim, [held_out, *spec.datasets], results, finding)
+    if not counts:
+        return
+    arms: dict[Arm, dict[int, dict[str, Samples]]] = {}
+    for side, methods in (("runs", claim.runs), ("against", claim.against)):
+        points = {(method, at): seeds for method in methods for at, seeds in counts[model, method].items()}
+        validation = {point: [seed[held_out] for seed in seeds.values()] for point, seeds in points.items()}
+        if matched and side == "runs":
+            chosen = (next(iter(methods)), results.config.evaluation.temperature)
+            least = mean_score("avg", validation[chosen])
+        else:
+            chosen = best_point("pass" if matched else spec.metric, validation, least)
+            if mean_score("avg", validation[chosen]) < least:
+                finding.notes.append("no point has that Avg@K on the validation set, the nearest is compared")
+        finding.notes.append(f"{chosen[0]} at {chosen[1]:g}")
+        arms[model, side] = points[chosen]
+    finding.seeds = min(map(len, on_shared_seeds(arms).values()))
+    if finding.seeds:
+        finding.interval = score_interval(
+            score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets)
+        )
+
+
 def _at_all_temperatures(
     claim: Claim, datasets: list[str], results: Results, finding: Finding
 ) -> dict[Arm, dict[float, dict[int, dict[str, Samples]]]]:
     """Arm -> temperature -> seed -> {data set: counts}; empty if any is missing, with the reason recorded."""
-    if len(results.temperatures) < 2:
-        finding.obstacles.append(f"this scale has evaluations at temperature {results.temperatures[0]:g} alone")
+    if len(claim.temperatures) < 2:
+        finding.obstacles.append(f"this scale has evaluations at temperature {claim.temperatures[0]:g} alone")
         return {}
     arms = list(product(claim.models, claim.seeds))
     by_temperature = {
         temperature: _samples(claim, datasets, results, finding, dict.fromkeys(arms, temperature))
-        for temperature in results.temperatures
+        for temperature in claim.temperatures
     }
     if finding.obstacles or finding.missing:
         return {}

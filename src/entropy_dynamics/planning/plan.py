@@ -239,7 +239,7 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
     They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
-    by default. The target `field` consists only of claims.
+    by default. The target `field` consists only of claims, `controls` of experiments and claims.
     """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
@@ -250,8 +250,8 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
             "list in `experiments` only those that do not"
         )
-    if target == "field" or (target is None and config.experiments is None):
-        needed += load_claims(config.scale, seeds, experiments, field=target == "field")
+    if target in ("field", "controls") or (target is None and config.experiments is None):
+        needed += load_claims(config.scale, seeds, experiments, folder=target)
     trained, evaluated = {}, {}
     for item in needed:
         runs = item.runs if isinstance(item, Experiment) else item.all_runs()

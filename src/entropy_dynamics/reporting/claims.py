@@ -1,4 +1,4 @@
-"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and the field's (field.json, .md)."""
+"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, controls.json, .md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,16 +59,16 @@ def write_claims(results: Results) -> list[Path]:
     return [json, md, *pictures]
 
 
-def write_field(results: Results) -> list[Path]:
-    """Judge the claims of experiments/field and write field.json and field.md into results/<scale>.
+def write_field(results: Results, folder: str = "field") -> list[Path]:
+    """Judge the claims of experiments/<folder> and write <folder>.json and <folder>.md into results/<scale>.
 
-    field.json has entries like claims.json, except that `paper` is the paper that makes the claim.
+    The entries are like those of claims.json, except that `paper` is the heading of the claim's file.
 
     Raises:
-        UserError: claims.yaml or a file of experiments/field is invalid.
+        UserError: claims.yaml or a file of experiments/<folder> is invalid.
     """
-    papers, tests = read_field(results.folder), read_claims(results.folder).tests.model_dump()
-    claims = load_claims(results.scale, results.seeds, results.folder, field=True)
+    papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests.model_dump()
+    claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
     models = _models(claims, results)
     of = {spec.id: paper for paper in papers.values() for spec in paper.claims}
     entries = [
@@ -83,7 +83,7 @@ def write_field(results: Results) -> list[Path]:
         }
         for paper in papers.values()
     ]
-    json, md = (results.layout.field(suffix) for suffix in ("json", "md"))
+    json, md = (results.layout.judged(folder, suffix) for suffix in ("json", "md"))
     write_json(json, entries)
     used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}
     head, summary = _head(models, results), summary_line(entries)

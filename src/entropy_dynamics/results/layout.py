@@ -113,9 +113,9 @@ class Layout:
         """`suffix` is json, md, png, svg or pdf."""
         return self.root / f"claims.{suffix}"
 
-    def field(self, suffix: str) -> Path:
-        """Verdicts on the field's claims; `suffix` is json or md."""
-        return self.root / f"field.{suffix}"
+    def judged(self, folder: str, suffix: str) -> Path:
+        """Verdicts on the claims of experiments/<folder>; `suffix` is json or md."""
+        return self.root / f"{folder}.{suffix}"
 
     @property
     def report(self) -> Path:

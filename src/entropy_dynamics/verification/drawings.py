@@ -53,9 +53,10 @@ class Drawings:
             if self.layout.claims("json").is_file():
                 self.findings.checked["claims"] += 1
                 self.findings.guarded(self._claims, self.layout.claims("json"))
-            if self.layout.field("json").is_file():
-                self.findings.checked["claims"] += 1
-                self.findings.guarded(partial(self._claims, field=True), self.layout.field("json"))
+            for folder in ("field", "controls"):
+                if (file := self.layout.judged(folder, "json")).is_file():
+                    self.findings.checked["claims"] += 1
+                    self.findings.guarded(partial(self._claims, folder=folder), file)
         unsure = [path for path in self.other if path.suffix not in self.same]
         for path in set(self.other) - set(unsure):
             self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
@@ -79,13 +80,13 @@ class Drawings:
             if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
                 self._scores(file, experiment)
 
-    def _claims(self, file: Path, *, field: bool = False) -> None:
+    def _claims(self, file: Path, *, folder: str | None = None) -> None:
         try:
-            inputs = input_files(self.root, self.results.scale, self.results.seeds, field=field)
+            inputs = input_files(self.root, self.results.scale, self.results.seeds, folder=folder)
         except UserError as error:
             self.findings.add("different config", file, str(error))
             return
-        self._compare(file, lambda: (write_field if field else write_claims)(self.redrawn), inputs)
+        self._compare(file, lambda: write_field(self.redrawn, folder) if folder else write_claims(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
         """Compare the files of a table, a figure or the claims with those that `draw` writes into the copy."""

@@ -102,6 +102,8 @@ class EvaluationConfig(Section):
     """Temperature of the tables."""
     temperatures: list[NonNegativeFloat]
     """Additional temperatures, for the frontier and the claims about temperature; 0 is greedy."""
+    control_temperatures: list[PositiveFloat]
+    """Further ones, only for the target `controls`."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
 
