@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+from entropy_dynamics.models.precision import PRECISIONS
 
 
 def empty_model(directory: Path) -> PreTrainedModel:
