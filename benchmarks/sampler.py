@@ -1,34 +1,40 @@
-"""The native engine against transformers' `generate`: response tokens per second at the size of a training step.
+"""The native engine against transformers' `generate`: response tokens per core-second at the size of a training step.
 
-Both sample from the same toy model with the same prompts, samples, temperature and limit. They take turns, each turn on
-other prompts of the training set; medians over the turns. `generate` gets the padded prompts once, and the number of
-samples per prompt.
+Both sample from the same model with the same prompts, samples, temperature and limit: a toy model of a scale, or the
+pretrained one in --directory. They take turns, each turn on other prompts of the training set; medians over the turns.
+`generate` gets the padded prompts once, and the number of samples per prompt.
 """
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 import torch
 
 from common import make_parser, make_trainer, write_record
-from entropy_dynamics.config import load_config
 from entropy_dynamics.models.loading import load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Prompt
+from pretrained_step import pretrained_trainer
 
 
 def main() -> None:
     parser = make_parser(__file__, __doc__, scale=True)
     parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--directory", type=Path, help="a pretrained model, instead of the scale's toy model")
     options = parser.parse_args()
-    config = load_config(options.scale, options.model, "grpo")
-    torch.set_num_threads(config.threads)
-    layout = Layout.of(options.scale, options.results)
-    trainer = make_trainer(options.scale, options.model, "grpo", layout)
-    tokenizer = load_tokenizer(layout.model(options.model, 0))
-    count, samples = config.training.prompts_per_step, config.training.group_size
-    settings = {"temperature": config.sampling.temperature, "max_new_tokens": config.sampling.max_new_tokens}
+    torch.set_num_threads(1)
+    if options.directory:
+        size = ["training.prompts_per_step=16", "training.group_size=8", "sampling.max_new_tokens=24"]
+        trainer, directory = pretrained_trainer(options.directory, "grpo", size), options.directory
+    else:
+        layout = Layout.of(options.scale, options.results)
+        trainer = make_trainer(options.scale, options.model, "grpo", layout)
+        directory = layout.model(options.model, 0)
+    tokenizer = load_tokenizer(directory)
+    count, samples = trainer.prompts_per_step, trainer.config.group_size
+    settings = {"temperature": trainer.temperature, "max_new_tokens": trainer.max_new_tokens}
 
     def native(prompts: Sequence[Prompt], turn: int) -> int:
         rollouts = trainer.sampler.sample(prompts, samples=samples, stream=f"benchmark/{turn}", **settings)
@@ -55,18 +61,18 @@ def main() -> None:
     for turn in range(-1, options.turns):  # the first warms up
         start = (turn + 1) * count % (len(trainer.prompts) - count)
         for side in (native, generate):
-            began = time.perf_counter()
+            began = time.process_time()
             tokens = side(trainer.prompts[start : start + count], turn)
-            speeds[side.__name__].append(tokens / (time.perf_counter() - began))
+            speeds[side.__name__].append(tokens / (time.process_time() - began))
     timed = {side: rates[1:] for side, rates in speeds.items()}
     write_record(
         options.out,
-        f"sampling the rollouts of a step, scale {options.scale}, toy model of {options.model}",
+        f"sampling the rollouts of a step, {'a pretrained model' if options.directory else f'scale {options.scale}'}",
         prompts=count,
         samples=samples,
         **settings,
         turns=options.turns,
-        tokens_per_second={side: round(median(rates)) for side, rates in timed.items()},
+        tokens_per_core_second={side: round(median(rates)) for side, rates in timed.items()},
         speedup=round(median(ours / theirs for ours, theirs in zip(*timed.values(), strict=True)), 2),
     )
 

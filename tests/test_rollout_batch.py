@@ -27,7 +27,10 @@ def test_hand_worked_collation(monkeypatch):
     assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
     assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
     assert [rows.tolist() for rows in batch.micro_batches(100, torch.tensor([1, 2]))] == [[2, 1]]
-    assert [rows.tolist() for rows in batch.micro_batches(6, prompts=False)] == [[2, 0], [1]]
+    assert [rows.tolist() for rows in batch.subtrees(8)] == [[1, 0], [2]]  # 2 + 5 prefixes, and 6
+    assert [rows.tolist() for rows in batch.subtrees(10)] == [[1, 0, 2]]  # the prompt [7, 8, 9] counts once
+    assert [rows.tolist() for rows in batch.subtrees(1, torch.tensor([2, 0]))] == [[0], [2]]
+    assert batch.subtrees(9, torch.arange(0)) == []
 
 
 def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch):
@@ -39,23 +42,25 @@ def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch
 
     def cut(tokens, padding, **options):
         monkeypatch.setattr(batch_module, "PADDING", padding)
-        return [rows.tolist() for rows in batch.micro_batches(tokens, prompts=False, **options)]
+        return [rows.tolist() for rows in batch.micro_batches(tokens, **options)]
 
-    assert cut(15, 1) == [[0, 2, 4, 6, 5, 1, 3]]  # five different rows of three tokens
-    assert cut(14, 1) == [[0, 2, 4, 6, 5, 1], [3]]
-    assert cut(6, 1) == [[0, 2, 4, 6], [5, 1], [3]]
-    assert cut(15, 3 / 15) == [[0, 2, 4, 6, 5], [1, 3]]  # the two short rows would be padded by four tokens
-    assert cut(15, 4 / 15) == [[0, 2, 4, 6, 5, 1, 3]]
-    assert cut(12, 1, rows=torch.tensor([1, 2, 0, 3]), ranks=2) == [[2, 0], [1, 3]]
+    assert cut(20, 1) == [[0, 2, 4, 6, 5, 1, 3]]  # five different rows of four tokens
+    assert cut(19, 1) == [[0, 2, 4, 6, 5, 1], [3]]
+    assert cut(8, 1) == [[0, 2, 4, 6], [5, 1], [3]]
+    assert cut(20, 3 / 20) == [[0, 2, 4, 6, 5], [1, 3]]  # the two short rows would be padded by four tokens
+    assert cut(20, 4 / 20) == [[0, 2, 4, 6, 5, 1, 3]]
+    assert cut(16, 1, rows=torch.tensor([1, 2, 0, 3]), ranks=2) == [[2, 0], [1, 3]]
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 100, 333, 10_000])
 def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_trainer, tokens):
     batch = batch_of(make_trainer(shared_model))
     rows = torch.tensor([0, 2, 3, 5, 7, 11, 13, 17, 19])
-    for chosen, prompts in itertools.product((None, rows), (True, False)):
-        cuts = batch.micro_batches(tokens, chosen, prompts=prompts)
+    for chosen, kind in itertools.product((None, rows), ("micro_batches", "subtrees")):
+        cuts = getattr(batch, kind)(tokens, chosen)
         assert sorted(torch.cat(cuts).tolist()) == (list(range(len(batch))) if chosen is None else rows.tolist())
-        lengths = batch.lengths if prompts else batch.response_lengths
         for cut in cuts:
-            assert len(cut) == 1 or len(cut) * int(lengths[cut].max()) <= tokens
+            ends = [(row, end) for row in cut.tolist() for end in range(1, int(batch.lengths[row]) + 1)]
+            prefixes = {tuple(batch.sequences[row, :end].tolist()) for row, end in ends}
+            size = len(prefixes) if kind == "subtrees" else len(cut) * int(batch.lengths[cut].max())
+            assert len(cut) == 1 or size <= tokens

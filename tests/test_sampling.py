@@ -15,7 +15,14 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.sampling.native import NativeSampler, PreallocatedLayer, ReplicaSampler, _noise, open_engine
+from entropy_dynamics.sampling.native import (
+    NativeSampler,
+    PreallocatedLayer,
+    ReplicaSampler,
+    _draw,
+    _noise,
+    open_engine,
+)
 
 NEW_TOKENS = 30
 NOISE = 0.5
@@ -120,6 +127,35 @@ def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, token
     got = sample(sampler_of(model), prompts[:6])
     assert plain(got) == decoded_slowly(model, prompts[:6], 4, 1.0, "test", tokenizer.eos_token_id)
     assert max(len(one.token_ids) for one in got) > 10
+
+
+def test_tokens_that_begin_all_prompts_run_once(make_model, sampler_of, prompts, tokenizer, monkeypatch):
+    system = [7 + place % 5 for place in range(20)]
+    longer = [Prompt(prompt.problem_id, [*system, *prompt.token_ids]) for prompt in prompts[:6]]
+    run, original = [], NativeSampler._forward
+    monkeypatch.setattr(
+        NativeSampler, "_forward", lambda self, ids, *rest: run.append(ids) or original(self, ids, *rest)
+    )
+    model = make_model(layers=2, seed=6)
+    got = sample(sampler_of(model), longer)
+    assert run[0].shape[0] == 1
+    assert run[0][0, : len(system)].tolist() == system
+    assert run[1].shape[1] == max(len(prompt.token_ids) for prompt in longer) - run[0].shape[1]
+    assert plain(got) == decoded_slowly(model, longer, 4, 1.0, "test", tokenizer.eos_token_id)
+
+
+def test_large_vocabularies_are_searched_in_parts():
+    generator = torch.Generator().manual_seed(0)
+    for vocabulary in (50, 128, 1000, 4096):
+        logits = 3 * torch.randn(4, vocabulary, generator=generator)
+        logits[:, vocabulary // 2 :: 3] = -torch.inf
+        row = torch.randint(4, (2000,), generator=generator)
+        uniforms = torch.rand(2000, dtype=torch.float64, generator=generator)
+        cumulative = logits.double().softmax(-1).cumsum(-1)[row]
+        expected = (cumulative <= uniforms[:, None]).sum(-1)
+        got = _draw(logits, 1.0, uniforms, row)
+        assert (got != expected).sum() <= 2  # of probabilities rounded to fp32
+        assert logits[row, got].isfinite().all()
 
 
 def test_a_temperature_near_zero_is_greedy(shared_model, sampler_of, prompts, tokenizer):

@@ -32,7 +32,7 @@ from reference import (
 
 def cut_into(batch: RolloutBatch, count: int) -> int:
     """Tokens per micro-batch that cut the batch into `count`."""
-    return next(tokens for tokens in range(10_000, 0, -1) if len(batch.micro_batches(tokens, prompts=False)) == count)
+    return next(tokens for tokens in range(10_000, 0, -1) if len(batch.subtrees(tokens)) == count)
 
 
 @pytest.mark.parametrize("single_forward_tokens", [0, SINGLE_FORWARD])
@@ -113,7 +113,7 @@ def test_each_token_is_forwarded_once_but_where_its_graph_does_not_fit(
     settings = {"tokens_per_micro_batch": 40, "single_forward_tokens": tokens, "entropy_change_every": 0}
     trainer = make_trainer(model, method, grade=lambda rollout: graded(rollout.sample % 2 == 0), **settings, **changes)
     batch, calls, kept = batch_of(trainer), [], []
-    cut = partial(batch.micro_batches, 40, prompts=False)
+    cut = partial(batch.subtrees, 40)
     scoring, score = len(cut()), trainer.update.score
     updating = sum(len(cut(rows)) for rows in batch.mini_batches(trainer.config.updates_per_batch))
     trainer.update.score = lambda *arguments: kept.append(score(*arguments)) or kept[-1]

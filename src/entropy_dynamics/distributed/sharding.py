@@ -18,8 +18,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+from entropy_dynamics.models.precision import PRECISIONS
 
 
 def empty_model(directory: Path) -> PreTrainedModel:

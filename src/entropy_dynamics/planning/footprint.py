@@ -146,7 +146,7 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes per GPU at the peak of an update, by part."""
     shape, training = shape_of(config), config.training
     tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch by itself
-    compute = BYTES[training.precision]
+    compute = BYTES.get(training.precision, BYTES["bfloat16"])  # auto, on a GPU
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
     # With checkpointing: the inputs of all blocks, the outputs that selective checkpointing saves of each, and the

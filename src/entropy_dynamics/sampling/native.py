@@ -1,12 +1,14 @@
 """The native engine: a plain decoding loop around a transformers model.
 
 It is fast on a CPU because samples of a prompt share a row of the batch until their tokens differ (so each prompt is
-prefilled once), cache and mask are allocated once rather than for every token, and finished sequences leave the batch.
+prefilled once, and a system message once for all prompts), cache and mask are allocated once rather than for every
+token, and finished sequences leave the batch.
 """
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,17 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
+import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.engines.native import CACHE_SHARE
 from entropy_dynamics.models.loading import load_model
+from entropy_dynamics.models.precision import PRECISIONS, autocast, precision_on
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import end_tokens, pad_token
+
+# Tokens with which all prompts of a batch begin, such as a system message, run once if they are at least this many.
+SHARED = 16
+PART = 128  # probabilities are summed in parts of this size, and one part is searched: divides most vocabularies
 
 if TYPE_CHECKING:
     from entropy_dynamics.config.schema import StageConfig
@@ -50,6 +58,8 @@ def open_engine(
         logit_noise=config.engine.logit_noise,
         cache_bytes=CACHE_SHARE * memory_bytes(ranks.device) / processes,
     )
+    if model is not None:  # the policy itself
+        sampler.precision = PRECISIONS[precision_on(ranks.device, config.training.precision)]
     sampler.returns_logp |= with_training and config.training.engine_ratios
     return sampler
 
@@ -90,6 +100,7 @@ class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
     returns_logp = False  # the model is the policy itself, so there is nothing to compare
+    precision = torch.float32  # dtype of matrix products
 
     def __init__(
         self,
@@ -123,8 +134,9 @@ class NativeSampler(Sampler):
         requests = [(prompt, range(samples)[cut : cut + rows]) for prompt in prompts for cut in cuts]
         per_batch = max(1, rows // samples)
         rollouts = []
-        for start in range(0, len(requests), per_batch):
-            rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
+        with autocast(self.model.device, self.precision):  # casts the weights once
+            for start in range(0, len(requests), per_batch):
+                rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
         return rollouts
 
     def _token_bytes(self) -> int:
@@ -138,15 +150,22 @@ class NativeSampler(Sampler):
     ) -> list[Rollout]:
         names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
         device, vocabulary = self.model.device, self.model.config.vocab_size
-        tokens = [torch.tensor(prompt.token_ids) for prompt, _ in requests]
+        shared = _shared([prompt.token_ids for prompt, _ in requests])
+        tokens = [torch.tensor(prompt.token_ids[shared:]) for prompt, _ in requests]
         left_padded = partial(pad_sequence, batch_first=True, padding_side="left")
         ids = left_padded(tokens, padding_value=self.pad_token).to(device)
         attention = left_padded([torch.ones_like(ids) for ids in tokens]).to(device)
-        width = ids.shape[1]
+        attention = torch.nn.functional.pad(attention, (shared, 0), value=1)
+        width = attention.shape[1]
         layers = range(self.model.config.num_hidden_layers)
         cache = Cache(layers=[PreallocatedLayer(len(names), width + max_new_tokens) for _ in layers])
         padded = not bool(attention.all())
-        logits = self._forward(ids, attention if padded else None, (attention.cumsum(-1) - 1).clamp_min(0), cache)
+        positions = (attention.cumsum(-1) - 1).clamp_min(0)
+        if shared:
+            first = torch.tensor([requests[0][0].token_ids[:shared]], device=device)
+            self._forward(first, None, positions[:1, :shared], cache)
+            cache.batch_select_indices(torch.zeros(len(requests), dtype=torch.long, device=device))
+        logits = self._forward(ids, attention if padded else None, positions[:, shared:], cache)
         length = attention.sum(-1, keepdim=True)
         mask = self._decoding_mask(attention, max_new_tokens) if padded else None
 
@@ -159,14 +178,15 @@ class NativeSampler(Sampler):
         # The row of the model's batch that each unfinished sample continues.
         row = torch.arange(len(requests), device=device).repeat_interleave(len(names) // len(requests))
         for position in range(max_new_tokens):
-            logits = logits[row]
+            source = row
             if self.logit_noise:
-                logits = logits + self.logit_noise * _noise(uniforms[position, unfinished], logits.shape[-1])
-            tokens = _draw(logits, temperature, uniforms[position, unfinished])
+                logits = logits[row] + self.logit_noise * _noise(uniforms[position, unfinished], logits.shape[-1])
+                source = torch.arange(len(row), device=device)
+            tokens = _draw(logits, temperature, uniforms[position, unfinished], source)
             responses[position, unfinished] = tokens
             if self.returns_logp:
                 scaled = logits.float() / (temperature or 1.0)
-                logp[position, unfinished] = scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1)
+                logp[position, unfinished] = scaled.log_softmax(-1)[source, tokens]
             going = ~torch.isin(tokens, end_tokens)
             unfinished, row, tokens = unfinished[going], row[going], tokens[going]
             if len(unfinished) == 0 or position + 1 == max_new_tokens:
@@ -238,6 +258,15 @@ class ReplicaSampler(NativeSampler):
             raise RuntimeError(f"new weights without {', '.join(stale)}: these are stale")
 
 
+def _shared(prompts: Sequence[Sequence[int]]) -> int:
+    """Number of first tokens that run once for all prompts. The last token of each prompt runs by itself."""
+    if len(prompts) == 1:
+        return 0
+    count = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*prompts, strict=False)))
+    count = min(count, min(map(len, prompts)) - 1)
+    return count if count >= SHARED else 0
+
+
 def _branch_order(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
     """Order of branches that moves few cache rows: a row's first branch stays in that row, if the row still exists.
 
@@ -284,12 +313,30 @@ def _noise_table(device: torch.device) -> Float[Tensor, " size"]:
 
 
 def _draw(
-    logits: Float[Tensor, "row vocabulary"], temperature: float, uniforms: Float[Tensor, " row"]
-) -> Int[Tensor, " row"]:
-    """Tokens by inverse-CDF sampling; `uniforms` are in [0, 1)."""
+    logits: Float[Tensor, "row vocabulary"],
+    temperature: float,
+    uniforms: Float[Tensor, " sample"],
+    row: Int[Tensor, " sample"],
+) -> Int[Tensor, " sample"]:
+    """Tokens by inverse-CDF sampling from the logits in `row`; `uniforms` are in [0, 1)."""
     if temperature == 0:
-        return logits.argmax(-1)
-    cumulative = (logits.float() / temperature).softmax(-1).cumsum(-1, dtype=torch.float64)
-    # Rounding may leave the last sum slightly off 1; scaling the uniform keeps the index inside the vocabulary.
+        return logits.argmax(-1)[row]
+    p = (logits.float() / temperature).softmax(-1)
+    if p.shape[-1] % PART:
+        p = torch.nn.functional.pad(p, (0, -p.shape[-1] % PART))
+    parts = p.unflatten(-1, (-1, PART))
+    part, rest = _search(parts.sum(-1)[row], uniforms)
+    return part * PART + _search(parts[row, part], rest)[0]
+
+
+def _search(
+    weights: Float[Tensor, "sample place"], uniforms: Float[Tensor, " sample"]
+) -> tuple[Int[Tensor, " sample"], Float[Tensor, " sample"]]:
+    """Places drawn in proportion to `weights`, and each uniform relative to its place: a uniform for the next draw."""
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    # Rounding may leave the last sum slightly off 1; scaling the uniform keeps the place inside.
     target = (uniforms * cumulative[:, -1]).unsqueeze(-1)
-    return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp_max(logits.shape[-1] - 1)
+    place = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
+    weight = weights.gather(-1, place)
+    rest = (target - cumulative.gather(-1, place) + weight) / weight
+    return place.squeeze(-1), rest.squeeze(-1).clamp(0, 1 - 2**-53)

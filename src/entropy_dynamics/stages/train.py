@@ -10,7 +10,6 @@ import pandas as pd
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.sharding import PRECISIONS
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import (
     check_model_directory,
@@ -19,6 +18,7 @@ from entropy_dynamics.models.loading import (
     save_description,
     save_policy,
 )
+from entropy_dynamics.models.precision import PRECISIONS, precision_on
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
@@ -127,11 +127,14 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         )
         if note := method.note(config.training.on_policy):
             ranks.note(note)
+        auto = config.training.precision == "auto"  # then the machine decides, and a run does not change its precision
+        chosen = {"precision": precision_on(ranks.device, "auto")} if auto else {}
         checkpoints = Checkpoints(
             layout.checkpoints(model_name, method_name, seed),
             ranks,
             made_from={"config": settings_of("train", config), "seed": seed}
-            | {key: record[key] for key in ("inputs", "prompts")},
+            | {key: record[key] for key in ("inputs", "prompts")}
+            | chosen,
             made_by={key: record[key] for key in ("git", "code_sha256", "packages")},
             kept=config.training.checkpoints_kept,
         )
@@ -154,8 +157,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
                 write_text(directory / CONFIG, to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
-                earlier = {"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {}
-                write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | earlier)
+                more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
+                write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
         else:
             for _ in weights:  # gathering a weight is a collective
                 pass

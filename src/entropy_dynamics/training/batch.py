@@ -8,8 +8,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from entropy_dynamics.core.shapes import Groups, PerToken, Rows
+from entropy_dynamics.models.tree import Tree
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.training.tree import Tree
 
 # Maximum padding in a micro-batch, as a fraction of its token limit. At the laptop scale, an additional micro-batch
 # costs about as much.
@@ -80,8 +80,12 @@ class RolloutBatch:
         """The prefixes of the sequences of `rows`."""
         return Tree.of(self.sequences[rows], self.lengths[rows])
 
-    def subtrees(self, tokens: int, rows: Rows) -> list[Rows]:
-        """Split `rows` into micro-batches of at most `tokens` distinct prefixes; a longer sequence is one by itself."""
+    def subtrees(self, tokens: int, rows: Rows | None = None) -> list[Rows]:
+        """Split `rows` (default: all) into micro-batches of at most `tokens` distinct prefixes.
+
+        A longer sequence is a micro-batch by itself.
+        """
+        rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         if len(rows) == 0:
             return []
         lengths = self.lengths[rows]

@@ -14,6 +14,7 @@ from entropy_dynamics.core.objective import token_divisors, value_loss, weighted
 from entropy_dynamics.core.shapes import PerRollout, PerToken, Rows
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import release
+from entropy_dynamics.models.precision import autocast
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.optimizer import backward, clip_and_step
 
@@ -21,9 +22,9 @@ from entropy_dynamics.training.optimizer import backward, clip_and_step
 class Critic(nn.Module):
     """A backbone like the policy's with a new scalar head, which predicts the value before each response token."""
 
-    def __init__(self, backbone: nn.Module, hidden_size: int):
+    def __init__(self, backbone: nn.Module, hidden_size: int, precision: torch.dtype = torch.float32):
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.precision = backbone, precision
         device = next(backbone.parameters()).device
         self.head = nn.Linear(hidden_size, 1, device=device)
         nn.init.zeros_(self.head.weight)  # initial values are 0, the middle of the rewards' range, not random
@@ -33,7 +34,8 @@ class Critic(nn.Module):
         """Values, fp32, 0 on padding. Identical rows are run once."""
         rows, inverse = batch.copy_of[rows].unique(return_inverse=True)
         ids = batch.sequences[rows, : int(batch.lengths[rows].max())]
-        hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
+        with autocast(ids.device, self.precision):
+            hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
         mask = batch.mask[rows]
         row, place = mask.nonzero(as_tuple=True)
         flat = self.head(hidden[row, batch.prompt_lengths[rows][row] + place - 1]).squeeze(-1).float()

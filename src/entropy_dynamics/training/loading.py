@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 
 from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.sharding import PRECISIONS, empty_model, fill, shard
+from entropy_dynamics.distributed.sharding import empty_model, fill, shard
 from entropy_dynamics.models.loading import check_model_directory, load_model
+from entropy_dynamics.models.precision import PRECISIONS, precision_on
 from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
 
@@ -42,12 +43,15 @@ def load_trained_policy(
     """
     check_model_directory(directory)
     head = PRECISIONS[config.head_precision] if config.head_precision else None
+    precision = precision_on(ranks.device, config.precision)
     if ranks.mesh is None:
-        policy = Policy(load_model(directory).to(ranks.device) if model is None else model, head)
+        model = load_model(directory).to(ranks.device) if model is None else model
+        policy = Policy(model, head, precision=PRECISIONS[precision])
+        prepare_blocks(policy.model.model.layers, config)
     else:
         policy = Policy(empty_model(directory), head, share=False)
         prepare_blocks(policy.model.model.layers, config)
-        shard(policy, policy.model.model.layers, config.precision, ranks)
+        shard(policy, policy.model.model.layers, precision, ranks)
         fill(policy, directory, lambda name: name.removeprefix("model."), ranks)
     return policy.eval()
 
@@ -55,12 +59,12 @@ def load_trained_policy(
 def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: Ranks) -> CriticGAE:
     """PPO's critic: the backbone in `directory`, from which the policy was loaded, with a head of zeros."""
     if ranks.mesh is None:
-        critic = Critic(copy.deepcopy(policy.model.model), policy.model.config.hidden_size)
+        critic = Critic(copy.deepcopy(policy.model.model), policy.model.config.hidden_size, policy.precision)
     else:
         model = empty_model(directory)
         critic = Critic(model.model, model.config.hidden_size)
         prepare_blocks(critic.backbone.layers, config)
-        shard(critic, critic.backbone.layers, config.precision, ranks)
+        shard(critic, critic.backbone.layers, precision_on(ranks.device, config.precision), ranks)
         names = {f"backbone.{name}": f"model.{name}" for name, _ in critic.backbone.named_parameters()}
         fill(critic, directory, names.get, ranks)
         critic.eval()

@@ -10,8 +10,9 @@ from transformers import PreTrainedModel
 
 from entropy_dynamics.core.shapes import Rows
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.models.precision import autocast
+from entropy_dynamics.models.tree import fits
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.tree import fits
 
 
 class Policy(nn.Module):
@@ -20,14 +21,23 @@ class Policy(nn.Module):
     It is a module of its own because FSDP gathers parameters around a module's forward (distributed/sharding.py).
     """
 
-    def __init__(self, model: PreTrainedModel, head_dtype: torch.dtype | None = None, *, share: bool = True):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head_dtype: torch.dtype | None = None,
+        *,
+        precision: torch.dtype = torch.float32,
+        share: bool = True,
+    ):
         """
         Args:
-            head_dtype: dtype of the output projection; None: that of the hidden states.
+            head_dtype: dtype of the output projection; None: `precision` or, in float32, that of the hidden states.
+            precision: dtype of matrix products in the model, whose weights stay as they are.
             share: run equal prefixes of a micro-batch's sequences once, if the model's attention allows it.
         """
         super().__init__()
-        self.model, self.head_dtype, self.share = model, head_dtype, share and fits(model)
+        self.model, self.head_dtype, self.precision = model, head_dtype, precision
+        self.share = share and fits(model)
 
     def forward(
         self, batch: RolloutBatch, rows: Rows, temperature: float, options: dict[str, Any]
@@ -41,13 +51,15 @@ class Policy(nn.Module):
         if self.share:
             tree = batch.tree(rows)
             node, inverse = tree.nodes[row, position].unique(return_inverse=True)
-            hidden = tree.hidden(self.model.model)[tree.paths[node, tree.depths[node] - 1]]
+            with autocast(row.device, self.precision):
+                hidden = tree.hidden(self.model.model)[tree.paths[node, tree.depths[node] - 1]]
             tokens = tree.tokens[node]
         else:  # padding is on the right, where causal attention never looks, so no attention mask is needed
             ids = batch.sequences[rows, : int(batch.lengths[rows].max())]
-            hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[row, position - 1]
+            with autocast(row.device, self.precision):
+                hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state[row, position - 1]
             tokens, inverse = batch.sequences[rows[row], position], torch.arange(len(row), device=row.device)
-        dtype = self.head_dtype or hidden.dtype
+        dtype = self.head_dtype or (hidden.dtype if self.precision == torch.float32 else self.precision)
         weight = self.model.lm_head.weight.to(dtype)
         stats = token_stats(hidden.to(dtype), tokens, weight=weight, temperature=temperature, **options)
         # Copies, because FSDP attaches hooks to a module's outputs, and a view would lose them.

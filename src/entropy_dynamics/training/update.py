@@ -272,7 +272,7 @@ class PolicyUpdate:
         """This rank's micro-batches of `rows` (default: all)."""
         tokens = self.config.tokens_per_micro_batch
         if self.policy.share:
-            return batch.subtrees(tokens, torch.arange(len(batch), device=batch.groups.device) if rows is None else rows)
+            return batch.subtrees(tokens, rows)
         return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size))
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:

@@ -63,8 +63,9 @@ class TrainingConfig(Section):
     """group (GRPO) | gae (PPO, with a critic)."""
     importance_truncation: Threshold | None
     """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
-    precision: Precision
-    """dtype of forward and backward passes; master weights and reductions are float32."""
+    precision: Precision | Literal["auto"]
+    """dtype of forward and backward passes; master weights and reductions are float32. auto: bfloat16 where the
+    processor multiplies bf16 matrices, else float32; a run's provenance.json says which."""
     head_precision: Precision | None
     """dtype of the lm_head matmul; null: `precision`."""
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
@@ -75,7 +76,8 @@ class TrainingConfig(Section):
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
     tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
-    """Maximum number of tokens in a micro-batch, including padding; without ranks, only response tokens count."""
+    """Maximum number of tokens in a micro-batch, including padding; without ranks there is none, and a prefix that
+    several sequences share counts once."""
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
     """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
     single_forward_tokens: NonNegativeInt

@@ -81,8 +81,10 @@ def attention(
         return torch.cat([attention(module, *state, **options)[0] for state in states], 1), None
     if attention_mask is None or query.device.type != "cpu":
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    dot_product = nn.functional.scaled_dot_product_attention
-    found = dot_product(query, key, value, attention_mask, scale=options["scaling"], enable_gqa=True)
+    dropout, scale = options.get("dropout", 0.0), options.get("scaling")
+    found = nn.functional.scaled_dot_product_attention(
+        query, key, value, attention_mask, dropout, scale=scale, enable_gqa=True
+    )
     return found.transpose(1, 2).contiguous(), None
 
 

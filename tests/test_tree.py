@@ -1,0 +1,75 @@
+"""Trees of prefixes: every prefix is one node, and no node sees a token outside its own prefix."""
+
+import pytest
+import torch
+
+from conftest import ARCHITECTURES
+from entropy_dynamics.models import tree as tree_module
+from entropy_dynamics.models.tree import Tree, fits
+from entropy_dynamics.training.loading import prepare_blocks
+from entropy_dynamics.training.policy import Policy
+from reference import assert_close, gradients, training_config
+
+SEQUENCES = [[5, 6, 7], [5, 6], [5, 6, 8, 9], [4], [5, 6, 7], [4, 6, 7, 8]]
+
+
+def padded(sequences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = [torch.tensor(ids) for ids in sequences]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(ids) for ids in sequences])
+
+
+def test_each_prefix_is_one_node_in_depth_first_order():
+    tree = Tree.of(*padded(SEQUENCES))
+    assert tree.tokens.tolist() == [4, 6, 7, 8, 5, 6, 7, 8, 9]
+    assert tree.depths.tolist() == [0, 1, 2, 3, 0, 1, 2, 2, 3]
+    nodes = [tree.nodes[row, : len(ids)].tolist() for row, ids in enumerate(SEQUENCES)]
+    assert nodes == [[4, 5, 6], [4, 5], [4, 5, 7, 8], [0], [4, 5, 6], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 100])
+def test_a_node_attends_to_its_prefix_only(monkeypatch, size):
+    monkeypatch.setattr(tree_module, "BLOCK", size)
+    tree = Tree.of(*padded([*SEQUENCES, [5, 6, 8, 9, 9, 9]]))
+    seen = {}
+    for rows, keys, mask in tree.blocks():
+        seen |= {node: keys[mask[place]].tolist() for place, node in enumerate(range(rows.start, rows.stop))}
+    paths = [tree.paths[node, : tree.depths[node] + 1].tolist() for node in range(len(tree.tokens))]
+    assert [sorted(seen[node]) for node in range(len(paths))] == paths
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_hidden_states_are_those_of_each_sequence_alone(make_model, monkeypatch, architecture):
+    monkeypatch.setattr(tree_module, "BLOCK", 3)
+    model = make_model(architecture, layers=2, heads=2, kv_heads=1)
+    tree = Tree.of(*padded(SEQUENCES))
+    with torch.no_grad():
+        hidden = tree.hidden(model.model)
+        for row, ids in enumerate(SEQUENCES):
+            alone = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+            assert_close(hidden[tree.nodes[row, : len(ids)]], alone)
+
+
+@pytest.mark.parametrize("kind", ["selective", "full"])
+def test_recomputed_activations_give_the_gradient_of_kept_ones(make_model, make_trainer, kind):
+    """Recomputation must see the tree, too: with plain causal attention the gradient would be another."""
+    found = []
+    for checkpointing in ("none", kind):
+        model = make_model(layers=2)
+        prepare_blocks(model.model.layers, training_config(activation_checkpointing=checkpointing))
+        trainer = make_trainer(model)
+        assert trainer.policy.share
+        row = trainer.step(0)  # with the native engine on the same blocks
+        found.append((gradients(model), row["entropy"], row["tokens"]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
+
+
+def test_a_sliding_window_and_other_attention_run_without_trees(make_model):
+    model = make_model()
+    assert fits(model)
+    model.config._attn_implementation = "eager"
+    assert not fits(model)
+    assert not Policy(model).share
+    model.config._attn_implementation = "sdpa"
+    model.config.layer_types = ["sliding_attention"]
+    assert not fits(model)
