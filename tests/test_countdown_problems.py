@@ -261,3 +261,29 @@ def test_a_toy_model_learns_the_format(tokenizer):
     batches = solution_batches(tokenizer, spec.warm_start, seed=1, exclude=(), max_new_tokens=96)
     losses = warm_start(model, spec.warm_start, batches, float)
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+
+
+def test_sentences_state_the_same_problems_as_strings():
+    rules = {"numbers": [2, 4], "sentences": True}
+    strings, sentences = (countdown_set(numbers=[2, 4], sentences=chosen).generate("p", 5, []) for chosen in (False, True))
+    assert sentences[0].text.startswith("Use each of the numbers ")
+    assert "exactly once, with + - * / and parentheses, to make" in sentences[0].text
+    assert [(parse_problem(one.text), one.answer) for one in strings] == [
+        (parse_problem(one.text), one.answer) for one in sentences
+    ]
+    assert [canonical(one.text) for one in strings] == [canonical(one.text) for one in sentences]
+    solver = CountdownSolutions.model_validate({"task": "countdown", "habits": CAREFUL} | RULES | rules)
+    excluded = {one.text for one in strings}
+    for text in islice(solver.problems(1, excluded), 20):
+        assert canonical(text) not in {canonical(each) for each in excluded}
+        response, ends = solver.solve(text, np.random.default_rng(2))
+        assert ends
+        assert grade(response, text).correct
+        assert response == solver.solve(canonical(text), np.random.default_rng(2))[0]
+
+
+def test_a_sentence_in_a_file_is_a_problem():
+    text = "Use each of the numbers 3, 5 and 7 exactly once, with + - * / and parentheses, to make 1."
+    assert TASK.read_answer(1, text) == "1"
+    assert Problem("p", text, "1", "countdown").grade(r"\boxed{3+5-7}", "stop").correct
+    assert not Problem("p", text, "1", "countdown").grade(r"\boxed{7-5-1}", "stop").correct

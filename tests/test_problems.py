@@ -317,7 +317,7 @@ def test_the_real_files_make_checked_sets(tmp_path):
     sets = build_problem_sets(data, tmp_path)["sets"]
     # counts from the files' own notes: 10,601 cleaned problems; 30; 311 plain integers of 500, and some with units
     assert (sets["train"]["rows"], sets["aime24"]["kept"], sets["dapo500"]["kept"]) == (10601, 30, 500)
-    assert sets["train"]["kept"] == 10101 - sum(n for r, n in sets["train"]["dropped"].items() if "dapo500" not in r)
+    assert sets["train"]["kept"] == 10101 - sum(n for r, n in sets["train"]["dropped"].items() if "taken" not in r)
     assert sets["math500"]["kept"] >= 311
     source = {row["id"]: row["answer"] for row in map(json.loads, (REAL_PROBLEMS / "dapo_slice.jsonl").open())}
     assert all(str(source[p.id]) == p.answer for p in load_problems(tmp_path / "dapo500.parquet"))

@@ -103,16 +103,26 @@ def problems(options: argparse.Namespace) -> None:
     from entropy_dynamics.stages.problems import build_problem_sets, sources_from_files
     from entropy_dynamics.tasks.prompts import write_prompts
 
-    data = load_config(options.scale, overrides=options.set).data
+    files = bool(options.train or options.evaluation or options.split or options.task)
+    own = [entry for entry in options.set if files and entry.startswith("data.")]  # of sets the scale does not have
+    data = load_config(options.scale, overrides=[entry for entry in options.set if entry not in own]).data
     out = Path(options.out) if options.out else _layout(options).data
     if options.train and not options.out:
         raise UserError(f"--train needs --out DIR: {out} is for the scale's own problems")
     prompt_format = load_config(options.scale, options.prompts).model.prompt_format if options.prompts else None
-    if options.train or options.evaluation or options.split or options.task:
-        data = sources_from_files(data.seed, options.task or "math", options.train, options.evaluation, options.split)
+    if files:
+        task = options.task or "math"
+        data = sources_from_files(data, task, options.train, options.evaluation, options.split, own)
     report = build_problem_sets(data, out)
     for name, entry in report["sets"].items():
-        print(f"{name}: {entry['kept']} problems{' split off train' if entry['source'] == 'split' else ''}")
+        dropped = [f"{number} {why}" for why, number in entry["dropped"].items() if not why.startswith("taken for")]
+        left = entry.get("instructions_left")
+        print(
+            f"{name}: {entry['kept']} problems"
+            + " split off train" * (entry["source"] == "split")
+            + f"; dropped: {', '.join(dropped)}" * bool(dropped)
+            + f"; {left} still ask for an answer format" * bool(left)
+        )
     if prompt_format is not None:
         write_prompts(out, report["sets"], prompt_format)
 

@@ -94,8 +94,7 @@ def load_config(
         local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
         _merge(merged, local, str(machine), origins)
     params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
-    for entry in [*params, *overrides]:
-        _merge(merged, _entry(entry), f"--set {entry}", origins)
+    merge_settings(merged, [*params, *overrides], origins)
     for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
     try:
@@ -413,6 +412,15 @@ def _check_machine(path: Path, layer: dict[str, Any]) -> None:
             f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "
             f"{', '.join(allowed)} may be set"
         )
+
+
+def merge_settings(
+    merged: dict[str, Any], settings: Iterable[str], origins: dict[Key, str] | None = None
+) -> dict[str, Any]:
+    """Merge `key=value` settings of --set into `merged` in place, and return it."""
+    for entry in settings:
+        _merge(merged, _entry(entry), f"--set {entry}", {} if origins is None else origins)
+    return merged
 
 
 def _entry(entry: str) -> dict[str, Any]:

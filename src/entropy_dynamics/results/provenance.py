@@ -25,6 +25,8 @@ PACKAGES = (
     "pandas",
     "safetensors",
     "snakemake",
+    "math-verify",
+    "reasoning-gym",
 )
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import TRAIN, settings_of
+from entropy_dynamics.config import TRAIN, merge_settings, settings_of
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
@@ -14,7 +14,8 @@ from entropy_dynamics.results.layout import PROBLEMS_REPORT
 from entropy_dynamics.stages.common import check_replaceable
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, write_problems
-from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns
+from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns, set_key
+from entropy_dynamics.tasks.statements import REPORTED, StatedInWords, Statements
 from entropy_dynamics.validation import parse
 
 
@@ -22,7 +23,8 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     """Write `train.parquet`, one `<evaluation set>.parquet` each and the report `problems.json`; return the report.
 
     Evaluation sets come first, in the order of the config: a problem that two of them share stays in the first, and
-    the training set gets none of theirs. Then splits are taken out of the training set. For each set, the report has
+    the training set gets none of theirs. Then splits are taken out of the training set. Near duplicates are dropped
+    likewise, if their overlap is at least `data.near_duplicates`. For each set, the report has
     its source and the number of rows read, kept, and dropped by reason (rows = kept + dropped). A file named after a
     set in `data.folder` replaces its source.
 
@@ -34,19 +36,21 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
     for name, source in sources.items():
         if isinstance(source, FileSet) and Path(source.path).resolve().parent == out_dir.resolve():
-            where = f"{_key(name)}: {source.path} is in {out_dir}"
+            where = f"{set_key(name)}: {source.path} is in {out_dir}"
             raise UserError(f"{where}, where the sets are written; choose another folder")
     splits = {name: source for name, source in sources.items() if isinstance(source, SplitSet) and name != TRAIN}
     sets: dict[str, LoadedSet] = {}
     for name in [name for name in (*data.evaluation, TRAIN) if name not in splits]:
-        sets[name] = _load(name, sources[name], data.seed, sets)
+        sets[name] = _load(name, sources[name], data, sets)
     train = sets[TRAIN]
     for name, split in splits.items():
         if split.size >= (size := len(train.problems)):
-            raise UserError(f"{_key(name)}.size: {split.size} leaves nothing of the {size} problems to train on")
+            raise UserError(f"{set_key(name)}.size: {split.size} leaves nothing of the {size} problems to train on")
         taken, train.problems = split_problems(train.problems, split.size, data.seed)
         train.dropped[f"taken for {name}"] = split.size
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})
+        _drop_shared(train, sets[name], name, data.near_duplicates)
+        _check_left(train, TRAIN)
 
     report: dict[str, Any] = {"seed": data.seed, "config": settings_of("problems", config), "sets": {}, "outputs": {}}
     with ExitStack() as stack:  # renames all files at the end; the report was entered first, so it is renamed last
@@ -64,9 +68,14 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
 
 
 def sources_from_files(
-    seed: int, task: str, train: str | None, evaluation: Sequence[str], splits: Sequence[str]
+    scale: DataConfig,
+    task: str,
+    train: str | None,
+    evaluation: Sequence[str],
+    splits: Sequence[str],
+    settings: Sequence[str] = (),
 ) -> DataConfig:
-    """The problem sets given on the command line: FILE, NAME=FILE ..., NAME=SIZE ..."""
+    """The problem sets given on the command line: FILE, NAME=FILE ..., NAME=SIZE ...; `settings` are data.KEY=VALUE."""
     if not train:
         raise UserError("--evaluation, --split and --task need --train FILE")
     sets: dict[str, Any] = {}
@@ -84,7 +93,9 @@ def sources_from_files(
             else:
                 raise UserError(f"--split {entry}: {value!r} is not a number of problems")
     training = {"source": "file", "path": train, "task": task}
-    return parse(DataConfig, {"seed": seed, "folder": None, "train": training, "evaluation": sets}, "command line")
+    given = {"train": training, "evaluation": sets, "folder": None}
+    data = merge_settings({"data": scale.model_dump(exclude={*given}) | given}, settings)["data"]
+    return parse(DataConfig, data, "command line")
 
 
 def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[Problem], list[Problem]]:
@@ -97,22 +108,45 @@ def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[
     return [p for p in problems if p.id in taken], [p for p in problems if p.id not in taken]
 
 
-def _load(name: str, source: SetSource, seed: int, others: dict[str, LoadedSet]) -> LoadedSet:
+def _load(name: str, source: SetSource, data: DataConfig, others: dict[str, LoadedSet]) -> LoadedSet:
     """The problems of a set that are in none of `others`."""
     exclude = [problem.text for other in others.values() for problem in other.problems]
     try:
-        loaded = source.load(name, seed, exclude)
+        loaded = source.load(name, data.seed, exclude)
     except UserError as error:
-        raise UserError(f"{_key(name)}: {error}") from error
+        raise UserError(f"{set_key(name)}: {error}") from error
     for other, earlier in others.items():
-        keys = {find_task(problem.task).key(problem.text) for problem in earlier.problems}
-        kept = [problem for problem in loaded.problems if find_task(problem.task).key(problem.text) not in keys]
-        if shared := len(loaded.problems) - len(kept):
-            loaded.problems, loaded.dropped[f"also in {other}"] = kept, shared
+        _drop_shared(loaded, earlier, other, data.near_duplicates)
+    _check_left(loaded, name)
+    return loaded
+
+
+def _drop_shared(loaded: LoadedSet, earlier: LoadedSet, other: str, threshold: float | None) -> None:
+    """Drop problems that the earlier set `other` has; record its near duplicates, and drop those over the threshold."""
+    keys = {find_task(problem.task).key(problem.text) for problem in earlier.problems}
+    in_words = [problem for problem in earlier.problems if isinstance(find_task(problem.task), StatedInWords)]
+    statements = Statements(problem.text for problem in in_words)
+    kept = []
+    for problem in loaded.problems:
+        task = find_task(problem.task)
+        near = statements.nearest(problem.text) if in_words and isinstance(task, StatedInWords) else None
+        if task.key(problem.text) in keys:
+            loaded.dropped[f"also in {other}"] += 1
+            continue
+        if near is not None and near.overlap >= REPORTED:
+            found = {"id": problem.id, "set": other, "of": in_words[near.of].id, "overlap": round(near.overlap, 3)}
+            loaded.entry.setdefault("near_duplicates", []).append(found)
+            if threshold is not None and near.overlap >= threshold:
+                loaded.dropped[f"near duplicate in {other}"] += 1
+                continue
+        kept.append(problem)
+    loaded.problems = kept
+
+
+def _check_left(loaded: LoadedSet, name: str) -> None:
     if not loaded.problems:
         reasons = ", ".join(f"{number} x {reason}" for reason, number in loaded.dropped.items())
-        raise UserError(f"{_key(name)}: none of its {loaded.entry['rows']} problems is left ({reasons})")
-    return loaded
+        raise UserError(f"{set_key(name)}: none of its {loaded.entry['rows']} problems is left ({reasons})")
 
 
 def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
@@ -139,7 +173,3 @@ def _file_instead(path: Path, source: SetSource) -> FileSet:
     columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}
     kept = columns if has_columns(path, set(columns.values())) else {}
     return FileSet(source="file", path=str(path), task=source.task, **kept)
-
-
-def _key(name: str) -> str:
-    return f"data.{TRAIN}" if name == TRAIN else f"data.evaluation.{name}"

@@ -3,13 +3,13 @@ r"""Extraction of the last `\boxed{...}` of a response in one pass. No model out
 import re
 from collections import deque
 
-MAX_LENGTH = 64  # maximum number of characters in a box
+MAX_LENGTH = 64  # maximum number of characters in a box with an integer
 
 _BOX = re.compile(r"\\boxed\s*+\{")
 
 
-def extract_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`; None if there is none, or if it is unclosed or over 64 characters.
+def extract_boxed(text: str, max_length: int = MAX_LENGTH) -> str | None:
+    r"""The content of the last `\boxed{...}`; None if there is none, or if it is unclosed or over `max_length`.
 
     Braces inside must balance; escaped ones (`\{`, `\}`) do not count. The last box is the one that opens last, even
     inside another one. If it cannot be read, earlier boxes are not considered.
@@ -19,7 +19,7 @@ def extract_boxed(text: str) -> str | None:
         return None
     start = position = box.end()
     depth = 1
-    while position < min(len(text), start + MAX_LENGTH + 1):
+    while position < min(len(text), start + max_length + 1):
         character = text[position]
         if character == "\\":
             position += 1  # skip the escaped character

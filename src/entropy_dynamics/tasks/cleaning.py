@@ -30,7 +30,8 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     """Keep the rows that state a problem and an answer.
 
     Rows state the same problem if their texts have the same `Task.key`. The first of them is kept, or none if their
-    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of that key.
+    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of its text in lower
+    case with single blanks, which stays the same if the task recognizes more texts as the same problem.
 
     Returns:
         The kept problems in order, with stripped texts, and the number of dropped rows by reason.
@@ -58,7 +59,8 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
             dropped[reason or (CONFLICT if len(stated[key]) > 1 else DUPLICATE)] += 1
             continue
         seen.add(key)
-        name = hashlib.sha256(key.encode()).hexdigest()[:16] if row.id is None else row.id
+        text = Task.key(task, row.text.strip())
+        name = hashlib.sha256(text.encode()).hexdigest()[:16] if row.id is None else row.id
         if name in kept:
             raise UserError(f"two different problems have the id {name!r}; ids must be unique")
         kept[name] = Problem(name, row.text.strip(), answer, task.name)

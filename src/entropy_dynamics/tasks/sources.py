@@ -15,6 +15,7 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
+from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
 from entropy_dynamics.validation import PositiveInt
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")  # forty zeros are git's null commit
 _BATCH = 10_000  # rows held as dictionaries at a time
+_OWN = ("problem", "answer")
+_VERL = ("prompt", "reward_model.ground_truth")
 
 # pyarrow and datasets are imported only when rows are read, as a config needs neither.
 
@@ -32,49 +35,64 @@ class RowsSource(SetSource):
     task: str = "math"
     id_column: str | None = "id"
     """If null, or if there is no such column, ids are derived from the problems' texts."""
-    problem_column: str = "problem"
-    answer_column: str = "answer"
+    problem_column: str = _OWN[0]
+    """Its values are texts, or chats, of which the last message of the user is the problem."""
+    answer_column: str = _OWN[1]
+    """A name with periods is a path into nested columns. Without the default columns, verl's are read."""
 
     @abstractmethod
     def origin(self) -> dict[str, Any]:
         """The record of the source in problems.json."""
 
     @abstractmethod
-    def read(self) -> list[RawProblem]:
+    def read(self, key: str = "data.train") -> list[RawProblem]:
         """Read all rows.
+
+        Args:
+            key: the key of this source in the config, for messages.
 
         Raises:
             UserError: the source cannot be read, has no rows, lacks a column, or has an invalid id.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        task, raw, entry = find_task(self.task), self.read(), self.origin()
+        task, raw, entry = find_task(self.task), self.read(set_key(name)), self.origin()
         entry["rows"] = len(raw)
         for number, row in enumerate(raw):
             if isinstance(row.text, str) and (text := task.strip_instructions(row.text)) != row.text:
                 raw[number] = replace(row, text=text)
                 entry["instructions_removed"] = entry.get("instructions_removed", 0) + 1
         problems, dropped = clean_problems(raw, task)
+        if isinstance(task, StatedInWords) and (left := sum(asks_for_format(problem.text) for problem in problems)):
+            entry["instructions_left"] = left
         return LoadedSet(problems, entry, dropped)
 
-    def columns(self, known: Collection[str], where: str) -> list[str]:
+    def names(self, known: Collection[str]) -> tuple[str, str]:
+        """The columns of the problem and its answer, of those `known`: the configured ones, else those of verl."""
+        own = (self.problem_column, self.answer_column)
+        return _VERL if own == _OWN and own[0] not in known and all(_top(name) in known for name in _VERL) else own
+
+    def columns(self, known: Collection[str], where: str, key: str) -> list[str]:
         """The columns to read. Raises UserError if a required one is not in `known`."""
-        for key in ("problem_column", "answer_column"):
-            if (column := getattr(self, key)) not in known:
-                raise UserError(f"{where}: no column {column!r} (set {key}){nearest(column, known)}")
-        return [column for column in (self.id_column, self.problem_column, self.answer_column) if column in known]
+        names = self.names(known)
+        for option, name in zip(("problem_column", "answer_column"), names, strict=True):
+            if name not in known and _top(name) not in known:
+                raise UserError(f"{where}: no column {name!r} (--set {key}.{option}=NAME){nearest(name, known)}")
+        wanted = (self.id_column, *(name if name in known else _top(name) for name in names))
+        return [column for column in dict.fromkeys(wanted) if column in known]
 
     def raw_problems(self, rows: Iterable[dict[str, Any]], where: str) -> list[RawProblem]:
         problems = []
         for number, row in enumerate(rows, start=1):
-            name, text = row.get(self.id_column) if self.id_column else None, row.get(self.problem_column)
+            problem_column, answer_column = self.names(row)
+            name, text = row.get(self.id_column) if self.id_column else None, _text(_at(row, problem_column))
             if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
                 raise UserError(
                     f"{where}: row {number}: {self.id_column!r} should be a string or an integer, not {name!r}"
                 )
             if isinstance(text, str):
                 text = sys.intern(text)  # the original DAPO repeats each text a hundred times
-            problems.append(RawProblem(None if name is None else str(name), text, row.get(self.answer_column)))
+            problems.append(RawProblem(None if name is None else str(name), text, _at(row, answer_column)))
         if not problems:
             raise UserError(f"{where}: it holds no problems")
         return problems
@@ -88,15 +106,15 @@ class FileSet(RowsSource):
     def origin(self) -> dict[str, Any]:
         return {"source": "file", "path": self.path, "sha256": sha256(self.path)}
 
-    def read(self) -> list[RawProblem]:
+    def read(self, key: str = "data.train") -> list[RawProblem]:
         path = Path(self.path)
         if not path.is_file():
             raise UserError(f"{path}: no such file; a JSONL or parquet file of problems is needed")
         if path.suffix not in (".jsonl", ".parquet"):
             raise UserError(f"{path}: problems are read from .jsonl or .parquet, not {path.suffix or 'this'!r}")
-        return self.raw_problems(self._jsonl(path) if path.suffix == ".jsonl" else self._parquet(path), self.path)
+        return self.raw_problems((self._jsonl if path.suffix == ".jsonl" else self._parquet)(path, key), self.path)
 
-    def _jsonl(self, path: Path) -> list[dict[str, Any]]:
+    def _jsonl(self, path: Path, key: str) -> list[dict[str, Any]]:
         rows = []
         with open(path, "rb") as file:  # bytes, so that a broken character is reported with its line
             for number, line in enumerate(file, start=1):
@@ -109,16 +127,16 @@ class FileSet(RowsSource):
                 if not isinstance(rows[-1], dict):
                     raise UserError(f"{path}: line {number} is not a JSON object with named columns")
         if rows:
-            self.columns({name: None for row in rows for name in row}, str(path))
+            self.columns({name: None for row in rows for name in row}, str(path), key)
         return rows
 
-    def _parquet(self, path: Path) -> Iterator[dict[str, Any]]:
+    def _parquet(self, path: Path, key: str) -> Iterator[dict[str, Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:  # not by pandas, which would turn integers next to a null into floats
             with pq.ParquetFile(path) as file:
-                columns = self.columns(file.schema_arrow.names, str(path))
+                columns = self.columns(file.schema_arrow.names, str(path), key)
                 yield from _rows(file.iter_batches(_BATCH, columns=columns))
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
@@ -138,7 +156,7 @@ class HubSet(RowsSource):
         place = {"repository": self.repository, "revision": self.revision, "subset": self.subset}
         return {"source": "hub", **place, "split": self.hub_split}
 
-    def read(self) -> list[RawProblem]:
+    def read(self, key: str = "data.train") -> list[RawProblem]:
         if not _COMMIT.fullmatch(self.revision):
             raise UserError(
                 f"the revision {self.revision!r} is not a commit of {self.repository}, which has 40 hex digits"
@@ -157,7 +175,7 @@ class HubSet(RowsSource):
                 f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
                 "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
             ) from error
-        chosen = table.select_columns(self.columns(table.column_names, where))
+        chosen = table.select_columns(self.columns(table.column_names, where, key))
         return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)), where)
 
 
@@ -172,6 +190,11 @@ class SplitSet(SetSource):
 
 
 SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": SplitSet}
+
+
+def set_key(name: str) -> str:
+    """The key of a set's source in the config."""
+    return "data.train" if name == "train" else f"data.evaluation.{name}"
 
 
 def has_columns(path: Path, columns: set[str]) -> bool:
@@ -189,3 +212,22 @@ def has_columns(path: Path, columns: set[str]) -> bool:
 
 def _rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[dict[str, Any]]:
     return (row for batch in batches for row in batch.to_pylist())
+
+
+def _top(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _at(row: dict[str, Any], path: str) -> Any:
+    """The value of a column, or at a path into nested ones; None if there is none."""
+    if path in row or "." not in path:
+        return row.get(path)
+    top, _, rest = path.partition(".")
+    return _at(row[top], rest) if isinstance(row.get(top), dict) else None
+
+
+def _text(value: Any) -> Any:
+    """The last message of the user, if the value is a chat."""
+    if isinstance(value, list) and all(isinstance(message, dict) for message in value):
+        return next((message.get("content") for message in reversed(value) if message.get("role") == "user"), None)
+    return value

@@ -32,6 +32,8 @@ class DataConfig(Section):
     """A file <set>.jsonl or <set>.parquet in this folder replaces the source of that set."""
     train: Annotated[SetSource, OneOf("source", set_sources)]
     evaluation: dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]]
+    near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.5
+    """Overlap from which a problem is dropped as a near duplicate of one in an earlier set; null: none is."""
 
     @property
     def sets(self) -> dict[str, SetSource]:

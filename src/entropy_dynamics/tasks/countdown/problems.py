@@ -18,6 +18,9 @@ Operation = Literal["+", "-", "*", "/"]
 Count = Annotated[int, Field(ge=2, le=6)]
 PATIENCE = 10_000  # draws in a row without a new problem before giving up
 _PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
+_SENTENCE = re.compile(
+    r"Use each of the numbers ([0-9, ]+) and ([0-9]+) exactly once, with \+ - \* / and parentheses, to make ([0-9]+)\."
+)
 
 
 class Rules(Section):
@@ -32,6 +35,8 @@ class Rules(Section):
     operations: Annotated[str, Field(pattern=r"^[-+*/]{1,4}$")] = "+-*/"
     largest: PositiveInt = 1000
     """Largest intermediate result."""
+    sentences: bool = False
+    """Whether problems are sentences, for pretrained models, instead of strings such as 3,5,7=21."""
 
 
 class CountdownSet(Rules, GeneratedSet):
@@ -44,7 +49,7 @@ class CountdownSet(Rules, GeneratedSet):
         problems = []
         for number, text in enumerate(islice(draw_problems(self, np.random.default_rng(seed), seen), self.size)):
             seen.add(canonical(text))
-            problems.append(Problem(f"{prefix}-{number:04d}", text, text.partition("=")[2], "countdown"))
+            problems.append(Problem(f"{prefix}-{number:04d}", text, str(parse_problem(text)[1]), "countdown"))
         return problems
 
 
@@ -61,18 +66,28 @@ class Move(NamedTuple):
 
 def parse_problem(text: str) -> tuple[Counter[int], int]:
     """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
-    match = _PROBLEM.fullmatch(text.strip())
+    match = _PROBLEM.fullmatch(
+        _SENTENCE.sub(lambda part: f"{part[1]},{part[2]}={part[3]}".replace(" ", ""), text.strip())
+    )
     if match is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
     return Counter(map(int, match[1].split(","))), int(match[2])
 
 
-def canonical(text: str) -> str:
-    """The same problem with its numbers in ascending order; any other text unchanged."""
-    if not _PROBLEM.fullmatch(text):
-        return text
+def sentence(text: str) -> str:
+    """The problem in words, with the rules of the grader."""
     numbers, _, target = text.partition("=")
-    return ",".join(sorted(numbers.split(","), key=int)) + "=" + target
+    first, _, last = numbers.replace(",", ", ").rpartition(", ")
+    return f"Use each of the numbers {first} and {last} exactly once, with + - * / and parentheses, to make {target}."
+
+
+def canonical(text: str) -> str:
+    """The same problem as a string, with its numbers in ascending order; any other text unchanged."""
+    try:
+        numbers, target = parse_problem(text)
+    except ValueError:
+        return text
+    return f"{','.join(map(str, sorted(numbers.elements())))}={target}"
 
 
 def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[str]) -> Iterator[str]:
@@ -90,7 +105,7 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
         text = f"{','.join(map(str, numbers))}={targets[rng.integers(len(targets))]}" if targets else ""
         if text and canonical(text) not in excluded:
             misses = 0
-            yield text
+            yield sentence(text) if rules.sentences else text
         else:
             misses += 1
     raise UserError(

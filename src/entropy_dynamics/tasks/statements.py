@@ -1,0 +1,181 @@
+r"""Problems stated in words and LaTeX: a normal form, near duplicates by the overlap of n-grams, instructions.
+
+Two texts overlap by the fraction of the shorter one's n-grams that the other one has. Problems of one template differ
+in their numbers: a near duplicate also has the shorter text's numbers, in their order, and its capitalized words.
+"""
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from entropy_dynamics.tasks import Task
+
+WORDS = 6  # length of the n-grams
+REPORTED = 0.3  # smallest overlap that is reported
+
+_TOKEN = re.compile(
+    r"\^\s*(?:\\circ|\{\s*\\circ\s*\}) | \\[A-Za-z]+ | \\. | `` | '' | \.\.\. | [0-9]+(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3}(?![0-9]))* | [^\W\d_]+ | \S",
+    re.VERBOSE,
+)
+_DIGIT_ARGUMENT = re.compile(r"(\\[dtc]?frac|\\sqrt)\s*([0-9])(?=\s*[0-9{\\])")  # \frac12 is \frac{1}{2}
+_SAME = {
+    written: meant
+    for meant, others in {
+        r"\frac": r"\dfrac \tfrac \cfrac",
+        r"\dots": r"\ldots \cdots \dotsc \dotsb \dotsm ...",
+        r"\leq": r"\le \leqslant ≤",
+        r"\geq": r"\ge \geqslant ≥",
+        r"\neq": r"\ne ≠",
+        r"\times": "×",
+        r"\cdot": "·",
+        r"\pi": "π",
+        "|": r"\vert \lvert \rvert \mid",
+        "-": "− – — ‐",
+        "*": r"∗ \ast",
+        "°": r"\degree",
+        "'": "’ ‘ `",
+        '"': "“ ” `` ''",
+    }.items()
+    for written in others.split()
+}
+_LAYOUT = set(
+    r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
+    r" \emph \mathrm \mathbf \mbox \bf \rm".split()
+) | {"\\ ", "\\\n"}
+_MARKS = set(r"""{ } \{ \} ( ) [ ] . , ; : ! ? ' " ^ _ °""".split())
+_NUMERALS = {
+    word: str(number)
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+        "seventeen eighteen nineteen twenty".split()
+    )
+}
+
+
+_INSTRUCTION = r"""
+    Solve\ the\ following\ math\ problem\ step\ by\ step\.
+    | The\ last\ line\ of\ your\ response\ should\ be\ of\ the\ form\ .{0,3}Answer:\ .{1,20}\(without\ quotes\)
+      \ where\ \$?Answer\ is\ the\ answer\ to\ the\ problem\.
+    | Remember\ to\ put\ your\ answer\ on\ its\ own\ line\ after\ .?Answer:.?\.?
+    | (?:(?:Please|Let's)\ )?(?:reason|think)\ step\ by\ step,?
+      (?:\ and\ (?:put|output|give|write|present)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\s?\{\s*\})?\.?
+    | (?:Please\ )?(?:put|output|give|write|present)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\s?\{\s*\}\.?
+""".replace(r"\ ", r"\s+")
+_BEFORE = re.compile(
+    rf"(?:{_INSTRUCTION} | <\|im_start\|>user | user\s*\n | (?:User|Human|Question|Problem)\s*:)\s*", re.X | re.I
+)
+_AFTER = re.compile(
+    rf"(?:{_INSTRUCTION} | <\|im_end\|> | <\|im_start\|>assistant | \nassistant:? | \n(?:Answer|Solution)\s*:)\Z",
+    re.X | re.I,
+)
+_ASKS = re.compile(
+    r"\\boxed|\banswer\s*:|step by step|final answer (?:with)?in\b|<\|im_(?:start|end)\|>", re.IGNORECASE
+)
+
+
+class StatedInWords(Task):
+    """A task whose problems are texts in words and LaTeX, as people write them."""
+
+    def strip_instructions(self, text: str) -> str:
+        return without_instructions(text)
+
+    def key(self, text: str) -> str:
+        return normal_form(text)
+
+
+@lru_cache(maxsize=1 << 16)  # the original DAPO-Math-17k repeats each text a hundred times
+def without_instructions(text: str) -> str:
+    """The text without the usual instructions on the answer format, and chat markers, before and after it."""
+    shorter = text.strip()
+    while True:
+        before = _BEFORE.match(shorter)
+        shorter, longer = shorter[before.end() if before else 0 :], shorter
+        after = _AFTER.search(shorter)
+        shorter = shorter[: after.start() if after else len(shorter)].rstrip()
+        if shorter == longer:
+            return shorter if shorter != text.strip() else text
+
+
+def asks_for_format(text: str) -> bool:
+    """Whether a text seems to contain an instruction on the answer format."""
+    return _ASKS.search(text) is not None
+
+
+@lru_cache(maxsize=1 << 16)
+def normal_form(text: str) -> str:
+    """The tokens of a text, separated by blanks: equal for texts that differ in case, blanks, layout or LaTeX dialect.
+
+    A closing period and braces around a single token do not count either.
+    """
+    tokens = _tokens(text)
+    for place in range(len(tokens) - 2):
+        if tokens[place] == "{" and tokens[place + 2] == "}":
+            tokens[place] = tokens[place + 2] = ""
+    while tokens and tokens[-1] in ".?!:":
+        tokens.pop()
+    return " ".join(token for token in tokens if token).casefold()
+
+
+def _tokens(text: str) -> list[str]:
+    text = _DIGIT_ARGUMENT.sub(r"\1{\2}", unicodedata.normalize("NFKC", text))
+    tokens = ["°" if token[0] == "^" != token else _SAME.get(token.casefold(), token) for token in _TOKEN.findall(text)]
+    return [
+        re.sub(r"\D", "", token) if token[0].isdecimal() else token
+        for token in tokens
+        if token.casefold() not in _LAYOUT
+    ]
+
+
+class Statement(NamedTuple):
+    words: frozenset[str]
+    numbers: tuple[str, ...]
+    names: frozenset[str]
+    """Words in capitals."""
+    grams: frozenset[tuple[str, ...]]
+
+    def within(self, other: "Statement") -> bool:
+        """Whether the other text has the numbers of this one, in their order, and its capitalized words."""
+        rest = iter(other.numbers)
+        return all(number in rest for number in self.numbers) and self.names <= other.words
+
+
+def statement(text: str) -> Statement:
+    tokens = [token for token in _tokens(text) if token not in _MARKS]
+    words = [_NUMERALS.get(token.casefold(), token.casefold()) for token in tokens]
+    names = (token.casefold() for token in tokens if len(token) > 1 and token.isupper())
+    grams = (tuple(words[start : start + WORDS]) for start in range(max(1, len(words) - WORDS + 1)))
+    return Statement(frozenset(words), tuple(filter(str.isdecimal, words)), frozenset(names), frozenset(grams))
+
+
+@dataclass(frozen=True)
+class NearDuplicate:
+    of: int
+    """Index of the earlier text."""
+    overlap: float
+
+
+class Statements:
+    """Texts among which near duplicates of others are found."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.statements = [statement(text) for text in texts]
+        self.places: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for place, each in enumerate(self.statements):
+            for gram in each.grams:
+                self.places[gram].append(place)
+
+    def nearest(self, text: str) -> NearDuplicate | None:
+        """The text with the largest overlap among those that have the same numbers."""
+        own = statement(text)
+        shared = Counter(place for gram in own.grams for place in self.places.get(gram, ()))
+        best = None
+        for place, count in shared.items():
+            shorter, longer = sorted((own, self.statements[place]), key=lambda each: len(each.grams))
+            overlap = count / len(shorter.grams)
+            if (best is None or overlap > best.overlap) and shorter.within(longer):
+                best = NearDuplicate(place, overlap)
+        return best

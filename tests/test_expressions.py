@@ -1,0 +1,77 @@
+"""Answers that are expressions, graded by Math-Verify in a process with a limit of CPU time."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.tasks import Problem, limited
+from entropy_dynamics.tasks.expressions import TASK, equal
+from entropy_dynamics.tasks.files import load_problems
+
+pytest.importorskip("math_verify")
+
+
+def correct(response: str, answer: str) -> bool:
+    return TASK.grade(response, Problem("p", "?", answer, "expressions"), "stop").correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "boxed", "expected"),
+    [
+        (r"\frac{3}{8}", "0.375", True),
+        (r"\frac{3}{8}", "3/8", True),
+        (r"\frac{3}{8}", r"\frac{8}{3}", False),
+        (r"2\sqrt{3}", r"\sqrt{12}", True),
+        ("a-b", "-b+a", True),
+        ("a-b", "b-a", False),
+        ("(2,5)", "(2,5)", True),
+        ("(2,5)", "[2,5]", False),
+        ("(2,5)", "(5,2)", False),
+        (r"\{2,5\}", "5, 2", True),
+        (r"(-\infty,2]", r"(-\infty, 2)", False),
+        (r"\begin{pmatrix}1\\3\end{pmatrix}", r"\begin{bmatrix}1\\3\end{bmatrix}", True),
+        (r"\begin{pmatrix}1\\3\end{pmatrix}", r"\begin{pmatrix}3\\1\end{pmatrix}", False),
+        (r"\text{Carla}", "Carla", True),
+        (r"\text{Carla}", "Bert", False),
+        ("1,250", "1250", True),
+        ("7", "7, 8", False),
+    ],
+)
+def test_answers_and_their_forms(answer, boxed, expected):
+    assert correct(f"So it is $\\boxed{{{boxed}}}$.", answer) is expected
+
+
+def test_only_the_box_counts():
+    assert not correct("It is 3/8.", "3/8")
+    assert not correct(r"\boxed{3/8} or \boxed{8/3}", "3/8")
+
+
+@pytest.mark.parametrize("bomb", [r"9^{9^{9^{9^{9}}}}", r"10^{10^{10}}!", r"\sqrt{" * 40 + "x" + "}" * 40])
+def test_an_answer_that_would_hang_is_wrong_and_the_next_one_is_graded(bomb, monkeypatch):
+    assert not correct(f"\\boxed{{{bomb}}}", "17")
+    assert equal("17", "17.0")
+
+
+def test_a_killed_verifier_is_no_wrong_answer():
+    equal("18", "18.0")
+    os.kill(limited.verifier("entropy_dynamics.tasks.expressions.check").process.pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="was killed"):
+        correct(r"\boxed{19.0}", "19")
+    assert correct(r"\boxed{19.0}", "19")
+
+
+def test_files_with_expressions_are_read(tmp_path, monkeypatch):
+    rows = [("half", "1/2"), ("interval", r"\left[0, \frac{1}{3}\right)"), ("word", r"\text{blue}"),
+            ("steps", "3 * 4 = <<3*4=12>>12\n#### 1,212"), ("nothing", "")]  # fmt: skip
+    lines = [json.dumps({"problem": f"The {text} one?", "answer": answer}) for text, answer in rows]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(ROOT)
+    command = ["problems", "--train", str(tmp_path / "a.jsonl"), "--task", "expressions", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    kept = load_problems(tmp_path / "out" / "train.parquet")
+    assert [problem.answer for problem in kept] == ["1/2", r"\left[0, \frac{1}{3}\right)", r"\text{blue}", "1,212"]
+    assert all(problem.grade(f"\\boxed{{{problem.answer}}}", "stop").correct for problem in kept)
