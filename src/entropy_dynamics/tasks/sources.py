@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task

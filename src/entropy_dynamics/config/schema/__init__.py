@@ -57,7 +57,7 @@ class Config(Section):
     experiments: list[str] | None
     """Tables and figures of this scale; null: all of experiments/."""
     data: DataConfig
-    models: list[str]
+    models: list[Annotated[str, Field(pattern=r"^[\w.-]+$")]]
     toy_models: Annotated[dict[str, ToyModelConfig], BeforeValidator(_without_none)]
     """Models that are built and warm-started instead of the pretrained model of that name; null: not this one."""
     sampling: SamplingConfig
