@@ -42,7 +42,7 @@ docs: .venv-docs/ready  ## the documentation site, its links checked: build/site
 
 notebooks: .venv/ready  ## JupyterLab in the browser: the theory with sliders, and a run from inside
 	$(BIN)/python -m pip install --quiet $(TORCH_FROM) -e ".[notebooks]"
-	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR) notebooks/theory.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir="$$PWD" notebooks/theory.ipynb
 
 test: .venv/ready  ## all tests, including the whole smoke scale; those of vLLM are skipped
 	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
@@ -74,7 +74,7 @@ test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped
 
 # Uses any Python that has torch, as a GPU machine without a network cannot set up .venv.
 gpu-check:  ## the first half hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages
-	PYTHONPATH=$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) benchmarks/gpu_check.py $(STAGE) --minutes $(MINUTES) $(if $(OUT),--out $(OUT))
+	PYTHONPATH="$$PWD/src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON) benchmarks/gpu_check.py $(STAGE) --minutes $(MINUTES) $(if $(OUT),--out $(OUT))
 
 rehearsal: .venv-vllm/ready  ## the paper's scale on a CPU, in miniature: results/rehearsal
 	.venv-vllm/bin/snakemake --config scale=rehearsal

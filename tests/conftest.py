@@ -90,18 +90,22 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def smoke_project(tmp_path_factory) -> Path:
-    """A copy of the project with the whole smoke scale built in it, by one worker for all. Tests leave it as it is."""
+    """A copy of the project with the whole smoke scale built in it, by one worker for all. Tests leave it as it is.
+
+    Its path has what a shell would take apart.
+    """
+    name = 'the smoke scale\'s "project" $HOME'
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with open(shared / "smoke.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "smoke").is_dir():
-            (shared / "unfinished").mkdir()
-            project = copy_project(shared / "unfinished")
+        if not (shared / name).is_dir():
+            (shared / f"unfinished {name}").mkdir()
+            project = copy_project(shared / f"unfinished {name}")
             run = snakemake(project)
             assert run.returncode == 0, run.stdout + run.stderr
-            project.rename(shared / "smoke")
-    return shared / "smoke"
+            project.rename(shared / name)
+    return shared / name
 
 
 @dataclass(frozen=True)

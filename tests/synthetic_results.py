@@ -130,9 +130,8 @@ def write_logit_steps(results: Path, tokens: int = 500) -> None:
 
 def write_pass_rates(results: Path) -> None:
     correct = np.random.default_rng(0).binomial(16, np.random.default_rng(1).beta(0.6, 1.2, 600))
-    dropped = np.where(correct <= 1, "rate <= 0.0625", np.where(correct >= 15, "rate >= 0.9375", ""))
     columns = {"problem_id": [f"p{i}" for i in range(600)], "correct": correct, "samples": 16, "rate": correct / 16}
-    write_parquet(Layout(results).pass_rates(0), pd.DataFrame(columns | {"kept": dropped == "", "reason": dropped}))
+    write_parquet(Layout(results).pass_rates(0), pd.DataFrame(columns))
 
 
 def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: list[str] | None = None) -> None:

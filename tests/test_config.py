@@ -12,6 +12,7 @@ from entropy_dynamics.config import (
     known_names,
     load_config,
     method_label,
+    read_yaml,
     settings_of,
     split_method,
     to_yaml,
@@ -85,6 +86,53 @@ def test_another_source_replaces_a_problem_set(configs):
     data = load_config("mine", configs=configs).data
     assert data.train.model_dump() == {"source": "arithmetic", "size": 5, "terms": (2, 3)}
     assert data.evaluation["aime24"].repository == "HuggingFaceH4/aime_2024"
+
+
+def test_extends_goes_over_several_levels(configs):
+    folder = configs / "scale"
+    (folder / "his.yaml").write_text("extends: mine\nscale: his\ntraining: {steps: 7}\n")
+    assert scale_files("his", configs) == [folder / f"{name}.yaml" for name in ("laptop", "mine", "his")]
+    his, laptop = (load_config(name, MODEL, "clip_b", configs=configs) for name in ("his", "laptop"))
+    assert (his.training.steps, his.method) == (7, laptop.method)
+    (folder / "mine.yaml").write_text("extends: his\nscale: mine\n")
+    assert message_of(configs, "his").endswith("mine.yaml: extends is 'his', a cycle: his extends mine extends his")
+
+
+@pytest.mark.parametrize(
+    ("toys", "of_toys"),
+    [("{}", {}), ("{qwen3-4b-base: null}", {MODEL}), ("{qwen3-4b-base: {seed: 9}}", {MODEL, "qwen3-4b-base"})],
+)
+def test_a_pretrained_model_inherits_nothing_that_is_meant_for_toy_models(configs, toys, of_toys):
+    (configs / "scale" / "mine.yaml").write_text(f"extends: laptop\nscale: mine\ntoy_models: {toys}\n")
+    for model in (MODEL, "qwen3-4b-base"):
+        mine, paper, laptop = (
+            load_config(scale, model, "clip_v", configs=configs) for scale in ("mine", "paper", "laptop")
+        )
+        same = laptop if model in of_toys else paper
+        assert (model in mine.toy_models) == (model in of_toys)
+        assert (mine.method, mine.model) == (same.method, same.model)
+        assert mine.sampling.batch_size == same.sampling.batch_size
+        assert mine.training.optimizer == same.training.optimizer
+        assert mine.training.single_forward_tokens == same.training.single_forward_tokens
+        assert mine.training.steps == laptop.training.steps
+
+
+def test_scalars_are_those_of_yaml_1_2(configs):
+    """In files and in settings alike, and what is written is read as it was."""
+    path = configs / "scale" / "mine.yaml"
+    given = {"010": 10, "0o10": 8, "0x1F": 31, "1e1": None, "+7": 7}
+    for text, value in given.items():
+        path.write_text(f"extends: laptop\nscale: mine\ntraining: {{steps: {text}}}\n")
+        if value is None:
+            assert "training.steps is 10.0; it should be a valid integer" in message_of(configs, "mine")
+        else:
+            assert load_config("mine", configs=configs).training.steps == value
+            assert load_config("laptop", overrides=[f"training.steps={text}"], configs=configs).training.steps == value
+    for label in ("1e5", "0o17", "yes", "010", "1:30", "null", "2026-01-01", "- x", "<<"):
+        config = load_config("laptop", MODEL, overrides=[f"model.label='{label}'"], configs=configs)
+        assert config.model.label == label
+        path.write_text(to_yaml(config))
+        assert read_yaml(path)["model"]["label"] == label
 
 
 def test_overrides_apply_where_their_condition_matches(configs):
@@ -254,6 +302,26 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys(scale):
     assert schema["$defs"]["TrainingConfig"]["properties"]["group_size"]["description"].startswith(
         "Rollouts per prompt"
     )
+
+
+@pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
+def test_strengths_that_must_be_equal_are(scale):
+    """docs/protocol.md: PPO uses what GRPO uses, variants of a method its strength; baselines have its updates."""
+    for model in load_config(scale, configs=CONFIGS).models:
+
+        def of(name, model=model):
+            return load_config(scale, model, name, configs=CONFIGS)
+
+        for name, others in {
+            "clip_b": ["ppo_clip_b", "clip_b_paper"],
+            "clip_v": ["ppo_clip_v", "clip_v_paper"],
+        }.items():
+            assert {of(other).method.params.mu for other in others} == {of(name).method.params.mu}
+        assert of("ppo_clip_v").method.params == of("clip_v").method.params
+        assert of("ppo_clip_b").method.params == of("clip_b").method.params
+        updates = of("grpo_off_policy").training.updates_per_batch
+        for name in ("ce_gppo", "cispo", "clip_higher", "dppo", "importance_sampling", "kl_cov", "ppo_clip"):
+            assert of(name).training.updates_per_batch == updates
 
 
 def test_marked_keys_exist():

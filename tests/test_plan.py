@@ -277,9 +277,30 @@ def test_a_target_needs_the_models_of_its_own_runs_only():
     assert make_plan("gpu", [], CONFIGS, EXPERIMENTS, target="methods").trained > 80
 
 
-def test_a_cpu_needs_no_plan(in_repository, capsys):
+def test_toy_models_on_a_cpu_need_no_plan(in_repository, capsys):
     assert main(["plan", "--scale", "smoke"]) == 0
     assert "Scale smoke runs on a CPU" in capsys.readouterr().out
+
+
+def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
+    """Weights, gradients and Adam's moments in fp32, and activations without a logits block."""
+    settings = ["experiments=[table1]", "toy_models[qwen3-4b-base]=null"]
+    assert main(["plan", "--scale", "laptop", *(part for one in settings for part in ("--set", one))]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split() for line in out.splitlines() if line.startswith("qwen3-4b-base")]
+    assert [row[1:4] for row in rows] == [["train,", "GRPO", "15"], ["evaluate", "5", "20"]]
+    config = load_config("laptop", "qwen3-4b-base", "grpo", settings, CONFIGS)
+    parameters = 4_022_468_096
+    memory = training_memory(config)
+    assert memory["shards"] == 16 * parameters
+    assert "gathered weights" not in memory
+    train, evaluate = (resources(config, stage) for stage in ("train", "evaluate"))
+    assert train["gpu"] == evaluate["gpu"] == 0
+    assert train["mem_mb"] * 1e6 > 16 * parameters + memory["activations"]
+    assert 4 * parameters < evaluate["mem_mb"] * 1e6 < 8 * parameters
+    kept = load_config("laptop", "qwen3-4b-base", "grpo", [*settings, "training.single_forward_tokens=100000"], CONFIGS)
+    assert training_memory(kept)["activations"] > memory["activations"]  # the graphs of the scoring pass
+    assert resources(load_config("laptop", MODEL, "grpo", settings, CONFIGS), "train")["mem_mb"] < 5_000  # a toy
 
 
 def test_markdown_has_the_cells_of_the_text():

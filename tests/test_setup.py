@@ -1,6 +1,7 @@
 """environment.yml, requirements.lock and pyproject.toml install the same things."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -159,3 +160,20 @@ def test_the_version_is_the_same_everywhere():
         r"^## (?:\[Unreleased\] – |\[)(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
     assert PROJECT["version"] == citation == latest[1]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_make_works_in_a_path_with_any_character(tmp_path):
+    folder = tmp_path / "my 'first' \"projects\" $HOME"
+    (folder / ".venv/bin").mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", folder)
+    for name in ("pyproject.toml", "requirements.lock", ".venv/ready"):
+        (folder / name).touch()
+    for name in ("python", "jupyter", "snakemake", "entropy-dynamics"):
+        (folder / ".venv/bin" / name).write_text('#!/bin/sh\nprintf "%s\\n" "$PYTHONPATH" "$@" >> called\n')
+        (folder / ".venv/bin" / name).chmod(0o755)
+    make = ["make", "gpu-check", "notebooks", "smoke", "PYTHON=.venv/bin/python", "TORCH_INDEX="]
+    run = subprocess.run(make, cwd=folder, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert run.returncode == 0, run.stderr
+    called = (folder / "called").read_text().splitlines()
+    assert {f"{folder}/src", f"--ServerApp.root_dir={folder}", "scale=smoke"} <= set(called)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from safetensors.numpy import load_file
 
 from entropy_dynamics.analysis.experiments import load_experiment
@@ -259,6 +260,26 @@ def test_an_experiment_may_have_a_number_and_any_name(tmp_path):
     project = copy_project(tmp_path)
     shutil.copy(project / "experiments/figure3.yaml", project / "experiments/ablation1.yaml")
     assert planned(project, "ablation1")["ablation1"] == 1
+
+
+def test_a_name_may_have_capitals_and_hyphens(tmp_path):
+    project = copy_project(tmp_path)
+    configs = project / "configs"
+    shutil.copy(configs / "method/clip_b.yaml", configs / "method/My-Clip.yaml")
+    model = (configs / "model/toy-32.yaml").read_text()
+    (configs / "model/Toy_X.yaml").write_text(model.replace("name: toy-32", "name: Toy_X"))
+    toys = {"Toy_X": yaml.safe_load((configs / "scale/laptop.yaml").read_text())["toy_models"]["toy-32"]}
+    scale = {"extends": "laptop", "scale": "My-Scale", "models": [MODEL, "Toy_X"], "toy_models": toys}
+    (configs / "scale/My-Scale.yaml").write_text(yaml.safe_dump(scale))
+    target = "results/My-Scale/runs/Toy_X/My-Clip/seed0/metrics.parquet"
+    assert planned(project, target, "--config", "scale=My-Scale")["train"] == 1
+
+
+def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path):
+    project = copy_project(tmp_path)
+    shutil.copy(project / "experiments/figure3.yaml", project / "experiments/train.yaml")
+    run = snakemake(project, "train", "--dry-run")
+    assert the_error(run) == "experiments/train.yaml: the workflow has a rule of that name; rename the file"
 
 
 def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):

@@ -1,4 +1,6 @@
 # Shared by all rules: the selected scale, the layout of its results, and the settings that a result depends on.
+import os
+import re
 import shutil
 import sys
 from contextlib import contextmanager
@@ -40,6 +42,9 @@ def one_line():
         sys.exit(f"error: {error}")
 
 
+if set("{}") & set(workflow.basedir):
+    sys.exit(f"error: Snakemake takes braces for wildcards: rename {workflow.basedir}")
+
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file
 with one_line():
     selection = select_scale(config)
@@ -65,6 +70,14 @@ with one_line():
         name: load_experiment(name, SCALE, SEEDS)
         for name in dict.fromkeys([*known_experiments(FOLDER), *NAMED, THEORY])
     }
+    files = [Path("workflow/Snakefile"), *sorted(Path("workflow/rules").iterdir())]
+    rules_of_workflow = re.findall(
+        r"^ *rule (\w+):", "\n".join(file.read_text() for file in files), re.M
+    )
+    if taken := EXPERIMENTS.keys() & set(rules_of_workflow):
+        raise UserError(
+            f"experiments/{min(taken)}.yaml: the workflow has a rule of that name; rename the file"
+        )
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 TEMPERATURES = {
@@ -119,12 +132,14 @@ expect(
 )
 
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
-shell.prefix(f"export PATH={Path(sys.executable).parent.as_posix()}:$PATH; ")
+# Not written into the prefix, as Snakemake formats it and the path may contain any character.
+os.environ["ENTROPY_DYNAMICS_BIN"] = Path(sys.executable).parent.as_posix()
+shell.prefix('export PATH="$ENTROPY_DYNAMICS_BIN:$PATH"; ')
 
 
 wildcard_constraints:
-    model="[a-z0-9.-]+",
-    method=rf"(?!{BASE}\b)\w+(@[\w.=+,-]+)?",
+    model=r"[\w.-]+",
+    method=rf"(?!{BASE}(?![\w-]))[\w-]+(@[\w.=+,-]+)?",
     seed=r"0|[1-9]\d{0,17}",
 
 

@@ -201,7 +201,7 @@ def _check_names(experiment: Experiment[Spec], where: str, config: Config, confi
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     for kind, names, known in (
-        ("model", experiment.models, known_names("model", configs)),
+        ("model", list(experiment.untrained), known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),

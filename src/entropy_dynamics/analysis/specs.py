@@ -238,8 +238,8 @@ class DistributionSpec(OneModelSpec):
     evaluations: Annotated[list[str], Field(min_length=1, max_length=1)]
 
 
-class TheorySpec(OneModelSpec):
-    """Predicted against measured entropy changes of single tokens."""
+class TheorySpec(Spec):
+    """Predicted against measured entropy changes of single tokens, of the untrained `pass_rates.model`."""
 
     kind: Literal["theory"]
 

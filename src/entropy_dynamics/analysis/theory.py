@@ -64,7 +64,7 @@ def theory_frame(experiment: Experiment[TheorySpec], results: Results, tokens: l
     """All densities in one table."""
     frame = pd.concat([density.frame() for density in tokens], ignore_index=True)
     order = ["panel", "step_size", "predicted", "realised", "tokens", "slope", "correlation"]
-    return results.identified(frame[order], experiment.models[0])
+    return results.identified(frame[order], *experiment.untrained)
 
 
 def slope_and_correlation(

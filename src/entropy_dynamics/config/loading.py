@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, ClassVar, overload
 
 import yaml
 from omegaconf import OmegaConf
@@ -263,7 +263,7 @@ def split_method(name: str) -> tuple[str, list[str]]:
     """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
     base, at, params = name.partition("@")
     entries = params.split(",") if at else []
-    if not re.fullmatch(r"\w+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
+    if not re.fullmatch(r"[\w-]+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
         known = known_names("method")
         meant = closest(base, known) if base not in known else None
         hint = f"; did you mean {meant!r}?" if meant else ""
@@ -332,7 +332,7 @@ def read_yaml(path: Path) -> Any:
 
 @cache  # PyYAML takes 10 ms for a small file, and a command may load dozens of configs
 def _parsed(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
 
 
 def _unshared(value: Any) -> Any:
@@ -345,7 +345,7 @@ def _unshared(value: Any) -> Any:
 class _Loader(yaml.SafeLoader):
     """YAML with the scalars of version 1.2, and without repeated keys."""
 
-    yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)

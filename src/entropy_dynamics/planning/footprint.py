@@ -1,4 +1,4 @@
-"""Model size and GPU memory during sampling and training, estimated from the config alone.
+"""Model size and memory during sampling and training, on a GPU or a CPU, estimated from the config alone.
 
 The two phases of training share a GPU. While the engine samples, its weights and KV cache share memory with the
 trainer's idle shards. While the trainer computes, vLLM sleeps and holds nothing (its sleep level 2), and the native
@@ -19,6 +19,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 STATES = 12  # bytes per parameter: fp32 master weight and Adam's two moments
 GRADIENT = 4  # reductions are fp32
 BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: a block of 2**26 logits in bf16 and three fp32 tensors of that size
+ON_A_GPU = ("logits block", "engine", "process")
 BATCH_TENSORS = 14  # fp32 tensors [batch, token]: statistics, advantages, masks and weights, including a critic's
 
 
@@ -120,15 +121,18 @@ def checkpoint_buffers(config: StageConfig) -> int:
 
 
 def memory(config: StageConfig, stage: str) -> dict[str, dict[str, float]]:
-    """Bytes per GPU by part, for each phase of a stage."""
-    training = {"training": training_memory(config)} if stage == "train" else {}
-    return {"sampling": sampling_memory(config, trains=stage == "train")} | training
+    """Bytes per GPU, or per process on a CPU, by part, for each phase of a stage."""
+    phases = {"sampling": sampling_memory(config, trains=stage == "train")}
+    phases |= {"training": training_memory(config)} if stage == "train" else {}
+    left_out = ON_A_GPU if config.hardware.device == "cpu" else ()
+    return {phase: {name: parts[name] for name in parts if name not in left_out} for phase, parts in phases.items()}
 
 
 def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     """Bytes per GPU while the engine samples, by part."""
     plan, engine = config.plan, config.engine
-    weights, buffers = engine_weights(config), plan.engine_gib * GIB
+    is_policy = trains and engine.in_trainer and config.hardware.ranks is None  # then it is among the shards
+    weights, buffers = 0 if is_policy else engine_weights(config), plan.engine_gib * GIB
     batch = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
     gpu = plan.hardware.memory_gib * GIB / config.hardware.runs_per_gpu
     cache = engine.kv_cache_bytes(batch, gpu, weights + buffers)
@@ -146,6 +150,10 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes per GPU at the peak of an update, by part."""
     shape, training = shape_of(config), config.training
     tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch by itself
+    rollouts = training.prompts_per_step * training.group_size
+    plain = config.hardware.ranks is None  # no FSDP2: a process computes with the master weights, and keeps more graphs
+    if plain and training.updates_per_batch == 1:
+        tokens = max(tokens, min(training.single_forward_tokens, rollouts * longest(config)))
     compute = BYTES.get(training.precision, BYTES["bfloat16"])  # auto, on a GPU
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
@@ -160,15 +168,14 @@ def training_memory(config: StageConfig) -> dict[str, float]:
         in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group reduced together
     else:  # FSDP2 holds an unsharded fp32 gradient
         in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
-    rollouts = training.prompts_per_step * training.group_size
     replica = config.engine.in_trainer and config.hardware.ranks is not None  # otherwise it samples from the policy
     first_order = training.entropy_change_every and training.entropy_change_first_order
     return {
         **({"engine weights": engine_weights(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),
         **({"entropy gradient": GRADIENT * count / shards_of(config)} if first_order else {}),
-        "gathered weights": compute * (root + 2 * block),  # the next block is gathered while the current one computes
-        "gradients in flight": in_flight,
+        # The next block is gathered while the current one computes.
+        **({} if plain else {"gathered weights": compute * (root + 2 * block), "gradients in flight": in_flight}),
         "activations": activations,
         "logits block": BLOCK_LOGITS,
         "batch statistics": rollouts * (4 * BATCH_TENSORS * config.sampling.max_new_tokens + 8 * longest(config)),
@@ -178,7 +185,9 @@ def training_memory(config: StageConfig) -> dict[str, float]:
 
 
 def misfit(config: StageConfig, stage: str) -> str | None:
-    """The first requirement that a GPU does not meet, or None."""
+    """The first requirement that a GPU does not meet, or None, as on a CPU."""
+    if config.hardware.device == "cpu":
+        return None
     available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
     phases = memory(config, stage)
     for phase, parts in phases.items():

@@ -40,7 +40,7 @@ from entropy_dynamics.sampling import PROMPTS_HELD
 
 ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # bytes for Python, torch with CUDA, vLLM with its pinned buffers [ours]
-HOST_PER_CPU_RANK = 4 * GIB  # bytes for a rank with a toy model [ours]; 0.9 to 1.7 GiB measured
+HOST_PER_CPU_RANK = 4 * GIB  # bytes for a rank, with a toy model [ours]; 0.9 to 1.7 GiB measured
 GPUS_PER_NODE = 8  # size of the machines assumed by `Job.on`
 CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]; a laptop run takes one to two minutes
 
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def memory(self) -> dict[str, dict[str, float]]:
-        """Bytes per GPU of each part, in each phase."""
+        """Bytes per GPU, or per process on a CPU, of each part in each phase."""
         return memory(self.config, self.stage)
 
     @property
@@ -93,7 +93,9 @@ class Job:
         if self.stage == "pass_rates":
             responses = min(responses, PROMPTS_HELD * config.pass_rates.samples)
         rollouts = responses * config.sampling.max_new_tokens * ROLLOUT_TOKEN_BYTES / 2  # half of the limit, on average
-        ranks = self.gpus * (HOST_PER_RANK + rollouts)  # each has all rollouts
+        on_cpu = HOST_PER_CPU_RANK + max(sum(parts.values()) for parts in self.memory.values())
+        process = on_cpu if config.hardware.device == "cpu" else HOST_PER_RANK
+        ranks = self.gpus * (process + rollouts)  # each has all rollouts
         return ranks + (checkpoint_buffers(config) if self.trains else 0)
 
     @property
@@ -149,7 +151,7 @@ class Plan:
     config: Config
     trained: int  # number of runs
     evaluated: int  # number of evaluations of untrained models
-    jobs: tuple[Job, ...] = ()  # none at a scale without GPUs
+    jobs: tuple[Job, ...] = ()  # on a CPU only those of pretrained models
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
 
     @property
@@ -171,10 +173,10 @@ def make_plan(
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
     trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
-    if bare.hardware.device == "cpu":
-        return Plan(bare, len(trained), len(evaluated))
     jobs: list[Job] = []
     for model in bare.models:
+        if bare.hardware.device == "cpu" and model in bare.toy_models:
+            continue
         config = load_config(scale, model, overrides=overrides, configs=configs)
         if trained and model == bare.pass_rates.model:
             untrained = {bare.untrained(model, run.seed) for run in trained}
@@ -214,10 +216,9 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
         config: the config of the job, with its model and, for `train` and `evaluate`, its method.
         stage: model | pass_rates | train | evaluate | theory.
     """
-    hardware, plan = config.hardware, config.plan
-    if hardware.device == "cpu" or stage == "model":  # pretrained models are downloaded without a GPU
-        trained = config.cold_start or config.model.name in config.toy_models
-        gpus = int(hardware.device == "cuda" and bool(trained))
+    hardware, plan, is_toy = config.hardware, config.plan, config.model.name in config.toy_models
+    if stage == "model" or (hardware.device == "cpu" and is_toy):  # pretrained models are downloaded without a GPU
+        gpus = int(hardware.device == "cuda" and (is_toy or config.cold_start is not None))
         host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
         job = Job("evaluate", (config,)).on(1)
@@ -225,6 +226,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     else:
         job = Job(stage, (config,))
         gpus, host, hours = job.gpus, job.host / hardware.nodes, plan.safety * job.hours
+    if hardware.device == "cpu" and not is_toy and stage != "model":
+        gpus, hours = 0, plan.max_job_hours  # how fast a CPU is with a pretrained model is unknown
     minutes = 60 * min(hours, plan.max_job_hours)
     needed = {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
     nodes = 1 if stage in ("model", "theory") else hardware.nodes

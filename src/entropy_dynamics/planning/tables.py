@@ -12,11 +12,10 @@ RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs per run to compare: part of a machine of 8,
 def format_plan(plan: Plan, markdown: bool = False) -> str:
     """The plan as plain-text tables for a terminal, or as Markdown."""
     config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
-    if not plan.jobs:
-        return (
-            f"Scale {config.scale} runs on a CPU: {plan.trained} training runs of toy models and "
-            f"{plan.evaluated} evaluations of untrained ones, which need no plan."
-        )
+    on_cpu = config.hardware.device == "cpu"
+    runs = f"{plan.trained} training runs and {plan.evaluated} evaluations of untrained models"
+    if on_cpu and not plan.jobs:
+        return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
     overview = [
         {
             "model": job.label,
@@ -33,11 +32,20 @@ def format_plan(plan: Plan, markdown: bool = False) -> str:
         }
         for job in plan.jobs
     ]
+    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
+    if on_cpu:
+        shown = ("model", "job", "how many", "GiB sampling", "GiB training", "host GiB")
+        rows = [{name: row[name] for name in shown} for row in overview]
+        return f"""\
+Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained models, per process and in all:
+
+{_table(rows, markdown)}
+
+Disk: {disk}. Toy models need no plan. How long jobs take on a CPU is not estimated."""
     sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
     training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
     sizes = [_size_row(job) for job in plan.jobs if job.trains]
     machine = ranks_of(config)
-    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
     return f"""\
 Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:

@@ -49,10 +49,11 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tu
     ax.grid(axis="x", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
     seed = int(frame["seed"][0])
-    rates = results.pass_rates(seed)
-    reasons = rates.loc[~rates["kept"], "reason"].value_counts().sort_index()
-    dropped_for = "; ".join(f"dropped for {reason}: {count}" for reason, count in reasons.items())
-    dropped_for = dropped_for.replace("<=", "≤").replace(">=", "≥")
+    rates, bounds = results.pass_rates(seed)["rate"], results.config.pass_rates
+    reasons = {"a prompt that is too long": rates.isna()}
+    reasons |= {} if bounds.low is None else {f"rate ≤ {bounds.low:g}": rates <= bounds.low}
+    reasons |= {} if bounds.high is None else {f"rate ≥ {bounds.high:g}": rates >= bounds.high}
+    dropped_for = "; ".join(f"dropped for {reason}: {rows.sum()}" for reason, rows in reasons.items() if rows.any())
     add_footer(
         figure, [f"{results.scale} scale: {frame['model_that_ran'][0]}, before training, seed {seed}", dropped_for]
     )

@@ -32,7 +32,7 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
             ax.set_ylabel(f"Theorem {density.theorem}\nrealized (nats / {step})")
         if column == sizes // 2:
             ax.set_xlabel(f"predicted (nats / {step})", labelpad=1)
-    (model,) = experiment.models
+    (model,) = experiment.untrained
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
         f"{int(tokens[0].counts.sum()):,} sampled tokens of the untrained policy, darker where more (logarithmic); "

@@ -80,8 +80,8 @@ class Trainer:
         self.ranks = ranks or Ranks()
         if config.prompts_per_step > len(prompts):
             raise UserError(
-                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(prompts)} training problems are "
-                "left: lower it, or widen pass_rates.low and pass_rates.high"
+                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(prompts)} training problems "
+                "are left: lower it, or widen pass_rates.low and pass_rates.high"
             )
         if config.updates_per_batch > config.prompts_per_step:
             raise UserError(

@@ -59,7 +59,7 @@ class Config(Section):
     experiments_folder: str
     """The folder of tables, figures and claims."""
     data: DataConfig
-    models: list[str]
+    models: list[Annotated[str, Field(pattern=r"^[\w.-]+$")]]
     toy_models: Annotated[dict[str, ToyModelConfig], BeforeValidator(_without_none)]
     """Models that are built and warm-started instead of the pretrained model of that name; null: not this one."""
     cold_start: WarmStartConfig | None = None
