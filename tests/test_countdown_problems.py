@@ -265,7 +265,9 @@ def test_a_toy_model_learns_the_format(tokenizer):
 
 def test_sentences_state_the_same_problems_as_strings():
     rules = {"numbers": [2, 4], "sentences": True}
-    strings, sentences = (countdown_set(numbers=[2, 4], sentences=chosen).generate("p", 5, []) for chosen in (False, True))
+    strings, sentences = (
+        countdown_set(numbers=[2, 4], sentences=chosen).generate("p", 5, []) for chosen in (False, True)
+    )
     assert sentences[0].text.startswith("Use each of the numbers ")
     assert "exactly once, with + - * / and parentheses, to make" in sentences[0].text
     assert [(parse_problem(one.text), one.answer) for one in strings] == [

@@ -18,7 +18,9 @@ WORDS = 6  # length of the n-grams
 REPORTED = 0.3  # smallest overlap that is reported
 
 _TOKEN = re.compile(
-    r"\^\s*(?:\\circ|\{\s*\\circ\s*\}) | \\[A-Za-z]+ | \\. | `` | '' | \.\.\. | [0-9]+(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3}(?![0-9]))* | [^\W\d_]+ | \S", re.VERBOSE
+    r"\^\s*(?:\\circ|\{\s*\\circ\s*\}) | \\[A-Za-z]+ | \\. | `` | '' | \.\.\."
+    r" | [0-9]+(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3}(?![0-9]))* | [^\W\d_]+ | \S",
+    re.VERBOSE,
 )
 _DIGIT_ARGUMENT = re.compile(r"(\\[dtc]?frac|\\sqrt)\s*([0-9])(?=\s*[0-9{\\])")  # \frac12 is \frac{1}{2}
 _SAME = {
@@ -41,16 +43,22 @@ _SAME = {
     }.items()
     for written in others.split()
 }
-_LAYOUT = set(
-    r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
-    r" \emph \mathrm \mathbf \mbox \bf \rm".split()
-) | {"\\ ", "\\\n"}
-_MARKS = set(r"""{ } \{ \} ( ) [ ] . , ; : ! ? ' " ^ _ °""".split())
+_LAYOUT = {"\\ ", "\\\n"}.union(
+    re.findall(
+        r"\S+",
+        r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
+        r" \emph \mathrm \mathbf \mbox \bf \rm",
+    )
+)
+_MARKS = {*"{}()[].,;:!?'\"^_°", r"\{", r"\}"}
 _NUMERALS = {
     word: str(number)
     for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty".split()
+        re.findall(
+            r"\w+",
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen twenty",
+        )
     )
 }
 
@@ -64,9 +72,16 @@ _INSTRUCTION = r"""
       (?:\ and\ (?:put|output|give|write|present)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\s?\{\s*\})?\.?
     | (?:Please\ )?(?:put|output|give|write|present)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\s?\{\s*\}\.?
 """.replace(r"\ ", r"\s+")
-_BEFORE = re.compile(rf"(?:{_INSTRUCTION} | <\|im_start\|>user | user\s*\n | (?:User|Human|Question|Problem)\s*:)\s*", re.X | re.I)
-_AFTER = re.compile(rf"(?:{_INSTRUCTION} | <\|im_end\|> | <\|im_start\|>assistant | \nassistant:? | \n(?:Answer|Solution)\s*:)\Z", re.X | re.I)
-_ASKS = re.compile(r"\\boxed|\banswer\s*:|step by step|final answer (?:with)?in\b|<\|im_(?:start|end)\|>", re.IGNORECASE)
+_BEFORE = re.compile(
+    rf"(?:{_INSTRUCTION} | <\|im_start\|>user | user\s*\n | (?:User|Human|Question|Problem)\s*:)\s*", re.X | re.I
+)
+_AFTER = re.compile(
+    rf"(?:{_INSTRUCTION} | <\|im_end\|> | <\|im_start\|>assistant | \nassistant:? | \n(?:Answer|Solution)\s*:)\Z",
+    re.X | re.I,
+)
+_ASKS = re.compile(
+    r"\\boxed|\banswer\s*:|step by step|final answer (?:with)?in\b|<\|im_(?:start|end)\|>", re.IGNORECASE
+)
 
 
 class StatedInWords(Task):
@@ -115,7 +130,11 @@ def normal_form(text: str) -> str:
 def _tokens(text: str) -> list[str]:
     text = _DIGIT_ARGUMENT.sub(r"\1{\2}", unicodedata.normalize("NFKC", text))
     tokens = ["°" if token[0] == "^" != token else _SAME.get(token.casefold(), token) for token in _TOKEN.findall(text)]
-    return [re.sub(r"\D", "", token) if token[0].isdecimal() else token for token in tokens if token.casefold() not in _LAYOUT]
+    return [
+        re.sub(r"\D", "", token) if token[0].isdecimal() else token
+        for token in tokens
+        if token.casefold() not in _LAYOUT
+    ]
 
 
 class Statement(NamedTuple):

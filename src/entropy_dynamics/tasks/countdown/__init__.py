@@ -1,8 +1,8 @@
 r"""Countdown: reach a target from given numbers, each used exactly once, with + - * / and parentheses.
 
-A problem such as "3,5,7,25=24", or a sentence with the same content, states the numbers and the target. As in TinyZero, an answer is correct if it is an
-expression of all the numbers with that value, such as `\boxed{25-(5+3-7)}`. It is evaluated in exact arithmetic;
-intermediate results may be negative or fractional.
+A problem such as "3,5,7,25=24", or a sentence with the same content, states the numbers and the target. As in TinyZero,
+an answer is correct if it is an expression of all the numbers with that value, such as `\boxed{25-(5+3-7)}`. It is
+evaluated in exact arithmetic; intermediate results may be negative or fractional.
 """
 
 from typing import Any
@@ -18,8 +18,9 @@ from entropy_dynamics.tasks.integers import read_integer
 class Countdown(Task):
     name = "countdown"
     instruction = (
-        "Combine the given numbers, each exactly once, with + - * / and parentheses so that they give the target, which "
-        r"stands after the equals sign if there is one. Please reason step by step, and put the final expression within \boxed{}."
+        "Combine the given numbers, each exactly once, with + - * / and parentheses so that they give the target, "
+        "which stands after the equals sign if there is one. "
+        r"Please reason step by step, and put the final expression within \boxed{}."
     )
     generated = CountdownSet
     solutions = CountdownSolutions

@@ -66,7 +66,9 @@ class Move(NamedTuple):
 
 def parse_problem(text: str) -> tuple[Counter[int], int]:
     """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
-    match = _PROBLEM.fullmatch(_SENTENCE.sub(lambda part: f"{part[1]},{part[2]}={part[3]}".replace(" ", ""), text.strip()))
+    match = _PROBLEM.fullmatch(
+        _SENTENCE.sub(lambda part: f"{part[1]},{part[2]}={part[3]}".replace(" ", ""), text.strip())
+    )
     if match is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
     return Counter(map(int, match[1].split(","))), int(match[2])
