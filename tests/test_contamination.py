@@ -78,7 +78,10 @@ def test_the_command_drops_near_duplicates_and_reports_them(run):
     ]
     printed, report = run(texts)
     assert printed[0] == "train: 4 problems; dropped: 1 also in test, 2 near duplicate in test"
-    assert [(found["id"], found["of"]) for found in report["near_duplicates"]] == [("train2", "test0"), ("train3", "test0")]
+    assert [(found["id"], found["of"]) for found in report["near_duplicates"]] == [
+        ("train2", "test0"),
+        ("train3", "test0"),
+    ]
     assert report["rows"] == report["kept"] + sum(report["dropped"].values())
 
 
@@ -91,7 +94,10 @@ def test_the_threshold_is_a_setting(run):
 
 def test_numbers_count_in_words_and_in_their_order():
     near = Statements(["Ann has three red and 5 blue marbles and draws 2 of them at random without looking."])
-    assert near.nearest("Ann has 3 red and five blue marbles and draws two of them at random without looking.").overlap == 1
+    assert (
+        near.nearest("Ann has 3 red and five blue marbles and draws two of them at random without looking.").overlap
+        == 1
+    )
     assert near.nearest("Ann has 5 red and 3 blue marbles and draws 2 of them at random without looking.") is None
 
 
@@ -129,7 +135,9 @@ def test_unknown_instructions_are_counted(run):
 
 def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    chats = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{BEFORE}\n{n}+{n}?"}] for n in (1, 2)]
+    chats = [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{BEFORE}\n{n}+{n}?"}] for n in (1, 2)
+    ]
     table = {"data_source": ["d"] * 2, "prompt": chats, "reward_model": [{"ground_truth": str(2 * n)} for n in (1, 2)]}
     pd.DataFrame(table).to_parquet(tmp_path / "a.parquet")
     assert main(["problems", "--train", str(tmp_path / "a.parquet"), "--out", str(tmp_path / "out")]) == 0

@@ -265,9 +265,10 @@ def test_a_toy_model_learns_the_format(tokenizer):
 
 def test_sentences_state_the_same_problems_as_strings():
     rules = {"numbers": [2, 4], "sentences": True}
-    strings, sentences = (countdown_set(numbers=[2, 4], sentences=chosen).generate("p", 5, []) for chosen in (False, True))
-    assert sentences[0].text.startswith("Use each of the numbers ")
-    assert "exactly once, with + - * / and parentheses, to make" in sentences[0].text
+    strings, sentences = (
+        countdown_set(numbers=[2, 4], sentences=chosen).generate("p", 5, []) for chosen in (False, True)
+    )
+    assert re.fullmatch(r"Make \d+ from [\d, ]+ and \d+ with \+, -, \* and /\.", sentences[0].text)
     assert [(parse_problem(one.text), one.answer) for one in strings] == [
         (parse_problem(one.text), one.answer) for one in sentences
     ]
@@ -283,7 +284,7 @@ def test_sentences_state_the_same_problems_as_strings():
 
 
 def test_a_sentence_in_a_file_is_a_problem():
-    text = "Use each of the numbers 3, 5 and 7 exactly once, with + - * / and parentheses, to make 1."
+    text = "Make 1 from 3, 5 and 7 with + and -."
     assert TASK.read_answer(1, text) == "1"
     assert Problem("p", text, "1", "countdown").grade(r"\boxed{3+5-7}", "stop").correct
     assert not Problem("p", text, "1", "countdown").grade(r"\boxed{7-5-1}", "stop").correct

@@ -70,7 +70,15 @@ def test_files_with_expressions_are_read(tmp_path, monkeypatch):
     lines = [json.dumps({"problem": f"The {text} one?", "answer": answer}) for text, answer in rows]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     monkeypatch.chdir(ROOT)
-    command = ["problems", "--train", str(tmp_path / "a.jsonl"), "--task", "expressions", "--out", str(tmp_path / "out")]
+    command = [
+        "problems",
+        "--train",
+        str(tmp_path / "a.jsonl"),
+        "--task",
+        "expressions",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(command) == 0
     kept = load_problems(tmp_path / "out" / "train.parquet")
     assert [problem.answer for problem in kept] == ["1/2", r"\left[0, \frac{1}{3}\right)", r"\text{blue}", "1,212"]

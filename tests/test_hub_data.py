@@ -106,7 +106,10 @@ def test_a_data_set_of_the_hub(repository, tmp_path):
         ({"subset": "fr"}, r"'fr' not found. Available: \['en', 'cn'\]"),
         ({"subset": None}, r"Config name is missing.*\['en', 'cn'\]"),
         ({"hub_split": "test"}, r"""Unknown split "test". Should be one of \['train'\]"""),
-        ({"answer_column": "solutions"}, r"no column 'solutions' \(--set data.train.answer_column=NAME\); did you mean 'solution'"),
+        (
+            {"answer_column": "solutions"},
+            r"no column 'solutions' \(--set data.train.answer_column=NAME\); did you mean 'solution'",
+        ),
     ],
 )
 def test_mistakes_are_one_line(repository, tmp_path, changes, message):

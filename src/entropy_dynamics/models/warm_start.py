@@ -118,11 +118,11 @@ def solution_batches(
     problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
     padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    template = Problem("", "<problem>", "", solutions.task)  # prompts differ only in the problem's text
-    before, after = render_prompt(tokenizer, template, prompt_format, variables).split(template.text)
     while True:
         # Batch rows of similar length: half of a random batch would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
+        template = Problem("", drawn[0], "", solutions.task)  # prompts differ only in the problem's text
+        before, after = render_prompt(tokenizer, template, prompt_format, variables).split(template.text)
         written = [solutions.solve(problem, rng) for problem in drawn]
         texts = [f"{before}{problem}{after}" for problem in drawn]
         responses = [text + tokenizer.eos_token * ends for text, ends in written]

@@ -112,6 +112,10 @@ class Task(ABC):
             truncated=finish_reason == "length",
         )
 
+    def system_message(self, text: str) -> str:
+        """The system message of a problem with this text."""
+        return self.instruction
+
     def strip_instructions(self, text: str) -> str:
         """A problem's text without its data set's instructions on the answer format, which `instruction` replaces."""
         return text

@@ -35,8 +35,8 @@ _INTEGER = re.compile(
     r"""
     (?P<sign>[-+−–﹣－]?) \s* (?:\\?\$)? \s* (?P<digits>[0-9]+) (?:\.0*)? \s*
     (?: \\?% | \\?\$
-      | (?:\^\s*\{?\s*\\circ\s*\}? | [°º] | \\degree)? \s* (?: \\(?:text|textrm|mathrm|mbox)\s*\{(?P<unit>[A-Za-z. /\-%\\$°]*)\}
-                                                        (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))? )?
+      | (?:\^\s*\{?\s*\\circ\s*\}? | [°º] | \\degree)? \s*
+        (?: \\(?:text|textrm|mathrm|mbox)\s*\{(?P<unit>[A-Za-z. /\-%\\$°]*)\} (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))? )?
       | \^\s*\{?\s*\\text\{(?:o|st|nd|rd|th)\}\s*\}?
       | (?<=\s) (?P<word>(?:(?:sq|square|cubic)\.?\s+)?[A-Za-z]{2,}(?:/[A-Za-z]+)?) (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))?
     )

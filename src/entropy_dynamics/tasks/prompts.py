@@ -94,8 +94,8 @@ def preview_prompt(problem: Problem, prompt_format: str) -> str:
 
 
 def _messages(problem: Problem) -> list[dict[str, str]]:
-    instruction = find_task(problem.task).instruction
-    return [{"role": "system", "content": instruction}, {"role": "user", "content": problem.text}]
+    system = find_task(problem.task).system_message(problem.text)
+    return [{"role": "system", "content": system}, {"role": "user", "content": problem.text}]
 
 
 def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:

@@ -18,7 +18,8 @@ WORDS = 6  # length of the n-grams
 REPORTED = 0.3  # smallest overlap that is reported
 
 _TOKEN = re.compile(
-    r"\^\s*(?:\\circ|\{\s*\\circ\s*\}) | \\[A-Za-z]+ | \\. | `` | '' | \.\.\. | [0-9]+(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3}(?![0-9]))* | [^\W\d_]+ | \S",
+    r"\^\s*(?:\\circ|\{\s*\\circ\s*\}) | \\[A-Za-z]+ | \\. | `` | '' | \.\.\."
+    r" | [0-9]+(?:(?:,|\{,\}|,\\!|\\,)[0-9]{3}(?![0-9]))* | [^\W\d_]+ | \S",
     re.VERBOSE,
 )
 _DIGIT_ARGUMENT = re.compile(r"(\\[dtc]?frac|\\sqrt)\s*([0-9])(?=\s*[0-9{\\])")  # \frac12 is \frac{1}{2}
@@ -42,16 +43,22 @@ _SAME = {
     }.items()
     for written in others.split()
 }
-_LAYOUT = set(
-    r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
-    r" \emph \mathrm \mathbf \mbox \bf \rm".split()
-) | {"\\ ", "\\\n"}
-_MARKS = set(r"""{ } \{ \} ( ) [ ] . , ; : ! ? ' " ^ _ °""".split())
+_LAYOUT = {"\\ ", "\\\n"}.union(
+    re.findall(
+        r"\S+",
+        r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
+        r" \emph \mathrm \mathbf \mbox \bf \rm",
+    )
+)
+_MARKS = {*"{}()[].,;:!?'\"^_°", r"\{", r"\}"}
 _NUMERALS = {
     word: str(number)
     for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty".split()
+        re.findall(
+            r"\w+",
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen twenty",
+        )
     )
 }
 

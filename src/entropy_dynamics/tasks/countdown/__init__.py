@@ -1,8 +1,8 @@
 r"""Countdown: reach a target from given numbers, each used exactly once, with + - * / and parentheses.
 
-A problem such as "3,5,7,25=24", or a sentence with the same content, states the numbers and the target. As in TinyZero, an answer is correct if it is an
-expression of all the numbers with that value, such as `\boxed{25-(5+3-7)}`. It is evaluated in exact arithmetic;
-intermediate results may be negative or fractional.
+A problem such as "3,5,7,25=24", or "Make 24 from 3, 5, 7 and 25 with + and -.", states the numbers and the target. As in
+TinyZero, an answer is correct if it is an expression of all the numbers with that value, such as `\boxed{25-(5+3-7)}`. It
+is evaluated in exact arithmetic; intermediate results may be negative or fractional.
 """
 
 from typing import Any
@@ -10,19 +10,26 @@ from typing import Any
 from entropy_dynamics.tasks import Problem, Task
 from entropy_dynamics.tasks.boxed import extract_boxed
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
-from entropy_dynamics.tasks.countdown.problems import CountdownSet, canonical, parse_problem
+from entropy_dynamics.tasks.countdown.problems import SENTENCE, CountdownSet, canonical, parse_problem
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
 from entropy_dynamics.tasks.integers import read_integer
+
+
+SENTENCES = r"Use every number once to reach the target. Answer within \boxed{}."
 
 
 class Countdown(Task):
     name = "countdown"
     instruction = (
-        "Combine the given numbers, each exactly once, with + - * / and parentheses so that they give the target, which "
-        r"stands after the equals sign if there is one. Please reason step by step, and put the final expression within \boxed{}."
+        "Combine the numbers before the equals sign, each exactly once, with + - * / and parentheses so that they give "
+        r"the number after it. Please reason step by step, and put the final expression within \boxed{}."
     )
     generated = CountdownSet
     solutions = CountdownSolutions
+
+    def system_message(self, text: str) -> str:
+        """A short one for sentences, of which each prompt of a small model pays every token."""
+        return SENTENCES if SENTENCE.fullmatch(text.strip()) else self.instruction
 
     def read_answer(self, value: Any, text: str) -> str:
         """The target, which must be the one in the text."""

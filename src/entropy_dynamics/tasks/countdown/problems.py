@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
 from typing import Annotated, Literal, NamedTuple
@@ -18,9 +18,7 @@ Operation = Literal["+", "-", "*", "/"]
 Count = Annotated[int, Field(ge=2, le=6)]
 PATIENCE = 10_000  # draws in a row without a new problem before giving up
 _PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
-_SENTENCE = re.compile(
-    r"Use each of the numbers ([0-9, ]+) and ([0-9]+) exactly once, with \+ - \* / and parentheses, to make ([0-9]+)\."
-)
+SENTENCE = re.compile(r"Make ([0-9]+) from ([0-9, ]+) and ([0-9]+)(?: with [-+*/, and]+)?\.")
 
 
 class Rules(Section):
@@ -67,18 +65,21 @@ class Move(NamedTuple):
 def parse_problem(text: str) -> tuple[Counter[int], int]:
     """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
     match = _PROBLEM.fullmatch(
-        _SENTENCE.sub(lambda part: f"{part[1]},{part[2]}={part[3]}".replace(" ", ""), text.strip())
+        SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
     )
     if match is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
     return Counter(map(int, match[1].split(","))), int(match[2])
 
 
-def sentence(text: str) -> str:
-    """The problem in words, with the rules of the grader."""
+def sentence(text: str, operations: str) -> str:
+    """'Make 1 from 3, 5 and 7 with + and -.' for '3,5,7=1'."""
     numbers, _, target = text.partition("=")
-    first, _, last = numbers.replace(",", ", ").rpartition(", ")
-    return f"Use each of the numbers {first} and {last} exactly once, with + - * / and parentheses, to make {target}."
+    return f"Make {target} from {_listed(numbers.split(','))} with {_listed(operations)}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 def canonical(text: str) -> str:
@@ -105,7 +106,7 @@ def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[s
         text = f"{','.join(map(str, numbers))}={targets[rng.integers(len(targets))]}" if targets else ""
         if text and canonical(text) not in excluded:
             misses = 0
-            yield sentence(text) if rules.sentences else text
+            yield sentence(text, rules.operations) if rules.sentences else text
         else:
             misses += 1
     raise UserError(

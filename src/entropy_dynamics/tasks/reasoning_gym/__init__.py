@@ -1,7 +1,7 @@
 r"""Problem sets of any generator of Reasoning Gym, such as chain_sum, countdown or number_sorting.
 
-An extra: `pip install 'entropy-dynamics[reasoning-gym]'`. An integer in the last box is compared with an integer answer;
-other answers get the generator's own verifier, in a process with a limit of CPU time, and are correct at its full score.
+An extra: `pip install 'entropy-dynamics[reasoning-gym]'`. If the answer is an integer, so must be the last box. Other
+answers get the generator's own verifier, in a process with a limit of CPU time, and are correct at its full score.
 """
 
 import json

@@ -7,6 +7,8 @@ import sys
 from functools import lru_cache
 from typing import Any
 
+import reasoning_gym  # noqa: F401  # now, as the first answer's time would not suffice
+
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks.reasoning_gym.problems import dataset
 
