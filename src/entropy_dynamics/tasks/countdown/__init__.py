@@ -1,8 +1,8 @@
 r"""Countdown: reach a target from given numbers, each used exactly once, with + - * / and parentheses.
 
-A problem such as "3,5,7,25=24", or "Make 24 from 3, 5, 7 and 25 with + and -.", states the numbers and the target. As in
-TinyZero, an answer is correct if it is an expression of all the numbers with that value, such as `\boxed{25-(5+3-7)}`. It
-is evaluated in exact arithmetic; intermediate results may be negative or fractional.
+A problem such as "3,5,7,25=24", or "Make 24 from 3, 5, 7 and 25 with + and -.", states the numbers and the target. As
+in TinyZero, an answer is correct if it is an expression of all the numbers with that value, such as
+`\boxed{25-(5+3-7)}`. It is evaluated in exact arithmetic; intermediate results may be negative or fractional.
 """
 
 from typing import Any
