@@ -217,11 +217,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
-    plan.add_argument(
-        "--target",
-        choices=("extras", "methods", "field", "controls"),
-        help="plan the runs of this target instead of the default",
-    )
+    targets = ("extras", "methods", "field", "controls")
+    plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
     config.add_argument("--method", help="a method, by name or name@parameter=value,...")

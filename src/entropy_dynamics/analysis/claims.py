@@ -23,6 +23,7 @@ Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 Statistic = Literal[
     "mean",
     "log_mean",
+    "log_sd",
     "drop",
     "ratio",
     "size_difference",
@@ -31,7 +32,8 @@ Statistic = Literal[
     "correlation_difference",
     "ratio_difference",
 ]
-"""mean | log_mean: its logarithm, so that a difference is a log ratio | drop of the mean from the first to the last
+"""mean | log_mean: its logarithm, so that a difference is a log ratio | log_sd: logarithm of the standard deviation of
+the column's logarithm, i.e. of its relative fluctuation | drop of the mean from the first to the last
 tenth of the steps, as a share | ratio of the means of two columns | size_difference: of the absolute values of two
 means, first minus second | correlation of two columns | same_sign: share of the steps at which two have the same sign,
 minus the share expected of unrelated ones with as many negative steps | correlation_difference: of the first column's
@@ -145,8 +147,9 @@ class ScoreDifference(ClaimSpec):
     models: Names
     runs: Methods
     against: Methods
-    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
-    """pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve."""
+    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct", "majority", "unique"]
+    """pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve | majority: share of
+    problems whose most frequent answer is correct | unique: different correct answers over K."""
     evaluations: Names
     minus: list[str] = Field(default_factory=list)
     """Data sets whose mean difference is subtracted from that of `evaluations`."""
@@ -229,7 +232,7 @@ class ClaimsFile(Section):
 
 
 class FieldPaper(Section):
-    """The claims of another paper, experiments/field/<name>.yaml, or about controls, experiments/controls/<name>.yaml."""
+    """A file of claims in a folder of experiments/: of another paper (`field`), or about controls (`controls`)."""
 
     paper: str
     """The heading of its claims."""

@@ -12,7 +12,7 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
+Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct", "majority", "unique"]
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
 T = TypeVar("T")
@@ -35,6 +35,10 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return difference
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
+        case "majority":
+            return samples.majority
+        case "unique":
+            return samples.unique
         case "all_correct":
             return np.where(samples.correct == samples.k, 1.0, 0.0)
 

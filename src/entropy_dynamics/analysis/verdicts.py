@@ -216,6 +216,8 @@ def _statistic(name: str, rows: np.ndarray) -> float:
                 return float(means[0])
             case "log_mean":
                 return float(np.log(means[0]))
+            case "log_sd":
+                return float(np.log(np.log(rows[:, 0]).std(ddof=1))) if len(rows) > 1 else float("nan")
             case "same_sign":
                 falls = rows < 0
                 p, q = falls.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, controls.json, .md)."""
+"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, .md, ...)."""
 
 from collections.abc import Sequence
 from pathlib import Path
