@@ -25,7 +25,7 @@ from entropy_dynamics.analysis.statistics import (
     seeds_needed,
     smallest_effect,
 )
-from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass
+from entropy_dynamics.analysis.temperatures import best_temperature, matched_pass, reached
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 
@@ -276,7 +276,7 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
         counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
         best[arm] = best_temperature(spec.metric, counts)
     finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
-    if not any(best.values()):
+    if best and not any(best.values()):
         finding.notes.append("greedy decoding, about which there is a claim of its own")
     return best
 
@@ -292,11 +292,15 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding
     frontier = [at for temperature, at in counts[model, other].items() if temperature > 0]  # greedy has one sample
     shared = sorted(set(policies).intersection(*frontier))
     finding.seeds = len(shared)
-    seeds = [matched_pass(policies[seed], [at[seed] for at in frontier], spec.datasets) for seed in shared]
-    if outside := sum(seed is None for seed in seeds):
-        what = f"the Pass@K of {method} is outside that of {other} at all temperatures"
-        finding.obstacles.append(f"{what} in {outside} of {len(seeds)} seeds")
-    elif seeds:
+    pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in shared]
+    seeds = [matched_pass(*pair, spec.datasets) for pair in pairs]
+    above = sum(not reached(*pair, spec.datasets) for pair in pairs)
+    for count, obstacle in (
+        (above, f"{other} does not reach the Pass@K of {method} at any temperature"),
+        (seeds.count(None) - above, f"the Pass@K of {method} is below the frontier of {other}"),
+    ):
+        finding.obstacles += [f"{obstacle} in {count} of {len(seeds)} seeds"] if count else []
+    if seeds and not finding.obstacles:
         weights = spec.datasets.items()
         columns = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
         finding.interval = score_interval(columns)
