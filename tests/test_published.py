@@ -248,7 +248,6 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
 
 @pytest.mark.parametrize("folder", ["published", "docs/reference/second"])
 def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folder):
-    """It is named by the data card, or else by claims.md."""
     folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
     assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2
     assert capsys.readouterr().err == (
@@ -286,9 +285,10 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         assert message in capsys.readouterr().err
     counts.to_parquet(out / "counts.parquet")
     for text, message in (
-        ("[]", "is not what ran under each name"),
-        ('{"m": 5}', "m"),
-        ('{"..": {}}', "'..', which is"),
+        ("[]", "it should be a mapping"),
+        ('{"m": 5}', "no value for scale"),
+        (json.dumps({"scale": SCALE, "models": {"m": 5}}), "models.m is 5"),
+        (models.replace(MODEL, "..", 1), "'..', which is"),
         ("{", "): get it again"),
     ):
         (out / "models.json").write_text(text)
@@ -327,7 +327,7 @@ def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys)
         frame = pd.read_parquet(out / f"{name}.parquet")
         frame.assign(seed=frame["seed"] + 50).to_parquet(out / f"{name}.parquet")
     models = json.loads((out / "models.json").read_text())
-    models[MODEL]["parameters"] += 1
+    models["models"][MODEL]["parameters"] += 1
     (out / "models.json").write_text(json.dumps(models))
     assert main(["restore", str(published[1]), str(out), "--out", str(tmp_path / SCALE)]) == 2
     assert f"have different models {MODEL!r}: see their models.json" in capsys.readouterr().err

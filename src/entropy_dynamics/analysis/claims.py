@@ -66,6 +66,8 @@ class ClaimSpec(Section):
     """{model} is replaced by the model that ran."""
     place: str
     """Place in the paper."""
+    ours: bool = False
+    """Whether the claim is not the paper's, but follows from the one at this place."""
     test: str
     unit: str
     above: float | None = None

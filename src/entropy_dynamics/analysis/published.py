@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int
 from pandas.api.types import is_integer_dtype, is_numeric_dtype
+from pydantic import BaseModel
 
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
-from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.validation import parse
 
-MODELS = "models.json"  # the model that ran under each name
+MODELS = "models.json"  # the scale, and the model that ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
 NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets become paths, so no separator and no leading dot
@@ -88,7 +89,7 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
     frames = {folder: (_counts(folder), _published(folder, "metrics", "step")) for folder in folders}
     models: dict[str, tuple[Path, Model]] = {}
     for folder in folders:
-        for name, facts in _models(folder / MODELS).items():
+        for name, facts in described(folder).models.items():
             other, before = models.setdefault(name, (folder, facts))
             if before != facts:
                 raise UserError(f"{other} and {folder} have different models {name!r}: see their {MODELS}")
@@ -99,6 +100,7 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
                 raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
     number = {seed: place for place, seed in enumerate(seeds)}
     with written_whole(root) as whole:
+        write_json(whole / SEEDS, [int(seed) for seed in seeds])
         for name, (_, facts) in models.items():
             write_json(Layout(whole).model(name, 0) / FACTS, facts.model_dump())
         for counts, metrics in frames.values():
@@ -115,7 +117,9 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
 def _counts(folder: Path) -> pd.DataFrame:
     """The counts, sorted by problem. `restore` numbers problems by their order, so none may be missing."""
     path, of = folder / "counts.parquet", [*KEYS, "temperature", "dataset"]
-    frame = _published(folder, "counts", "temperature", "dataset", "problem", "correct", "samples").sort_values("problem")
+    frame = _published(folder, "counts", "temperature", "dataset", "problem", "correct", "samples").sort_values(
+        "problem"
+    )
     evaluations = frame.groupby(of)
     even = (evaluations["samples"].nunique() == 1).all() and (frame["samples"] > 0).all()
     if not even or not frame["correct"].between(0, frame["samples"]).all():
@@ -143,12 +147,19 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     return frame
 
 
-def _models(path: Path) -> dict[str, Model]:
-    content = read_json(_existing(path), remedy="get it again")
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not what ran under each name")
-    _check_names(path, content)
-    return {name: parse(Model, facts, f"{path}, {name}") for name, facts in content.items()}
+class Described(BaseModel):
+    """The content of models.json."""
+
+    scale: str
+    models: dict[str, Model]
+
+
+def described(folder: Path) -> Described:
+    """What a published folder holds. Raises UserError if its models.json is missing, damaged or of an older version."""
+    path = _existing(folder / MODELS)
+    content = parse(Described, read_json(path, remedy="get it again"), str(path))
+    _check_names(path, content.models)
+    return content
 
 
 def _check_names(path: Path, names: Iterable[Any]) -> None:

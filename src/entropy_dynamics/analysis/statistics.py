@@ -146,7 +146,13 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
     error = sum(_problem_variance(column) for column in columns) ** 0.5
     if columns[0].ndim == 1:
         return Interval.normal(sum(column.mean() for column in columns), error)
-    return over_seeds(sum(column.mean(axis=-1) for column in columns)).widened(error)
+    return over_seeds(over_problems(columns)).widened(error)
+
+
+def over_problems(columns: Sequence[Scores]) -> PerSeed:
+    """The sum of the data sets' mean scores of each seed."""
+    total: PerSeed = np.sum([column.mean(axis=-1) for column in columns], axis=0)
+    return total
 
 
 def _problem_variance(scores: Scores) -> Number:

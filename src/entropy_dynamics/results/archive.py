@@ -47,7 +47,9 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
     names = [name for name in names if (root / name).resolve() != target.resolve()]
     for name in names:
         if not (root / name).is_file():
-            raise UserError(f"{root / name} is not a file but a broken link or a device; remove it or restore its target")
+            raise UserError(
+                f"{root / name} is not a file but a broken link or a device; remove it or restore its target"
+            )
     if not any(name.name.endswith(PROVENANCE) for name in names):
         raise UserError(f"{root} holds no results; the folder of a scale is needed, such as results/laptop")
     for name in names:
