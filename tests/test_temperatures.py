@@ -181,7 +181,18 @@ def test_beyond_the_frontier_there_is_no_verdict(project):
     write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.715, 0.9)}})
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
-    assert found.reason == "the Pass@K of clip_b is outside that of grpo at all temperatures in 5 of 5 seeds"
+    assert found.reason == "grpo does not reach the Pass@K of clip_b at any temperature in 5 of 5 seeds"
+
+
+def test_a_policy_below_the_frontier_is_not_one_that_the_baseline_does_not_reach(project):
+    """Seed 3 solves 40 % of the problems, GRPO at least 50 %; the others are beyond GRPO's 71 %."""
+    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.9, 0.9)}})
+    for dataset in DATASETS:
+        write(project, "clip_b", 3, 0.7, np.where(np.arange(200) < 80, 0.3, 0.0), dataset)
+    assert found_in(project, "matched_pass_clip_b_qwen2.5").reason == (
+        "grpo does not reach the Pass@K of clip_b at any temperature in 4 of 5 seeds; "
+        "the Pass@K of clip_b is below the frontier of grpo in 1 of 5 seeds"
+    )
 
 
 def test_missing_evaluations_are_named(project):
@@ -190,6 +201,10 @@ def test_missing_evaluations_are_named(project):
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
     assert found.reason == f"evaluations/{MODEL}/grpo/seed1/T1/aime25.parquet is missing"
+    Run(MODEL, "grpo", 1).evaluation_file(project / SCALE, "validation", 1.0).unlink()
+    best = found_in(project, "best_clip_b_qwen2.5")
+    assert best.reason.startswith(f"evaluations/{MODEL}/grpo/seed1/T1/validation.parquet is missing")
+    assert "greedy" not in best.reason
 
 
 @pytest.mark.parametrize(("kind", "said"), [("greedy", "no evaluations at temperature 0"), ("best", "0.7 alone")])

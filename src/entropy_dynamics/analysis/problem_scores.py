@@ -62,9 +62,17 @@ def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
 
     A single untrained model counts for all seeds.
     """
-    alone = {arm for arm, by_seed in arms.items() if arm[1] == BASE and len(by_seed) == 1}
-    seeds = sorted(set.intersection(*(set(by_seed) for arm, by_seed in arms.items() if arm not in alone)))
-    return {arm: [by_seed[seed] for seed in (by_seed if arm in alone else seeds)] for arm, by_seed in arms.items()}
+    seeds = shared_seeds(arms)
+    return {
+        arm: list(by_seed.values()) if arm[1] == BASE and len(by_seed) == 1 else [by_seed[seed] for seed in seeds]
+        for arm, by_seed in arms.items()
+    }
+
+
+def shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> list[int]:
+    """The seeds that all arms have, ascending; a single untrained model counts for all."""
+    trained = [set(by_seed) for (_, method), by_seed in arms.items() if method != BASE or len(by_seed) != 1]
+    return sorted(set.intersection(*trained))
 
 
 def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.ndarray, "k problem"]:

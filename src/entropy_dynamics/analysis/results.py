@@ -21,7 +21,7 @@ from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 from entropy_dynamics.results.files import read_json, read_parquet
-from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
 from entropy_dynamics.validation import parse
@@ -159,6 +159,11 @@ class Results:
     def label(self, spec: Spec, method: str) -> str:
         """The label of a method in an experiment."""
         return getattr(spec, "labels", {}).get(method) or self.method_label(method)
+
+    def original(self, seeds: Sequence[int]) -> list[int]:
+        """The numbers of seeds in the runs that were published, if these results were restored from them."""
+        numbers = read_json(path) if (path := self.root / SEEDS).is_file() else []
+        return [numbers[seed] if seed < len(numbers) else seed for seed in seeds]
 
     @property
     def temperatures(self) -> list[float]:
