@@ -1,4 +1,4 @@
-"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, controls.json, .md)."""
+"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, .md, ...)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,16 +17,18 @@ from entropy_dynamics.results.files import write_json, write_text
 def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
-    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, label, subject, unit,
-    claimed, range, why, paper, test, seeds, seeds_needed, reason}:
+    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, ours, scale, label, subject,
+    unit, claimed, range, why, paper, test, seeds, by_seed, seeds_needed, reason}:
 
+    - `ours` is whether the claim is this project's own and only follows from the one at `place`;
     - `range` is the claimed range, with null for an open bound, and `claimed` is the same in words;
     - `effect`, `low`, `high` and `detectable` are null if unknown;
     - `why` is the reason for a threshold other than 0;
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
     - `subject` is "this run" for claims, judged from the files of this scale, and "paper" for the gains that the paper
       prints, judged from its numbers alone;
-    - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved;
+    - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
+      `by_seed` is the effect of each by its number, or {} if the effect is not computed seed by seed;
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
       (MAX_SEEDS + 1: more than MAX_SEEDS), or null if unknown.
 
@@ -98,6 +100,8 @@ def _entry(
         id=claim.spec.id,
         statement=_named(claim.spec.statement, claim, models, results),
         place=claim.spec.place,
+        ours=claim.spec.ours,
+        scale=results.scale,
         label=_named(claim.spec.label, claim, models, results),
         subject="this run",
         unit=claim.spec.unit,
@@ -170,7 +174,15 @@ def _cells(entry: dict[str, Any]) -> dict[str, str]:
     claimed = f"{entry['claimed']}: {entry['why']}" if entry.get("why") else entry["claimed"]
     detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
     seeds = "none needed" if entry["seeds"] is None else str(entry["seeds"])
-    return entry | {"effect": effect, "paper": paper, "claimed": claimed, "detectable": detectable, "seeds": seeds}
+    place = f"ours, after {entry['place']}" if entry.get("ours") else entry["place"]
+    return entry | {
+        "effect": effect,
+        "place": place,
+        "paper": paper,
+        "claimed": claimed,
+        "detectable": detectable,
+        "seeds": seeds,
+    }
 
 
 def _effect(entry: dict[str, Any]) -> str:
