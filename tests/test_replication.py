@@ -276,7 +276,9 @@ def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, 
     about = {"range": [0, None], "unit": "points", "detectable": 3, "scale": "laptop"}
     first = claim("a", "holds", 10, 7, 13) | about | {"by_seed": {"0": 1, "1": 2, "2": 3, "3": 4, "9": 0}}
     second = claim("a", "holds", 11, 7, 15) | about | {"by_seed": {"0": 1, "1": 3, "2": 2, "3": 4, "8": 0}}
-    _, summary, rows = compare([first], [second | {"scale": scale, "detectable": 4}])
+    exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None, "scale": "laptop"}
+    second |= {"scale": scale, "detectable": 4}
+    _, summary, rows = compare([first, exact], [second, exact | {"scale": scale}])
     half = (9 + 16 - 2 * 0.64 * 12) ** 0.5 if shares else 5.0
     assert rows["a"][-3:-1] == [f"1 [{1 - half:.3g}, {1 + half:.3g}]", f"{half:.3g}"]
     said = "Seeds:    up to 4 are in both runs, so these are not independent: estimates correlate at 0.64"

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 
-from entropy_dynamics.analysis.statistics import NORMAL, Interval
+from entropy_dynamics.analysis.statistics import NORMAL, T_SEEDS, Interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.validation import parse
 
@@ -145,7 +145,8 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
     scales = {entry["scale"] for pair in pairs.values() for entry in pair}
     shared = {id: _shared(*pair) for id, pair in pairs.items()} if len(scales) == 1 and None not in scales else {}
-    correlations = [np.corrcoef(values)[0, 1] for values in shared.values() if (np.ptp(values, axis=1) > 0).all()]
+    several = [values for values in shared.values() if values.shape[1] >= T_SEEDS and np.ptp(values, axis=1).all()]
+    correlations = [np.corrcoef(values)[0, 1] for values in several]
     correlation = float(np.mean(correlations)) if correlations else 0.0
     claims = [
         Replicate(
