@@ -121,7 +121,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
         )
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
-    if of_groups or method.second_pass() or (method.uses_s_expected() and not centered):
+    if of_groups or method.second_pass() or (method.uses_s_expected and not centered):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
     weights = method.checked_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))

@@ -52,7 +52,7 @@ def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tenso
         UserError: as for `token_weight_method`, or the method needs E[S].
     """
     method = token_weight_method(name, params, trainer)
-    if method.uses_s_expected():
+    if method.uses_s_expected:
         raise UserError(f"{name} needs E[S] of each token, which {trainer} does not compute")
     generator = torch.Generator().manual_seed(0)
 
