@@ -15,12 +15,12 @@ from jaxtyping import Float
 
 from entropy_dynamics.results.files import written_whole
 
-VOCABULARY, TEMPERATURE = 64, 2.0
-PROMPTS, RESPONSES = (5, 6, 5), (8, 9, 11)
+VOCABULARY, TEMPERATURE = 64, 0.5
+PROMPTS, RESPONSES = (4, 3, 3), (4, 5, 13)
 """Numbers of prompt and response tokens of the sequences, which are right-padded."""
-RAISED = (8.375, 13.125, 14.5)  # logits of the likely token, for each response
-AFTER, PROMPT, PADDING = 19.0, 5.9375, 9.4375  # and after its last token, within prompts, within padding
-TOLERANCE = 0.001  # relative; half of the smallest distance between two known values
+RAISED = (1.5390625, 2.046875, 5.28125)  # logits of the likely token, for each response
+AFTER, PROMPT, PADDING = 10.125, 0.8203125, 1.6484375  # and after its last token, within prompts, within padding
+TOLERANCE = 0.0007  # relative; less than half of the smallest distance between two known values
 CORRECT = "the mean over response tokens"
 SUMS = "the mean over sequences of their sums"
 MISTAKES = 2  # maximum number at a time
@@ -102,11 +102,13 @@ def diagnose(value: float) -> str:
     if abs(value - right) <= TOLERANCE * right:
         return f"{value:g} nats is right: {CORRECT}."
     wrong = [mistake for mistake, known in values.items() if abs(value - known) <= TOLERANCE * abs(known)]
-    if not wrong and 0 < value < min(map(abs, values.values())):
-        limit, cold = values[SUMS] / value, values[f"{SUMS}; without the temperature"] / value
-        wrong = [f"{SUMS}, divided by a limit of {limit:.5g}, or without the temperature by one of {cold:.5g}"]
+    divided: list[str] = []
+    for name in (SUMS, f"{SUMS}; without the temperature"):
+        limit = values[name] / value if value > 0 and not wrong else 0
+        if limit > max(RESPONSES) and abs(limit - round(limit)) <= TOLERANCE * limit:
+            divided.append(f"{name}; divided by a limit of {limit:.0f}")
     none = f"none of {len(values)} known mistakes and pairs of them"
-    return f"{value:g} is {wrong[0] if wrong else none}; {CORRECT} is {right:.4g} nats."
+    return f"{value:g} is {wrong[0] if wrong else ' or '.join(divided) or none}; {CORRECT} is {right:.4g} nats."
 
 
 def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions], float]]:
