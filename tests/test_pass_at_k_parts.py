@@ -72,7 +72,10 @@ def test_many_policies_in_a_file_are_one_line(tmp_path, capsys):
     message = f"{path} has rows of step=0, step=1 and 7 more; keep those of one"
     assert error(capsys, "pass-at-k", path) == message
     lines(path, [row for step in range(2) for row in graded(WEAK, step=step)])
-    assert error(capsys, "pass-at-k", path, "--power", 5) == f"{path} has rows of step=0, step=1; --power takes those of one"
+    assert (
+        error(capsys, "pass-at-k", path, "--power", 5)
+        == f"{path} has rows of step=0, step=1; --power takes those of one"
+    )
 
 
 def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, capsys):

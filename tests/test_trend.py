@@ -48,7 +48,9 @@ def test_noise_is_said_to_be_noise(tmp_path, capsys):
     values = 0.3 + 0.04 * noise(np.random.default_rng(0), 40, 0.3)
     text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", [{"entropy": value} for value in values]))
     start, end = values[:4].mean(), values[-4:].mean()
-    assert text.startswith(f"Entropy shows no change beyond the noise of steps: {start:.3g} and {end:.3g} nats (means of")
+    assert text.startswith(
+        f"Entropy shows no change beyond the noise of steps: {start:.3g} and {end:.3g} nats (means of"
+    )
     assert f"between {values.min():.3g} and {values.max():.3g} at all steps." in text
 
 

@@ -204,7 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
     check = command("entropy-check", "Check the entropy that a trainer logs, on a batch with known entropies.")
-    check.add_argument("value", type=_finite, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats")
+    check.add_argument(
+        "value", type=_finite, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats"
+    )
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
     from entropy_dynamics.core.token_stats import TokenStats
 
-LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage", "advantages")
+LOGP, ENTROPY, ADVANTAGE = (
+    ("logp", "logprob", "log_prob", "old_log_probs"),
+    ("entropy", "entropys"),
+    ("advantage", "advantages"),
+)
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
 MASK = ("response_mask", "loss_mask", "completion_mask", "mask", "attention_mask")  # the first that a file has
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")

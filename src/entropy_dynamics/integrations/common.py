@@ -36,7 +36,7 @@ def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Meth
 def reported_metrics(
     stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask, learning_rate: float
 ) -> dict[str, float]:
-    """The metrics of a batch for the host trainer to log; none without response tokens, or that need an unknown E[S]."""
+    """The metrics of a batch for the host to log: none without response tokens, none that need an unknown E[S]."""
     if not mask.any():
         return {}
     metrics = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
