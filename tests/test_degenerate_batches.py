@@ -121,7 +121,7 @@ def test_all_rewards_equal(make, model, name):
         assert row["entropy"] > 0
     # W-REINFORCE and its parts do not normalize in the group: they learn from one that is all right.
     assert bool(advantages_of(trainer, *[1.0] * 6).any()) == name.startswith(("w_reinforce", "psr"))
-    acts = trainer.method.acts_without_advantage(on_policy=trainer.config.on_policy)
+    acts = trainer.method.acts_without_advantage
     if not acts and name not in ("w_reinforce", "psr"):
         assert_only_decayed(trainer, before, rows)
 
@@ -156,7 +156,7 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
         assert row["lens_pos_lt_kept"] == row["lens_pos_gt_kept"] == row["predicted_entropy_change"] == 0.0
         assert row["entropy"] > 0
         assert row["reward_mean"] != 0
-    if not trainer.method.acts_without_advantage(on_policy=trainer.config.on_policy):
+    if not trainer.method.acts_without_advantage:
         assert_only_decayed(trainer, before, rows)
 
 

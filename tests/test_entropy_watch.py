@@ -43,10 +43,10 @@ def watch(capsys, tmp_path, **columns) -> str:
 
 
 def test_entropy_watch_says_when_entropy_rose(tmp_path, capsys):
-    """It falls first, and farther at step 6 than it rises in the end."""
-    text = watch(capsys, tmp_path, entropy=[1.0] * 4 + [0.5, 0.2, 0.1, 0.2, 0.5] + [1.0] * 20 + [1.5] * 11)
+    """It falls first, and farther at step 14 than it rises in the end."""
+    text = watch(capsys, tmp_path, entropy=[1.0] * 12 + [0.5, 0.2, 0.1, 0.2, 0.5] + [1.0] * 37 + [1.5] * 46)
     assert text.startswith("Entropy rose from 1 to 1.5 nats (+50%;")
-    assert "Half of it was over by step 29;" in text
+    assert "Half of it was over by step 54;" in text
 
 
 RISING = np.linspace(0.2, 2, STEPS)

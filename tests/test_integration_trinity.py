@@ -50,6 +50,12 @@ def test_masks_are_those_of_trinitys_own_functions(name, arguments, tensors):
     torch.testing.assert_close(ours.batch["advantages"] * kept, theirs.batch["advantages"] * kept)
 
 
+def test_a_batch_without_unmasked_tokens_has_no_metrics(tensors):
+    exps, metrics = call(PATH, tensors | {"response_mask": torch.zeros_like(tensors["response_mask"])}, method="clip_b")
+    assert metrics == {}
+    assert not exps.batch["advantages"].any()
+
+
 @pytest.mark.parametrize(
     ("lacking", "message"),
     [("necs", "ClipV needs E[S] of each token, and Trinity's batch has no necs"), ("entropys", "has no entropys: set")],

@@ -1,5 +1,8 @@
 """TRL's own GRPOTrainer with our token weights, on a toy model: `make test-integrations`."""
 
+import os
+import socket
+
 import pandas as pd
 import pytest
 import torch
@@ -11,7 +14,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from entropy_dynamics.core.objective import clipped_loss, token_divisors, weighted_sum
-from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.trl import make_grpo_trainer
 from entropy_dynamics.methods import load_method
@@ -23,39 +26,39 @@ def reward(completions, **_):
     return [float(sum(map(ord, text)) % 2) for text in completions]
 
 
+def trainer_of(kind, folder, *, steps=2, **settings):
+    """A trainer from the same weights, prompts and seed each time."""
+    characters = {character: number for number, character in enumerate(["<pad>", "<eos>", *"0123456789+="])}
+    tokenizer = Tokenizer(models.WordLevel(characters, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(characters), **shape, initializer_range=0.3, eos_token_id=1, pad_token_id=0)
+    )
+    defaults = {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "num_generations": 8,
+        "max_completion_length": 12,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "temperature": TEMPERATURE,
+    }
+    return kind(
+        model=model,
+        reward_funcs=reward,
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"),
+        train_dataset=Dataset.from_dict({"prompt": [f"{a}+{b}=" for a in range(5) for b in range(5)]}),
+        args=trl.GRPOConfig(
+            str(folder), **(defaults | settings), max_steps=steps, use_cpu=True, report_to=[], logging_steps=1
+        ),
+    )
+
+
 @pytest.fixture
 def build(tmp_path):
-    """A trainer from the same weights, prompts and seed each time."""
-
-    def make(trainer, *, steps=2, **settings):
-        characters = {character: number for number, character in enumerate(["<pad>", "<eos>", *"0123456789+="])}
-        tokenizer = Tokenizer(models.WordLevel(characters, unk_token="<pad>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-        torch.manual_seed(0)
-        shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-        model = LlamaForCausalLM(
-            LlamaConfig(vocab_size=len(characters), **shape, initializer_range=0.3, eos_token_id=1, pad_token_id=0)
-        )
-        defaults = {
-            "per_device_train_batch_size": 8,
-            "gradient_accumulation_steps": 2,
-            "num_generations": 8,
-            "max_completion_length": 12,
-            "learning_rate": 1e-2,
-            "lr_scheduler_type": "constant",
-            "temperature": TEMPERATURE,
-        }
-        return trainer(
-            model=model,
-            reward_funcs=reward,
-            processing_class=PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"),
-            train_dataset=Dataset.from_dict({"prompt": [f"{a}+{b}=" for a in range(5) for b in range(5)]}),
-            args=trl.GRPOConfig(
-                str(tmp_path), **(defaults | settings), max_steps=steps, use_cpu=True, report_to=[], logging_steps=1
-            ),
-        )
-
-    return make
+    return lambda kind, **settings: trainer_of(kind, tmp_path, **settings)
 
 
 def weights_of(trainer):
@@ -172,6 +175,84 @@ def test_the_loss_mask_gives_the_gradient_of_weighted_advantages(build, method, 
     torch.testing.assert_close(masked, weighted, atol=1e-7, rtol=1e-5)
     assert (weighted - plain).norm() > 0.05 * plain.norm()  # tokens were dropped
     assert by_mask.state.log_history[0]["entropy_control/clip_fraction"] > 0
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize("method", ["grpo", "clip_b"])
+def test_a_batch_whose_responses_are_all_truncated_has_no_metrics_and_no_gradient(build, method, loss_type):
+    trainer = build(
+        make_grpo_trainer(trl.GRPOTrainer, method=method),
+        steps=1,
+        loss_type=loss_type,
+        mask_truncated_completions=True,
+        generation_kwargs={"suppress_tokens": [1]},
+    )
+    start = weights_of(trainer)
+    trainer.train()
+    [logged, _] = trainer.state.log_history
+    assert logged["loss"] == 0
+    assert not any(name.startswith("entropy_control/") for name in logged)
+    assert torch.equal(weights_of(trainer), start)
+
+
+def test_hidden_states_in_place_of_logits_are_one_clear_error(build, monkeypatch):
+    """As Unsloth returns them."""
+    trainer = build(make_grpo_trainer(trl.GRPOTrainer, method="clip_b"), steps=1)
+    monkeypatch.setattr(trainer.model, "lm_head", torch.nn.Identity())
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: inputs)
+    ones = torch.ones(8, 3, dtype=torch.long)
+    batch = {f"{part}_{name}": ones for part in ("prompt", "completion") for name in ("ids", "mask")}
+    message = "the model's logits have 32 items, and its vocabulary 14: they may be hidden states"
+    with pytest.raises(UserError, match=message):
+        trainer._generate_and_score_completions(batch | {"advantages": torch.ones(8)})
+
+
+def train_on_rank(rank, folder, port):
+    """Write what this process's rows had before the weights and after them."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+
+    class Kept(Recorded):
+        def _token_stats(self, output):
+            self.stats = super()._token_stats(output)
+            return self.stats
+
+    kind = type("Kind", (Kept, make_grpo_trainer(trl.GRPOTrainer, method="clip_b", mu=0.5)), {})
+    trainer = trainer_of(kind, folder, steps=1, gradient_accumulation_steps=1)
+    trainer.train()
+    before, after = trainer.recorded
+    columns = trainer.stats.columns() | {"mask": before["completion_mask"], "weighted": after["advantages"]}
+    columns["advantages"] = before["advantages"][:, None].expand(before["completion_mask"].shape).clone()
+    logged = trainer.state.log_history[0] if rank == 0 else {}
+    torch.save((columns, int(after["num_items_in_batch"]), logged), f"{folder}/rank{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_have_the_weights_of_their_common_batch(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(train_on_rank, (str(tmp_path), port), nprocs=2)
+    ranks, kept, (logged, _) = zip(*(torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)), strict=True)
+    width = max(columns["mask"].shape[1] for columns in ranks)
+    padded = [
+        {name: torch.nn.functional.pad(x, (0, width - x.shape[1])) for name, x in columns.items()} for columns in ranks
+    ]
+    whole = {name: torch.cat([columns[name] for columns in padded]) for name in padded[0]}
+    method = load_method("clip_b", mu=0.5)
+
+    def weights_from(batch):
+        stats = TokenStats(*(batch[name] for name in ("logp", "entropy", "s_star", "s_expected")))
+        return method.token_weights(stats, batch["advantages"], batch["mask"])
+
+    weights = weights_from(whole)
+    torch.testing.assert_close(whole["weighted"], whole["advantages"] * weights)
+    assert kept == (int((weights > 0).sum()),) * 2
+    dropped = (weights[whole["mask"] > 0] == 0).double().mean()
+    assert logged["entropy_control/clip_fraction"] == pytest.approx(float(dropped))
+    alone = torch.cat([weights_from(columns) for columns in padded])
+    assert not torch.equal(weights, alone)  # the thresholds of one process's rows are others
 
 
 def test_another_version_of_trl_gets_its_weights_through_the_loss_mask(monkeypatch):

@@ -126,6 +126,37 @@ def test_the_trainer_writes_what_changed_back_into_the_queue(queue, tensors):
     assert metrics["entropy_control/clip_fraction"] > 0
 
 
+def test_every_row_keeps_its_own_weights_in_any_order_of_the_queue(queue, tensors, monkeypatch):
+    """verl's queue returns rows in the order of the keys; `response_to_nested` pairs rows with lengths by place."""
+    (trainer, batch), order = queue, [5, 0, 7, 2, 1, 6, 3, 4]
+    expected, _ = weighted(trainer.entropy_control, tensors)
+    get = verl.tq.kv_batch_get
+
+    def reordered(**asked):
+        stored = get(**asked)
+        return tensordict_utils.get_tensordict(
+            {
+                name: torch.nested.as_nested_tensor([stored[name][row] for row in order], layout=torch.jagged)
+                for name in stored.keys()
+                if name != "uid"
+            }
+        )
+
+    monkeypatch.setattr(verl.tq, "kv_batch_get", reordered)
+    trainer._compute_advantage(batch, {})
+    for name, values in batch.put.items():
+        assert values.offsets().diff().tolist() == [LENGTHS[row] for row in order]
+        for row, of_row in zip(order, values.unbind(), strict=True):
+            torch.testing.assert_close(of_row, expected.batch[name][row, : LENGTHS[row]])
+
+
+def test_a_batch_without_unmasked_tokens_has_no_metrics(queue, tensors):
+    tensors = tensors | {"response_mask": torch.zeros_like(tensors["response_mask"])}
+    data, metrics = weighted(queue[0].entropy_control, tensors)
+    assert metrics == {}
+    assert not data.batch["advantages"].any()
+
+
 def test_the_middle_step_is_sampled_and_the_lens_reads_it(queue, tensors, stats, tmp_path):
     trainer, batch = queue
     weights = trainer.entropy_control.token_weights(stats, tensors["advantages"], tensors["response_mask"])

@@ -12,7 +12,9 @@ from conftest import ROOT
 from entropy_dynamics.config import known_names
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.integrations.common import token_weight_method
 from entropy_dynamics.methods import Method, load_method, method, method_types
+from method_contracts import contracts, declared
 
 
 @pytest.mark.parametrize(
@@ -82,11 +84,6 @@ def test_what_methods_tell_the_trainer():
     assert all(method.needs_scores(2) for method in methods.values())
     with_entropy = {"entropy_bonus", "adaptive_entropy", "w_reinforce_authors", "nsr_authors", "psr_authors"}
     assert {name for name, method in methods.items() if method.uses_entropy()} == with_entropy
-    assert {name for name, method in methods.items() if method.uses_s_expected()} == {"clip_v", "clip_v_paper"}
-    released = {"ce_gppo_authors", "entrocraft_authors"}
-    for on_policy, names in ((True, with_entropy | released), (False, with_entropy | released | {"kl_cov"})):
-        acting = {name for name, method in methods.items() if method.acts_without_advantage(on_policy=on_policy)}
-        assert acting == names
 
 
 def test_the_defaults_are_the_released_values():
@@ -102,22 +99,45 @@ def test_what_a_method_inherits_counts_as_its_own():
             return 0.5 * super().token_loss(*arguments, **named)
 
     assert Quieter().uses_entropy()
-    assert Quieter().acts_without_advantage(on_policy=True)
+    assert Quieter().acts_without_advantage
 
 
-def test_what_is_found_of_a_method_holds_where_it_acts_in_a_range_only():
-    class OneSided(Method):
-        def token_loss(self, logp, logp_old, advantages, mask, **named):
-            return (logp_old - logp - 0.5).clamp_min(0)
+@pytest.mark.parametrize("name", sorted(method_types()))
+def test_a_method_declares_what_it_reads_and_where_it_acts(name):
+    assert contracts(load_method(name)) == declared(load_method(name))
 
-    assert OneSided().acts_without_advantage(on_policy=False)
-    assert not OneSided().acts_without_advantage(on_policy=True)
 
-    class AtLowEntropy(Method):
+class OnePenalty(Method):
+    """Of tokens in a range only."""
+
+    low: float
+    high: float
+
+    def token_loss(self, logp, logp_old, advantages, mask, **_):
+        return torch.where((logp > math.log(self.low)) & (logp < math.log(self.high)), logp, 0.0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-5, 1e-4), (0.5, 0.6), (0.99, 1.0)])
+def test_the_grid_finds_a_penalty_wherever_it_acts(low, high):
+    method = OnePenalty(low=low, high=high)
+    assert contracts(method)["acts_without_advantage"]
+    assert contracts(method) != declared(method)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 0.05), (0.5, 0.8), (3.0, math.inf)])
+def test_the_grid_finds_a_use_of_e_s_at_any_entropy(low, high):
+    class AtSomeEntropies(Method):
         def token_weights(self, stats, advantages, mask, **_):
-            return mask.float() if stats.entropy.mean() > 0.3 else mask * (stats.s_centered > 0)
+            inside = low < float(stats.entropy.mean()) < high
+            return mask * (stats.s_centered > 0) if inside else mask.float()
 
-    assert AtLowEntropy().uses_s_expected()
+    assert contracts(AtSomeEntropies())["uses_s_expected"]
+
+
+def test_a_method_with_state_of_its_own_is_no_token_weight():
+    """Hosts do not call `observe`, so its state would never change."""
+    with pytest.raises(UserError, match=r"^entrocraft is more than token weights \(it has its own observe\)"):
+        token_weight_method("entrocraft", {}, "TRL")
 
 
 def test_a_copied_file_does_not_replace_a_method():

@@ -5,40 +5,14 @@ import copy
 import pytest
 import torch
 
-from batches import of_the_vocabulary, random_batch
 from conftest import ROOT
 from entropy_dynamics.config import known_names, load_config
-from entropy_dynamics.methods import load_method, method_types
 from entropy_dynamics.training.update import PolicyUpdate
 from reference import assert_close, graded, gradients
 
 CONFIGS = ROOT / "configs"
 METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
 CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
-
-
-@pytest.mark.parametrize("on_policy", [True, False])
-@pytest.mark.parametrize("name", sorted(method_types()))
-def test_a_loss_has_a_gradient_without_an_advantage_where_it_is_found_to(name, on_policy):
-    """Against autograd, off-policy with log ratios of both signs."""
-    params = {"initial_coefficient": 0.1, "target": 9.0} if name == "adaptive_entropy" else {}
-    method = load_method(name, **params)
-    method.observe({"entropy": 0.0, "sampled_entropy": 0.0, "step": 0})
-    logp, entropy, advantages, mask = random_batch(seed=1)
-    logp.requires_grad_()
-    entropy.requires_grad_()
-    loss = method.token_loss(
-        logp,
-        logp.detach() - (0 if on_policy else torch.randn(logp.shape, generator=torch.Generator().manual_seed(2))),
-        torch.zeros_like(advantages),
-        mask,
-        entropy=entropy,
-        coefficients=torch.ones_like(logp),
-        **of_the_vocabulary(method, logp),
-    )
-    loss[mask].sum().backward()
-    acts = any(one.grad is not None and bool(one.grad.any()) for one in (logp, entropy))
-    assert acts == method.acts_without_advantage(on_policy=on_policy)
 
 
 @pytest.fixture
@@ -77,15 +51,14 @@ def test_the_update_is_the_same(run, name):
         {key: expected[key] for key in known}, rel=1e-5, abs=1e-7, nan_ok=True
     )
     if whole.any():
-        assert_close(gradient, whole)
+        assert_close(gradient, whole, relative=1e-5)  # the order of summation differs
     else:
         assert not gradient.any()
     assert all_rows == 24
     config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
-    on_policy = config.training.on_policy
     if config.training.advantage == "gae" or name == "w_reinforce":  # groups of equal rewards have advantages too
         assert rows == 24
-    elif config.method.build().acts_without_advantage(on_policy=on_policy):
+    elif config.method.build().acts_without_advantage:
         assert rows == (8 if name == "nsr_authors" else 18 if name == "psr_authors" else 24)  # rows with a weight
     elif name == "psr":
         assert rows == 18

@@ -211,7 +211,8 @@ def _parser() -> argparse.ArgumentParser:
 
     passes = diagnostic("pass-at-k", "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="column that identifies a problem")
-    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: above 0: correct, missing: left out")
+    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: 1: correct, missing: left out")
+    passes.add_argument("--threshold", type=_finite, metavar="GRADE", help="smallest grade of a correct sample")
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
     dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
@@ -222,7 +223,9 @@ def _parser() -> argparse.ArgumentParser:
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
     check = command("entropy-check", "Check the entropy that a trainer logs, on a batch with known entropies.")
-    check.add_argument("value", type=_nats, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats")
+    check.add_argument(
+        "value", type=_finite, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats"
+    )
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
@@ -262,7 +265,7 @@ def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], floa
     return number
 
 
-_nats = _number(lambda value: True, "a finite number")
+_finite = _number(lambda value: True, "a finite number")
 _positive = _number(lambda value: value > 0, "a positive number")
 _temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
 

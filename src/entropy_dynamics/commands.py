@@ -309,7 +309,7 @@ def restore(options: argparse.Namespace) -> None:
 def pass_at_k(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table, power_table
 
-    columns = options.problem, options.correct
+    columns = options.problem, options.correct, options.threshold
     if options.power:
         if len(options.files) > 1:
             raise UserError("--power takes the rates of one file")

@@ -175,7 +175,8 @@ def _problem_variance(scores: Scores) -> Number:
 def share_interval(scores: Scores) -> Interval:
     """Mean of one method's scores in [0, 1]. The interval is on the logit scale, which keeps it within [0, 1].
 
-    If all scores are 0 or all are 1, the inner bound is the one-sided Clopper-Pearson bound for n of n problems.
+    If all n scores are equal, problems with other scores are at most as frequent as the one-sided Clopper-Pearson bound
+    for n of n allows, and those may have any score from 0 to 1.
     """
     interval = score_interval([scores], mean_interval)
     if scores.ndim > 1 and scores.shape[-2] < T_SEEDS:
@@ -183,9 +184,10 @@ def share_interval(scores: Scores) -> Interval:
     bound = scipy.special.betaincinv(scores.shape[-1], 1, (1 - LEVEL) / 2)
     value = np.clip(interval.value, ROUNDING, 1 - ROUNDING)
     half = (interval.high - interval.value) / (value * (1 - value))
-    extremes = [interval.value < ROUNDING, interval.value > 1 - ROUNDING]
-    low = np.select(extremes, (0, bound), scipy.special.expit(scipy.special.logit(value) - half))
-    high = np.select(extremes, (1 - bound, 1), scipy.special.expit(scipy.special.logit(value) + half))
+    axes = (-1,) if scores.ndim == 1 else (-2, -1)
+    equal = scores.max(axis=axes) - scores.min(axis=axes) < ROUNDING
+    low, high = (scipy.special.expit(scipy.special.logit(value) + side) for side in (-half, half))
+    low, high = np.where(equal, bound * interval.value, low), np.where(equal, 1 - bound * (1 - interval.value), high)
     return replace(interval, low=low, high=high)
 
 

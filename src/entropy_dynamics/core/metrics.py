@@ -37,7 +37,7 @@ def entropy_metrics(
     terms = -(advantage - advantage.mean()) * (reweighted - reweighted.mean())
     dropped, negative = weight == 0, advantage < 0
     entropy = stats.entropy[mask].double()
-    top = entropy >= entropy.kthvalue(len(entropy) - math.ceil(TOP * len(entropy)) + 1).values
+    top = entropy >= entropy.topk(math.ceil(TOP * len(entropy))).values[-1:]
     return {
         "entropy": float(entropy.mean()),
         "s_star_mean": float(stats.s_star[mask].double().mean()),

@@ -1,10 +1,13 @@
 """Is the entropy that a trainer logs right? A batch with known entropies, and the value that each known mistake gives.
 
-Each distribution has one token of probability p, and the others share the rest equally, so its entropy has a closed
-form. Short responses have low entropy and long ones high entropy, prompts and padding are uniform, and the token after
-a response is almost certain, so that every mistake gives a different number.
+Each distribution has one token whose logit is raised above the others', so its entropy has a closed form. Lengths,
+logits and temperature were searched for such that no mistake, and no pair of mistakes, gives the value of another one.
+bf16 represents the logits exactly, before and after the temperature.
 """
 
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +15,15 @@ from jaxtyping import Float
 
 from entropy_dynamics.results.files import written_whole
 
-VOCABULARY, TEMPERATURE = 64, 0.7
-PROMPTS, RESPONSES = (2, 4, 4), (3, 6, 13)
+VOCABULARY, TEMPERATURE = 64, 0.5
+PROMPTS, RESPONSES = (4, 3, 3), (4, 5, 13)
 """Numbers of prompt and response tokens of the sequences, which are right-padded."""
-LIKELY = (0.98, 0.8, 0.3)  # p of the likely token, for each response
-TOLERANCE = 0.005  # relative; allows for bf16 logits
+RAISED = (1.5390625, 2.046875, 5.28125)  # logits of the likely token, for each response
+AFTER, PROMPT, PADDING = 10.125, 0.8203125, 1.6484375  # and after its last token, within prompts, within padding
+TOLERANCE = 0.0007  # relative; less than half of the smallest distance between two known values
 CORRECT = "the mean over response tokens"
+SUMS = "the mean over sequences of their sums"
+MISTAKES = 2  # maximum number at a time
 
 Positions = Float[np.ndarray, "sequence position"]
 
@@ -29,12 +35,11 @@ def golden_batch() -> dict[str, np.ndarray]:
     """
     length = max(map(sum, zip(PROMPTS, RESPONSES, strict=True))) + 1  # no sequence is full, so roll and slice agree
     place, prompts, ends = np.arange(length), np.array(PROMPTS)[:, None], np.add(PROMPTS, RESPONSES)[:, None]
-    likely = np.full((len(PROMPTS), length), 1 / VOCABULARY)
-    likely = np.where((place >= prompts - 1) & (place < ends - 1), np.array(LIKELY)[:, None], likely)
-    likely[np.arange(len(ends)), ends[:, 0] - 1] = 0.999  # after the last token
+    raised = np.where(place < prompts - 1, PROMPT, PADDING)
+    raised = np.where((place >= prompts - 1) & (place < ends - 1), np.array(RAISED)[:, None], raised)
+    raised[np.arange(len(ends)), ends[:, 0] - 1] = AFTER
     ids = (7 * place + np.arange(len(PROMPTS))[:, None]) % VOCABULARY
     logits = np.zeros((*ids.shape, VOCABULARY))
-    raised = TEMPERATURE * np.log(likely * (VOCABULARY - 1) / (1 - likely))
     np.put_along_axis(logits, np.roll(ids, -1, axis=1)[..., None], raised[..., None], axis=-1)
     return {
         "logits": logits.astype(np.float32),
@@ -57,35 +62,37 @@ def write_golden(path: Path) -> str:
 
 
 def known_values() -> dict[str, float]:
-    """The values on the batch, nats, of the right way and of each known mistake."""
+    """The values on the batch, nats, of the right way, of each known mistake and of each pair of them.
+
+    A mistake that makes no difference in addition to another one is left out.
+    """
     batch = golden_batch()
-    response, attention = batch["response_mask"], batch["attention_mask"]
-    tokens, cold = _entropies(batch, TEMPERATURE), _entropies(batch, 1.0)
-    after, before = (_entropies(batch, TEMPERATURE, shift) for shift in (0, 2))
-    padded = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses including padding
-    sums = np.where(response, tokens, 0).sum(axis=1)
-    return {
-        CORRECT: tokens[response].mean(),
-        "the mean over sequences of their means: long responses count too little": _mean_of_means(tokens, response),
-        "the mean over sequences of their means, without the temperature": _mean_of_means(cold, response),
-        "the mean over sequences of their sums: it grows with the length": sums.mean(),
-        "the sum over all tokens": sums.sum(),
-        "the mean over prompts and responses": tokens[:, 1:][attention[:, 1:]].mean(),
-        "the mean over responses and their padding": tokens[padded].mean(),
-        "the mean over all positions, prompts and padding included": tokens.mean(),
-        "the mean over all positions but the last, prompts and padding included": tokens[:, 1:].mean(),
-        "the padding counted in the divisor": sums.sum() / padded.sum(),
-        "prompts and padding counted in the divisor": sums.sum() / response.size,
-        "prompts and padding but the last position counted in the divisor": sums.sum() / response[:, 1:].size,
-        "shifted by one: each token has the distribution of the token after it": after[response].mean(),
-        "shifted the other way: each token has the distribution of the token before it": before[response].mean(),
-        "without the temperature": cold[response].mean(),
-        "with the temperature applied twice": _entropies(batch, TEMPERATURE**2)[response].mean(),
-        "with the logits multiplied by the temperature": _entropies(batch, 1 / TEMPERATURE)[response].mean(),
-        "in bits, not nats": tokens[response].mean() / np.log(2),
-        "-log p of the sampled tokens: an estimate": _surprisal(batch)[response].mean(),
-        "with the sign of a loss": -tokens[response].mean(),
+    temperatures = {
+        "": TEMPERATURE,
+        "without the temperature": 1.0,
+        "with the temperature applied twice": TEMPERATURE**2,
+        "with the logits multiplied by the temperature": 1 / TEMPERATURE,
     }
+    shifts = {
+        "": 1,
+        "shifted by one: each token has the distribution of the token after it": 0,
+        "shifted the other way: each token has the distribution of the token before it": 2,
+    }
+    measures = {"": _entropies, "-log p of the sampled tokens: an estimate": _surprisals}
+    scales = {"": 1.0, "in bits, not nats": 1 / np.log(2), "with the sign of a loss": -1.0}
+    values: dict[str, float] = {}
+    known = product(temperatures, shifts, measures, _reductions(batch).items(), scales)
+    for temperature, shift, measure, (mean, reduced), scale in known:
+        names = [name for name in (mean, temperature, shift, measure, scale) if name]
+        if len(names) <= MISTAKES:
+            value = scales[scale] * reduced(measures[measure](batch, temperatures[temperature], shifts[shift]))
+            values["; ".join(names) or CORRECT] = value
+    fewest_first = sorted(values.items(), key=lambda item: (item[0] != CORRECT, item[0].count("; ")))
+    distinct: dict[str, float] = {}
+    for name, value in fewest_first:
+        if not np.isclose(list(distinct.values()), value, rtol=1e-6, atol=0).any():
+            distinct[name] = float(value)
+    return distinct
 
 
 def diagnose(value: float) -> str:
@@ -95,22 +102,59 @@ def diagnose(value: float) -> str:
     if abs(value - right) <= TOLERANCE * right:
         return f"{value:g} nats is right: {CORRECT}."
     wrong = [mistake for mistake, known in values.items() if abs(value - known) <= TOLERANCE * abs(known)]
-    none = f"none of {len(values)} known mistakes, or several at once"
-    return f"{value:g} is {wrong[0] if wrong else none}; {CORRECT} is {right:.4g} nats."
+    divided: list[str] = []
+    for name in (SUMS, f"{SUMS}; without the temperature"):
+        limit = values[name] / value if value > 0 and not wrong else 0
+        if limit > max(RESPONSES) and abs(limit - round(limit)) <= TOLERANCE * limit:
+            divided.append(f"{name}; divided by a limit of {limit:.0f}")
+    none = f"none of {len(values)} known mistakes and pairs of them"
+    return f"{value:g} is {wrong[0] if wrong else ' or '.join(divided) or none}; {CORRECT} is {right:.4g} nats."
 
 
-def _mean_of_means(values: Positions, mask: np.ndarray) -> float:
-    return (np.where(mask, values, 0).sum(axis=1) / mask.sum(axis=1)).mean()
+def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions], float]]:
+    """Ways to reduce the values of all positions to a number; each is a sum with these weights."""
+    response, attention = batch["response_mask"], batch["attention_mask"]
+    lengths, positions = response.sum(axis=1, keepdims=True), np.ones_like(response)
+    padded = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses including padding
+    inner = positions & (np.arange(response.shape[1]) > 0)
+    weights = {
+        "": response / response.sum(),
+        "the mean over sequences of their means: long responses count too little": response / lengths / len(lengths),
+        SUMS: response / len(lengths),
+        f"{SUMS}, divided by the longest response (verl's seq-mean-token-sum-norm)": response
+        / len(lengths)
+        / lengths.max(),
+        "the sum over all tokens": 1.0 * response,
+        "the mean over prompts and responses": (attention & inner) / (attention & inner).sum(),
+        "the mean over responses and their padding": padded / padded.sum(),
+        "the mean over all positions, prompts and padding included": positions / positions.size,
+        "the mean over all positions but the last, prompts and padding included": inner / inner.sum(),
+        "the padding counted in the divisor": response / padded.sum(),
+        "the prompts counted in the divisor": response / attention.sum(),
+        "prompts and padding counted in the divisor": response / positions.size,
+        "prompts and padding but the last position counted in the divisor": response / inner.sum(),
+    }
+    for alone in range(len(lengths)):
+        of_micro_batch = np.where(np.arange(len(lengths)) == alone, lengths[:, 0], lengths.sum() - lengths[alone, 0])
+        others = " and ".join(str(number + 1) for number in range(len(lengths)) if number != alone)
+        name = f"the mean over micro-batches of their means, of sequence {alone + 1} and of {others}"
+        weights[name] = response / of_micro_batch[:, None] / 2
+    return {name: partial(_weighted, weight=weight) for name, weight in weights.items()}
 
 
-def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int = 1) -> Positions:
+def _weighted(values: Positions, weight: Positions) -> float:
+    return float((values * weight).sum())
+
+
+def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int) -> Positions:
     """Entropy of the distribution `before` positions before each token, nats; 1 is the one it was sampled from."""
     logp = _log_softmax(batch["logits"], temperature)
     return np.roll(-(np.exp(logp) * logp).sum(axis=-1), before, axis=1)
 
 
-def _surprisal(batch: dict[str, np.ndarray]) -> Positions:
-    logp = np.roll(_log_softmax(batch["logits"], TEMPERATURE), 1, axis=1)
+def _surprisals(batch: dict[str, np.ndarray], temperature: float, before: int) -> Positions:
+    """-log p of each token under the distribution `before` positions before it, nats."""
+    logp = np.roll(_log_softmax(batch["logits"], temperature), before, axis=1)
     return -np.take_along_axis(logp, batch["input_ids"][..., None], axis=-1)[..., 0]
 
 

@@ -9,6 +9,7 @@ from scipy.stats import norm, spearmanr
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.diagnostics.logs import ENTROPY, first_logged
 from entropy_dynamics.diagnostics.reading import NATS_ROUNDING
+from entropy_dynamics.diagnostics.trend import trend_p
 from entropy_dynamics.errors import UserError, nearest
 
 REWARD = (
@@ -51,6 +52,12 @@ SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to re
 }
 GREW = 1.5  # the smallest factor of increase to report
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
+CLIP_RATIO, LONGEST = "response_length/clip_ratio", "response_length/max"
+WITHOUT_VARIANCE = ("zero_variance_groups", "frac_reward_zero_std")  # shares of groups: ours, TRL
+SPREADS = ("reward_std", "rewards/std")  # of a group's rewards: TRL
+RANGE = ("critic/score/min", "critic/score/max")  # of a step's rewards: verl
+MOST = 13.0  # nats per token; the largest vocabularies have some 262,144 items, ln 262,144 = 12.5
+TREND = 0.02  # p value below which a change is more than noise; one in twenty noisy runs at most has it (test_trend.py)
 FEWEST = 5  # minimum number of steps
 CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors exceeded by one in twenty unrelated runs
 ROUNDING = 1e-9  # relative; rounding of the steps of a linear learning rate
@@ -64,7 +71,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         column: the entropy column; by default the first of `ENTROPY` that exists.
 
     Raises:
-        UserError: there is no such column, it has fewer than 5 values, or one of them is below 0.
+        UserError: there is no such column, it has fewer than 5 values, or one is below 0 or too large for a token.
     """
     entropy = first_logged(metrics, (column,) if column else ENTROPY)
     if entropy is None:
@@ -78,23 +85,37 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
             f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
             "is it a loss, which has the other sign?"
         )
+    if (highest := entropy.max()) > MOST:
+        raise UserError(
+            f"{source}: {entropy.name} is {highest:.4g} at step {entropy.idxmax()}; the entropy of a token is at most "
+            "ln(vocabulary), some 12 nats: is it a sum over sequences?"
+        )
+    reward = first_logged(metrics, REWARD)
+    text = _constant_rewards(metrics, reward)
+    of_loss = "verl aggregates actor/entropy by actor.loss_agg_mode: nats per token only with token-mean."
+    about = [of_loss] * (str(entropy.name).endswith("actor/entropy")) + [f"Read from {source}."]
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
     means = f"means of the first and the last {tenth} of {len(entropy)} steps"
     if start == end:
-        return f"Entropy did not change: {start:.3g} nats ({means}). Read from {source}."
+        return " ".join([*text, f"Entropy did not change: {start:.3g} nats ({means}).", *about])
+    if trend_p(entropy.to_numpy()) > TREND:
+        text.append(
+            f"Entropy shows no change beyond the noise of steps: {start:.3g} and {end:.3g} nats ({means}), between "
+            f"{lowest:.3g} and {highest:.3g} at all steps."
+        )
+        return " ".join([*text, _correlations(metrics, entropy), *about])
     sign = np.sign(end - start)
     halfway = (sign * (entropy - start) >= abs(end - start) / 2).idxmax()
     window = entropy.diff(tenth) / tenth
     last = (sign * window).idxmax()
     first = entropy.index[entropy.index.get_loc(last) - tenth]
     share = f"{(end - start) / start:+.0%}; " if start else ""
-    text = [
+    text.append(
         f"Entropy {'fell' if sign < 0 else 'rose'} from {start:.3g} to {end:.3g} nats ({share}{means}). Half of it was "
         f"over by step {halfway}; it moved fastest between the steps {first} and {last}, by {window[last]:+.2g} nats "
         "per step."
-    ]
-    reward = first_logged(metrics, REWARD)
+    )
     reached = [] if reward is None else [step for step in (first, last) if pd.notna(reward.get(step))]
     if len(reached) == 2:
         text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
@@ -104,8 +125,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
     if sign > 0:
         text += _suspects(metrics, tenth)
-    text += [_correlations(metrics, entropy), f"Read from {source}."]
-    return " ".join(text)
+    return " ".join([*text, _correlations(metrics, entropy), *about])
 
 
 def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
@@ -153,11 +173,31 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
     return f"Its change per step correlates with {listed} (rank correlations without trends; no proof of a cause)."
 
 
+def _constant_rewards(metrics: pd.DataFrame, reward: pd.Series | None) -> list[str]:
+    """What to say first: without variance of rewards, advantages are 0, and no response is preferred to another."""
+    columns = {name: metrics[name].dropna() for name in map(str, metrics.columns)}
+    for name, values in columns.items():
+        if name.endswith(WITHOUT_VARIANCE) and len(values) and (share := values.mean()) > 0.5:
+            return [f"In {share:.0%} of the groups all rewards are equal ({name}), so they teach nothing."]
+        if name.endswith(SPREADS) and len(values) and not values.any():
+            return [f"The rewards of a group do not differ at any step ({name} is 0), so nothing is learned."]
+    low, high = (next((columns[name] for name in columns if name.endswith(end)), None) for end in RANGE)
+    if low is not None and high is not None and len(low) and low.equals(high):
+        return [f"The rewards of a step do not differ at any step ({' = '.join(RANGE)}), so nothing is learned."]
+    if reward is not None and reward.count() >= FEWEST and reward.min() == reward.max():
+        return [f"The reward never varies: {reward.name} is {reward.max():.3g} at all {reward.count()} steps."]
+    return []
+
+
 def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
     """Increases of truncation and of the mismatch of engine and trainer, with which entropy may rise."""
     increases = {}
     for name in metrics:
         values = metrics[name].dropna()
+        if name.endswith(CLIP_RATIO):  # verl V1: the share of responses as long as the step's longest, truncated or not
+            longest = metrics.get(str(name).removesuffix(CLIP_RATIO) + LONGEST, pd.Series())
+            if longest.reindex(values.index[values > 0]).nunique() > 1:
+                continue
         if (signal := _signal(str(name))) in SUSPECTS and len(values) >= FEWEST:
             start, end = abs(values.iloc[:tenth].mean()), abs(values.iloc[-tenth:].mean())
             if end > GREW * start and end - start >= SUSPECTS[signal]:

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
     from entropy_dynamics.core.token_stats import TokenStats
 
-LOGP, ENTROPY, ADVANTAGE = ("logp", "logprob", "log_prob", "old_log_probs"), ("entropy", "entropys"), ("advantage",)
+LOGP, ENTROPY, ADVANTAGE = (
+    ("logp", "logprob", "log_prob", "old_log_probs"),
+    ("entropy", "entropys"),
+    ("advantage", "advantages"),
+)
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
+MASK = ("response_mask", "loss_mask", "completion_mask", "mask", "attention_mask")  # the first that a file has
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 
@@ -28,7 +33,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
 
     Args:
         file: one row per token, or per response with lists, of log p and entropy (nats) or of `logits` and `token`; and
-            the advantage.
+            the advantage. Tokens whose mask (see `MASK`) is 0, such as padding, are left out.
 
     Returns:
         A table and a line about the batch. The table has one row per method: the share of tokens that it drops, among
@@ -37,7 +42,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
         `lens_metrics`). All NaN for a method with its own rewards, advantages or averages, which depend on rollouts.
 
     Raises:
-        UserError: an unreadable file, a missing column, a non-finite value, or an unknown method.
+        UserError: an unreadable file, a missing column, a non-finite value, no token in the mask, or an unknown method.
     """
     import torch
 
@@ -121,7 +126,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
         )
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
-    if of_groups or method.second_pass() or (method.uses_s_expected() and not centered):
+    if of_groups or method.second_pass() or (method.uses_s_expected and not centered):
         return {"method": entry}
     mask = torch.ones_like(advantages, dtype=torch.bool)
     weights = method.checked_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
@@ -146,14 +151,25 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
 
 
 def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """Convert a table with one row per response, with lists, to one row per token; other tables are unchanged."""
+    """The tokens in the mask, if there is one; a table with one row per response, with lists, gets one per token."""
+    masks = [name for name in MASK if name in frame][:1]
+    tokens = _exploded(frame, file, masks)
+    for name in masks:
+        if not tokens[name].isin([0, 1]).all():
+            raise UserError(f"{file}: each token's {name} should be 0 or 1")
+        if (tokens := tokens[tokens[name] == 1]).empty:
+            raise UserError(f"{file}: {name} is 0 at every token")
+    return tokens
+
+
+def _exploded(frame: pd.DataFrame, file: Path, masks: list[str]) -> pd.DataFrame:
     measured = column(frame, file, None, (*LOGITS, *LOGP), "logits or log p")
     first = measured.iloc[0]
     if measured.name in LOGITS:
         first = first[0] if isinstance(first, list | np.ndarray) and len(first) else None
     if not isinstance(first, list | np.ndarray):
         return frame
-    used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN} & set(frame.columns)
+    used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *masks} & set(frame.columns)
     lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
     try:
         return frame.explode(lists, ignore_index=True)

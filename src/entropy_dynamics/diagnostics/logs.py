@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.diagnostics.reading import read_json_lines
+from entropy_dynamics.diagnostics.reading import RUN, read_json_lines
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import METRICS
@@ -25,7 +25,6 @@ ENTROPY = (  # also with the prefix `train/`, which loggers add
     "optim/entropy",  # Tinker: -log p of the sampled tokens
 )
 STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
-RUN = ("model", "method", "seed")  # columns that tell runs in one file apart
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
 LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
@@ -147,9 +146,9 @@ def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _check_one_run(frame: pd.DataFrame, step: str) -> None:
-    """Raises ValueError if a step has rows of several models, methods or seeds."""
+    """Raises ValueError if a step has rows of several runs, models, methods or seeds."""
     several = []
-    for name in (name for name in RUN if name in frame):
+    for name in (name for name in map(str, frame.columns) if RUN.fullmatch(name) and name != step):
         pairs = frame[[step, name]].dropna().astype(str).drop_duplicates()
         if pairs[step].duplicated().any():
             values = pairs[name].unique()
@@ -204,10 +203,12 @@ def _parquet(file: Path) -> pd.DataFrame:
 
 
 def _json_lines(file: Path) -> pd.DataFrame:
-    """One row per line; verl's file logger nests its metrics in `data`."""
+    """One row per line; verl's file logger nests its metrics in `data`, and writes NaN as null."""
     frame = pd.DataFrame(read_json_lines(file, _constant))
     if "data" in frame:
-        data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
+        rows = [row if isinstance(row, dict) else {} for row in frame.pop("data")]
+        rows = [{name: "NaN" if value is None else value for name, value in row.items()} for row in rows]
+        data = pd.DataFrame(rows, frame.index)
         frame = data.combine_first(frame)  # other rows may have theirs at the top level
     return _by_step(frame)
 

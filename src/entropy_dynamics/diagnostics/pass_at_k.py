@@ -1,5 +1,6 @@
 """Unbiased Pass@k of sampled answers for all k, and the paired difference between two files."""
 
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -8,42 +9,54 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom, norm
 
-from entropy_dynamics.analysis.statistics import Interval, score_interval, share_interval
-from entropy_dynamics.diagnostics.reading import column, read_table
+from entropy_dynamics.analysis.statistics import Interval, share_interval
+from entropy_dynamics.diagnostics.reading import RUN, column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
 # Columns of our files, verl's rollout and validation dumps, TRL's completions, and SkyRL's evaluation dumps.
 PROBLEM = ("problem_id", "problem", "input", "prompt", "input_prompt")
 CORRECT = ("correct", "acc", "score")
+POLICY = re.compile(f"{RUN.pattern}|(global_|training_)?step|checkpoint|temperature", re.IGNORECASE)
+KIND = re.compile("filter|task|dataset|data_source|benchmark|file", re.IGNORECASE)  # of grading, or of problems
+PARTS = 8  # maximum number of columns that a file is split into
+SESSION = r"(.+)_(\d+)_(\d+)"  # uid of verl's V1 trainer: prompt, session, output
 DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detected with 90 % power, in standard errors
 
 
 def pass_at_k_table(
-    files: Sequence[Path], problem: str | None = None, correct: str | None = None
+    files: Sequence[Path], problem: str | None = None, correct: str | None = None, threshold: float | None = None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file.
 
     Args:
-        problem, correct: column names, if not among the known ones. An answer is correct if its value is above 0.
-            Samples without a value are left out, which is unbiased if values are missing independently of the answer.
+        problem, correct: column names, if not among the known ones. Samples without a grade are left out, which is
+            unbiased if grades are missing independently of the answer.
+        threshold: smallest grade of a correct answer; None: grades are true or false, 1, 0 or -1, and 1 is correct.
 
     Returns:
         A table and notes. The table has one row per k. For each file, named by the part of its path that distinguishes
-        it, it has the value and the bounds of its 95 % interval over problems; with two files, also those of the second
-        minus the first on the problems that both have. There is a note for each file that lacks grades, and one if a
-        file has problems that the other lacks.
+        it, and for each part of a file (see `_parts`), it has the value and the bounds of its 95 % interval over
+        problems; for two of them, also those of the second minus the first on the problems that both have. There is a
+        note for each file that lacks grades, and one if a file has problems that the other lacks.
 
     Raises:
         UserError: an unreadable file, a folder without files, a missing column, samples without a problem, no grades
-            at all, or two files without a common problem.
+            at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
     """
-    counts, missing = zip(*(_counts(file, problem, correct) for file in files), strict=True)
+    read, missing = zip(*(_counts(file, problem, correct, threshold) for file in files), strict=True)
     notes = [note for note in missing if note]
+    names = [
+        part if len(files) == 1 and part else "/".join(filter(None, (name, part)))
+        for name, parts in zip(_names(files), read, strict=True)
+        for part in parts
+    ]
+    counts = [of_part for parts in read for of_part in parts.values()]
     fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
-    tables = [_columns(name, _intervals(of_file, ks)) for name, of_file in zip(_names(files), counts, strict=True)]
-    if len(files) == 2:
+    intervals = [[share_interval(_scores(of_file, k)) for k in ks] for of_file in counts]
+    tables = [_columns(name, of_file) for name, of_file in zip(names, intervals, strict=True)]
+    if len(counts) == 2 and (len(files) == 2 or not counts[0].index.intersection(counts[1].index).empty):
         shared = counts[0].index.intersection(counts[1].index)
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
@@ -51,13 +64,17 @@ def pass_at_k_table(
             of = " and ".join(str(len(of_file)) for of_file in counts)
             notes.append(f"the difference is of the {len(shared)} problems that both have, of {of}")
         first, second = (of_file.loc[shared] for of_file in counts)
-        differences = [score_interval([_scores(second, k) - _scores(first, k)]) for k in ks]
-        tables.append(_columns("difference", differences))
+        differences = [share_interval((1 + _scores(second, k) - _scores(first, k)) / 2) for k in ks]
+        tables.append(2 * _columns("difference", differences) - 100)
     return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
 def power_table(
-    file: Path, difference: float, problem: str | None = None, correct: str | None = None
+    file: Path,
+    difference: float,
+    problem: str | None = None,
+    correct: str | None = None,
+    threshold: float | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """Number of problems of this kind needed to detect a difference of Pass@k with 90 % power, by samples per problem.
 
@@ -68,7 +85,7 @@ def power_table(
 
     Args:
         difference: of Pass@k, in points.
-        problem, correct: as in `pass_at_k_table`.
+        problem, correct, threshold: as in `pass_at_k_table`.
 
     Returns:
         A table and notes. The table has one row per number of samples (half, once, twice and four times that of the
@@ -76,9 +93,13 @@ def power_table(
         NaN if the file shows no variance. There is a note if grades are missing.
 
     Raises:
-        UserError: as for `pass_at_k_table`; a problem has only one sample; or every problem is always or never solved.
+        UserError: as for `pass_at_k_table`; the file has several parts; a problem has only one sample; or every problem
+            is always or never solved.
     """
-    counts, note = _counts(file, problem, correct)
+    parts, note = _counts(file, problem, correct, threshold)
+    if len(parts) > 1:
+        raise UserError(f"{file} has rows of {', '.join(parts)}; --power takes those of one")
+    [counts] = parts.values()
     if (fewest := int(counts["samples"].min())) < 2:
         raise UserError(f"{file} has a problem with 1 graded sample; --power takes 2 or more of each")
     if not ((counts["correct"] > 0) & (counts["correct"] < counts["samples"])).any():
@@ -106,9 +127,11 @@ def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
     return float(shared @ (incorrect - incorrect[0]))
 
 
-def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.DataFrame, str]:
-    """Numbers of graded and of correct samples of each problem, and a note on samples without a grade."""
-    frame = _rows(file)
+def _counts(
+    file: Path, problem: str | None, correct: str | None, threshold: float | None
+) -> tuple[dict[str, pd.DataFrame], str]:
+    """Numbers of graded and correct samples of each problem, for each part of a file; a note on missing grades."""
+    frame = _one_row_per_sample(_rows(file), problem)
     ids = column(frame, file, problem, PROBLEM, "the problem")
     if (unknown := (ids.isna() | (ids.astype(str) == "")).sum()) > 0:
         raise UserError(f"{file}: {unknown} of {len(ids)} samples have no {ids.name}")
@@ -119,12 +142,66 @@ def _counts(file: Path, problem: str | None, correct: str | None) -> tuple[pd.Da
     if not pd.api.types.is_numeric_dtype(grades):
         wrong = next((grade for grade in grades if not isinstance(grade, int | float)), grades.iloc[0])
         raise UserError(f"{file}: {values.name} is {wrong!r}; it should be true, false or a number")
-    if np.isinf(grades.astype(float)).any():
+    grades = grades.astype(float)
+    if np.isinf(grades).any():
         raise UserError(f"{file}: {values.name} is infinite; it should be true, false or a finite number")
-    counts = (grades > 0).groupby(ids.astype(str)).agg(["size", "sum"])  # TRL's prompts may be lists of messages
-    missing, left = len(values) - len(grades), f"{len(counts)} of {ids.astype(str).nunique()} problems are left"
+    known = np.unique(grades)
+    if threshold is None and not set(known) <= {-1, 0, 1}:
+        shown = ", ".join(f"{value:g}" for value in known[:5]) + ", ..." * (len(known) > 5)
+        one = len(ids) == ids.astype(str).nunique() and "each problem has one row, so they may be rates; "
+        raise UserError(
+            f"{file}: {values.name} has {len(known)} value{'s' * (len(known) > 1)} "
+            f"({shown}; mean {grades.mean():.3g}), not only 0 and 1: {one or ''}name the grade of a sample with --correct, or the smallest value of a "
+            "correct one with --threshold"
+        )
+    ids = ids.astype(str)  # TRL's prompts may be lists of messages
+    of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
+    counts = {
+        str(part): (of_one >= (1 if threshold is None else threshold))
+        .groupby(ids)
+        .agg(["size", "sum"])
+        .rename(columns={"size": "samples", "sum": "correct"})
+        for part, of_one in of_part
+    }
+    missing, left = len(values) - len(grades), f"{ids[grades.index].nunique()} of {ids.nunique()} problems are left"
     note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"
-    return counts.rename(columns={"size": "samples", "sum": "correct"}), note if missing else ""
+    return counts, note if missing else ""
+
+
+def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
+    """For each row, the part of the file that it belongs to, such as `step=20`; empty if the file has one part.
+
+    Columns of `POLICY` with several values split a file. Those of `KIND` do if a problem has rows of several of their
+    values, and so do the files of a folder. A `seed` of which each problem has one row numbers the samples.
+    """
+    keys, problems = pd.DataFrame({"part": "", "problem": ids}), ["part", "problem"]
+    for name in sorted(map(str, frame.columns), key=lambda name: bool(KIND.fullmatch(name))):  # files come last
+        kind = KIND.fullmatch(name)
+        if name != ids.name and (kind or POLICY.fullmatch(name)):
+            keys["value"] = [f"{name}={value}" for value in frame[name]]
+            groups = problems if kind else ["part"]
+            once = keys[["problem", "value"]].drop_duplicates()
+            names_problems = len(once) == once["problem"].nunique() == once["value"].nunique()
+            numbers = name.lower() == "seed" and not keys.duplicated([*problems, "value"]).any()
+            if not (numbers or names_problems) and keys.groupby(groups)["value"].nunique().max() > 1:
+                keys["part"] = [",".join(filter(None, both)) for both in zip(keys["part"], keys["value"], strict=True)]
+    parts = keys["part"].unique()
+    if len(parts) > PARTS:
+        raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one")
+    order = pd.Series(range(len(parts)), parts)
+    return keys["part"].astype(pd.CategoricalDtype(order.index, ordered=True))
+
+
+def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFrame:
+    """The last output of each session of verl's V1 trainer, with the input of its prompt's first; or `frame`."""
+    names = frame["uid"].astype(str).str.extract(f"^{SESSION}$") if "uid" in frame else pd.DataFrame([[None]])
+    if names.isna().any(axis=None):
+        return frame
+    prompt, session, output = names[0], names[1], names[2].astype(int)
+    frame = frame.assign(uid=prompt).iloc[output.argsort(kind="stable")]
+    if problem is None and "input" in frame:
+        frame["input"] = frame.groupby("uid")["input"].transform("first")
+    return frame.groupby([prompt, session], sort=False).tail(1)
 
 
 def _rows(path: Path) -> pd.DataFrame:
@@ -133,7 +210,7 @@ def _rows(path: Path) -> pd.DataFrame:
         return read_table(path)
     if not (files := sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl"))):
         raise UserError(f"{path} has no .parquet or .jsonl file")
-    return pd.concat(map(read_table, files), ignore_index=True)
+    return pd.concat([read_table(file).assign(file=file.stem) for file in files], ignore_index=True)
 
 
 def _names(files: Sequence[Path]) -> list[str]:
@@ -151,10 +228,6 @@ def _shared(paths: Sequence[tuple[str, ...]]) -> int:
 
 def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:
     return problem_pass_at_k(counts["correct"].to_numpy(), counts["samples"].to_numpy(), k)
-
-
-def _intervals(counts: pd.DataFrame, ks: Sequence[int]) -> list[Interval]:
-    return [share_interval(_scores(counts, k)) for k in ks]
 
 
 def _columns(name: str, intervals: list[Interval]) -> pd.DataFrame:

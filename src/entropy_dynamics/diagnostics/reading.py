@@ -1,6 +1,7 @@
 """Reads tables written by other programs: parquet or JSONL, with various column names."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pandas as pd
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
+RUN = re.compile(  # columns that tell runs in one file apart
+    r"(model|method|policy|seed|name|(run|exp|experiment|trial|job)([ _.-]?(id|uuid|name|number))?)", re.IGNORECASE
+)
 NATS_ROUNDING = 1e-2  # in bf16, a log p near 0 may round to above 0, and an entropy near 0 to below 0
 
 

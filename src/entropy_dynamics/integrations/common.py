@@ -36,7 +36,9 @@ def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Meth
 def reported_metrics(
     stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask, learning_rate: float
 ) -> dict[str, float]:
-    """The metrics of a batch for the host trainer to log, without those that need E[S] if it is NaN."""
+    """The metrics of a batch for the host to log: none without response tokens, none that need an unknown E[S]."""
+    if not mask.any():
+        return {}
     metrics = entropy_metrics(stats, advantages, weights, mask.bool(), learning_rate)
     known = stats.s_expected[mask.bool()].isfinite().all()
     return {f"entropy_control/{name}": metrics[name] for name in REPORTED if known or name not in NEEDS_E_S}
@@ -52,7 +54,7 @@ def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tenso
         UserError: as for `token_weight_method`, or the method needs E[S].
     """
     method = token_weight_method(name, params, trainer)
-    if method.uses_s_expected():
+    if method.uses_s_expected:
         raise UserError(f"{name} needs E[S] of each token, which {trainer} does not compute")
     generator = torch.Generator().manual_seed(0)
 

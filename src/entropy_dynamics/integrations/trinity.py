@@ -37,7 +37,7 @@ class EntropyControl(AdvantageFn):  # type: ignore[misc]
         """
         if missing := [name for name in FIELDS if name not in exps.batch]:
             raise UserError(f"Trinity's batch has no {missing[0]}: set algorithm.bypass_old_logprobs to false")
-        if self.method.uses_s_expected() and "necs" not in exps.batch:
+        if self.method.uses_s_expected and "necs" not in exps.batch:
             raise UserError(f"{type(self.method).__name__} needs E[S] of each token, and Trinity's batch has no necs")
         rewards, mask, logp, entropy = (exps.batch[name] for name in FIELDS)
         numbers = {uid: number for number, uid in enumerate(dict.fromkeys(exps.non_tensor_batch["uid"]))}

@@ -137,10 +137,16 @@ class EntropyControlMixin:
         )
         tokens = output["completion_ids"]
         length, parts = tokens.shape[1], []
+        vocabulary = self.accelerator.unwrap_model(self.model).config.get_text_config().vocab_size
         for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
             with self.accelerator.autocast():
                 result = self.model(
                     input_ids=ids[rows], attention_mask=attention[rows], logits_to_keep=length + 1, use_cache=False
+                )
+            if result.logits.shape[-1] != vocabulary:
+                raise UserError(
+                    f"the model's logits have {result.logits.shape[-1]} items, and its vocabulary {vocabulary}: they "
+                    "may be hidden states (with Unsloth, set UNSLOTH_RETURN_LOGITS=1)"
                 )
             parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
         return TokenStats(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})

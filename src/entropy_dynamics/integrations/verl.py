@@ -91,7 +91,7 @@ def method_of(config: Any) -> Method:
     if "method" not in params:
         raise UserError("verl's config names no method: add +entropy_control.method=clip_b")
     method = token_weight_method(str(params.pop("method")), {str(key): value for key, value in params.items()}, "verl")
-    if method.uses_s_expected():
+    if method.uses_s_expected:
         raise UserError(
             f"{type(method).__name__} needs E[S] of each token, and verl keeps no logits to compute it from"
         )

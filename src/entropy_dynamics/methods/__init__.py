@@ -47,6 +47,11 @@ class Method(Section):
     per_update: ClassVar[bool] = False
     """With several updates per batch: True computes weights and coefficients before each update, on its own tokens
     under the current policy; False computes them once, for the whole batch under the policy before its first update."""
+    acts_without_advantage: ClassVar[bool] = False
+    """Whether a token's loss can have a gradient at A = 0, as with a penalty. If not, rows in which no token has both a
+    weight and an advantage are left out of the backward pass."""
+    uses_s_expected: ClassVar[bool] = False
+    """Whether weights or coefficients read E[S]. It needs the logits; other trainers keep only log p and entropy."""
 
     @classmethod
     def overrides(cls, *names: str) -> list[str]:
@@ -67,45 +72,6 @@ class Method(Section):
     def second_pass(self) -> dict[str, Any]:
         """Options of `token_stats` (`top`, `min_p`) for statistics that need a second pass over the vocabulary."""
         return {}
-
-    def acts_without_advantage(self, *, on_policy: bool) -> bool:
-        """Whether a token's loss has a gradient at A = 0, as a penalty does; determined by autograd.
-
-        If not, rows in which no token has both a weight and an advantage are left out of the backward pass.
-
-        Args:
-            on_policy: log p is always that of the policy that sampled the tokens.
-        """
-        import torch
-
-        if not self.overrides("token_loss") or self.uses_entropy():
-            return self.uses_entropy()
-        log_ratios = torch.tensor([[0.0]]) if on_policy else torch.tensor([[-3.0, -1.0, -0.1, 0.1, 1.0, 3.0]])
-        ones = torch.ones_like(log_ratios)
-        with torch.enable_grad():
-            logp = (-4 * ones).requires_grad_()
-            loss = self.token_loss(logp, logp.detach() - log_ratios, 0 * ones, ones, coefficients=ones).sum()
-        (gradient,) = torch.autograd.grad(loss, logp, allow_unused=True, materialize_grads=True)
-        return bool(gradient.any())
-
-    def uses_s_expected(self) -> bool:
-        """Whether `token_weights` reads E[S]. E[S] needs the logits; other trainers keep only log p and entropy."""
-        import torch
-
-        from entropy_dynamics.core.token_stats import TokenStats
-
-        read: set[str] = set()
-
-        class Recorded(TokenStats):
-            def __getattribute__(self, name: str) -> Any:
-                read.add(name)
-                return super().__getattribute__(name)
-
-        advantages, mask = torch.tensor([[1.0, -1.0]]), torch.ones(1, 2)
-        for entropy in (0.01, 0.3, 3.0):  # a method may act only in some range of entropies
-            stats = Recorded(-mask, entropy * mask, 0.1 * mask, 0 * mask, -mask[..., None], -mask)
-            self.token_weights(stats, advantages, mask, generator=torch.Generator())
-        return "s_expected" in read
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """The rewards from which advantages are computed; unchanged by default.

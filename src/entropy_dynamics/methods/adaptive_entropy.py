@@ -13,7 +13,7 @@ is off at first, and it moves at each optimizer step, hence several times per ba
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr, model_validator
 
@@ -33,6 +33,7 @@ class AdaptiveEntropy(Method):
     """Change of the coefficient c per training step."""
     initial_coefficient: NonNegativeFloat = 0.0
     max_coefficient: Annotated[float, Field(gt=0)] = 1.0
+    acts_without_advantage: ClassVar[bool] = True
 
     _coefficient: float = PrivateAttr(0.0)
     _active: bool = PrivateAttr(True)

@@ -6,7 +6,7 @@ text and the released code do not, and neither does this implementation.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -31,6 +31,7 @@ class ClipV(Method):
     drop_zero_advantage: bool = True
     """Also drop outliers with A = 0, not counted by the cap, as released. This only shrinks the denominator."""
     denominator: Literal["kept", "all"] = "kept"
+    uses_s_expected: ClassVar[bool] = True
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         outlier = outliers(stats.s_centered, mask, self.mu, self.mu_plus, about="zero") & mask.bool()

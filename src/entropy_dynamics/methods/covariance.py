@@ -74,6 +74,7 @@ class KLCov(Method):
     beta: Annotated[float, Field(ge=0)] = 1.0
     """Strength of the penalty."""
     per_update: ClassVar[bool] = True
+    acts_without_advantage: ClassVar[bool] = True
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
         cov = token_covariance(stats, advantages, mask)

@@ -10,7 +10,7 @@ advantage), :244 and :456 (RAFT++, NSR), README. Not implemented: its KL loss to
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PrivateAttr
@@ -66,6 +66,7 @@ class EntrocraftAuthors(Entrocraft):
     """
 
     denominator: Literal["kept", "all"] = "all"
+    acts_without_advantage: ClassVar[bool] = True
 
     _correct: torch.Tensor | None = PrivateAttr(None)
 

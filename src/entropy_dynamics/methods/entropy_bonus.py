@@ -1,6 +1,6 @@
 """Entropy bonus: the classic regularizer, -c H in the loss of every response token (Williams and Peng 1991)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ class EntropyBonus(Method):
 
     coefficient: Annotated[float, Field(ge=0)] = 1e-3
     """c, in units of loss per nat. Common values are 1e-4 to 5e-3; with larger ones the entropy tends to run away."""
+    acts_without_advantage: ClassVar[bool] = True
 
     def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
         assert entropy is not None

@@ -45,9 +45,6 @@ class SimKO(Method):
     def second_pass(self) -> dict[str, Any]:
         return {"top": self.top}
 
-    def acts_without_advantage(self, *, on_policy: bool) -> bool:
-        return False
-
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         first = of_second_pass(stats.top_logp, "top").detach()[..., 0]
         top1 = stats.logp.detach() == first

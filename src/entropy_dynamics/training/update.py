@@ -246,7 +246,7 @@ class PolicyUpdate:
         parameters.
         """
         acting = weights[rows] != 0
-        if not self.method.acts_without_advantage(on_policy=self.config.on_policy):
+        if not self.method.acts_without_advantage:
             acting = acting & (advantages[rows] != 0)
         chosen = acting.any(-1)
         count = max(int(chosen.sum()), least)

@@ -1,0 +1,38 @@
+"""The lens: only tokens in a file's mask count, whatever padding holds."""
+
+import json
+
+import pytest
+
+from command_line import error, run
+
+LOGP, ENTROPY = [-0.5, -2.0, -1.0], [0.9, 1.5, 0.2]
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", ["response_mask", "loss_mask", "completion_mask", "mask", "attention_mask"])
+def test_padding_is_left_out(name, tmp_path, capsys):
+    plain = {"old_log_probs": LOGP, "entropys": ENTROPY, "advantages": [-1.0, -1.0, 1.0]}
+    padded = {key: [*values, float("nan"), 0.0] for key, values in plain.items()} | {name: [1, 1, 1, 0, 0]}
+    expected = run(capsys, "lens", write(tmp_path / "plain.jsonl", plain), "--methods", "grpo", "clip_b@mu=0.5")
+    assert (
+        run(capsys, "lens", write(tmp_path / "padded.jsonl", padded), "--methods", "grpo", "clip_b@mu=0.5") == expected
+    )
+    assert expected.startswith("3 tokens")
+    rows = [
+        {"logp": logp, "entropy": 1.0, "advantage": 1.0, name: inside}
+        for logp, inside in ((-1.0, True), (5.0, False), (-2.0, True))
+    ]
+    assert run(capsys, "lens", write(tmp_path / "tokens.jsonl", *rows), "--methods", "grpo").startswith("2 tokens")
+
+
+def test_a_mask_without_tokens_or_of_other_values_is_one_line(tmp_path, capsys):
+    row = {"logp": -1.0, "entropy": 1.0, "advantage": 1.0}
+    path = write(tmp_path / "batch.jsonl", row | {"mask": 0})
+    assert error(capsys, "lens", path) == f"{path}: mask is 0 at every token"
+    write(path, row | {"mask": 0.5})
+    assert error(capsys, "lens", path) == f"{path}: each token's mask should be 0 or 1"
