@@ -15,9 +15,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from entropy_dynamics.distributed.precision import PRECISIONS
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.precision import PRECISIONS
 
 
 def empty_model(directory: Path) -> PreTrainedModel:
