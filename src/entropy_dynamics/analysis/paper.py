@@ -23,6 +23,11 @@ class PaperValues(Section):
     levels: dict[str, Level]
     """Column of metrics.parquet -> level."""
 
+    @property
+    def datasets(self) -> set[str]:
+        methods = [scores for models in self.scores.values() for scores in models.values()]
+        return {dataset for scores in methods for of_method in scores.values() for dataset in of_method}
+
     def score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
         """The paper's score in percent, or None if it reports none."""
         for models in self.scores.values():

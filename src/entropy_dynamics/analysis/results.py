@@ -177,11 +177,13 @@ class Results:
         return self.config.evaluation.all_temperatures
 
     def dataset_label(self, dataset: str) -> str:
-        """'AIME24', or 'toy AIME24' for generated problems under that name."""
+        """'AIME24', 'toy AIME24' for generated problems under that name, or the name of a generated set of its own."""
         source = self.config.data.evaluation[dataset]
-        toy = isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
-        name = dataset.upper() if re.search(r"\d", dataset) else dataset  # not `validation`
-        return f"toy {name}" if toy else name
+        generated = isinstance(self.config.data.train if isinstance(source, SplitSet) else source, GeneratedSet)
+        if generated and dataset not in self.paper.datasets:
+            return dataset
+        name = dataset.upper() if re.search(r"\d", dataset) else dataset
+        return f"toy {name}" if generated else name
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
         """`step` and `columns` of a run's training curve, including those of `DERIVED`."""

@@ -11,12 +11,12 @@ from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 
-SHOWN = {  # the two main models together, or the first
-    "entropy (log ratio)": "entropy_held_{}_qwen2.5",
+SHOWN = {  # -> how the id begins of the claim about the main models together, or else the first model
+    "entropy (log ratio)": "entropy_held_{}",
     "Avg@K (points)": "avg_gain_{}",
     "Pass@K (points)": "pass_gain_{}",
-    "Avg@K greedy": "greedy_{}_qwen2.5",
-    "Avg@K at equal Pass@K": "matched_pass_{}_qwen2.5",
+    "Avg@K greedy": "greedy_{}",
+    "Avg@K at equal Pass@K": "matched_pass_{}",
 }
 TOPICS = {  # topic -> prefixes of the ids of its claims
     "GRPO's entropy falls": ("entropy_falls_",),
@@ -40,7 +40,8 @@ def summary(root: Path) -> list[str]:
         raise UserError(f"{root} has no verdicts; make them with: entropy-dynamics claims")
     lines = [f"{root}: {_counts(entries.values())}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"]
     for quantity, claim in SHOWN.items():
-        lines.append(f"{quantity:<24}{''.join(f'{_effect(entries.get(claim.format(name))):<32}' for name in METHODS)}")
+        found = [next((entries[id] for id in entries if id.startswith(claim.format(name))), None) for name in METHODS]
+        lines.append(f"{quantity:<24}{''.join(f'{_effect(entry):<32}' for entry in found)}")
     false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
     lines += ["", *textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")]
     if (page := Layout(root).report).is_file():
