@@ -117,7 +117,7 @@ def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
 
 
 def test_rounding_below_zero_is_a_collapsed_policy(tmp_path, capsys):
-    rows = [{"step": step, "entropy": value} for step, value in enumerate([1.0, 0.5, 0.1, 0.0, -1e-7, -2e-3])]
+    rows = [{"step": step, "entropy": value} for step, value in enumerate([*FALLING, 0.1, 0.0, -1e-7, -2e-3])]
     lines(path := tmp_path / "log.jsonl", rows)
     assert main(["entropy-watch", str(path)]) == 0
-    assert capsys.readouterr().out.startswith("Entropy fell from 1 to ")
+    assert capsys.readouterr().out.startswith("Entropy fell from 1.39 to ")

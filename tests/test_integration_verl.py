@@ -137,7 +137,7 @@ def test_every_row_keeps_its_own_weights_in_any_order_of_the_queue(queue, tensor
         return tensordict_utils.get_tensordict(
             {
                 name: torch.nested.as_nested_tensor([stored[name][row] for row in order], layout=torch.jagged)
-                for name in stored.keys()
+                for name in list(stored.keys())
                 if name != "uid"
             }
         )

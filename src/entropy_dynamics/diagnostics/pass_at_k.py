@@ -151,8 +151,8 @@ def _counts(
         one = len(ids) == ids.astype(str).nunique() and "each problem has one row, so they may be rates; "
         raise UserError(
             f"{file}: {values.name} has {len(known)} value{'s' * (len(known) > 1)} "
-            f"({shown}; mean {grades.mean():.3g}), not only 0 and 1: {one or ''}name the grade of a sample with --correct, or the smallest value of a "
-            "correct one with --threshold"
+            f"({shown}; mean {grades.mean():.3g}), not only 0 and 1: {one or ''}name the grade of a sample with "
+            "--correct, or the smallest value of a correct one with --threshold"
         )
     ids = ids.astype(str)  # TRL's prompts may be lists of messages
     of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
