@@ -504,8 +504,8 @@ def test_the_real_files(run, tmp_path):
 def two_runs(tmp_path):
     """The command that compares two runs, with an arrow in its output."""
     about = {"id": "gain", "label": "a", "subject": "this run", "seeds": 5}
-    for name, verdict in (("a", "holds"), ("b", "inconclusive")):
-        entry = about | {"verdict": verdict, "effect": 1, "low": 0.5, "high": 2}
+    for name, verdict, effect in (("a", "holds", 1), ("b", "inconclusive", 1.5)):
+        entry = about | {"verdict": verdict, "effect": effect, "low": 0.5, "high": 2}
         (tmp_path / f"{name}.json").write_text(json.dumps([entry]))
     return [sys.executable, "-m", "entropy_dynamics.cli", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
 

@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -102,12 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _nobody_reads() -> bool:
     """Whether standard output is a pipe that was closed, as by `| head`; if so, further output is dropped."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    closed = any(event & select.POLLERR for _, event in poll.poll(0))
+    if closed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    return closed
 
 
 class _Parser(argparse.ArgumentParser):
