@@ -63,7 +63,7 @@ def test_claims_json_has_the_promised_keys(results):
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "seeds_needed", "reason"]
     for one in found:
-        assert set(one) - {"why", "paper", "label"} == set(keys)
+        assert set(one) - {"why", "rests_on", "paper", "label"} == set(keys)
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]

@@ -49,6 +49,7 @@ means, first minus second | correlation of two columns | same_sign: share of the
 minus the share expected of unrelated ones with as many negative steps | correlation_difference: of the first column's
 correlation with the second, minus that with the third | ratio_difference: of two ratios of means, first to second minus
 third to fourth."""
+Basis = Annotated[str, Field(pattern=r"^(identity|by construction|independent|facet of [\w.]+)$")]
 COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2, "same_sign": 2}
 COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
 Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass"] | float
@@ -71,6 +72,9 @@ class ClaimSpec(Section):
     """Place in the paper."""
     ours: bool = False
     """Whether the claim is not the paper's, but follows from the one at this place."""
+    rests_on: Basis = "independent"
+    """identity: true whatever the runs | by construction: follows from a choice made so that it holds, such as the
+    dose | facet of <id>: another side of what that claim is about | independent."""
     test: str
     unit: str
     above: float | None = None
@@ -219,6 +223,10 @@ def _distinct_ids(claims: list[ClaimSpec]) -> list[ClaimSpec]:
     ids = [claim.id for claim in claims]
     if twice := [id for id in ids if ids.count(id) > 1]:
         raise ValueError(f"two claims have the id {twice[0]!r}")
+    for claim in claims:
+        of = claim.rests_on.partition("facet of ")[2]
+        if of and of not in [other.id for other in claims if other.rests_on == "independent"]:
+            raise ValueError(f"rests_on of {claim.id} names {of!r}, which is no independent claim of this file")
     return claims
 
 
