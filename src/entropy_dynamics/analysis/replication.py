@@ -252,7 +252,7 @@ def _range(entry: dict[str, Any]) -> tuple[float, float]:
 
 
 def _interval(entry: dict[str, Any]) -> Interval:
-    return Interval(*(_known(entry[key]) for key in ("effect", "low", "high")))
+    return Interval(_known(entry["effect"]), _known(entry["low"]), _known(entry["high"]))
 
 
 def _known(number: float | None) -> float:

@@ -113,7 +113,7 @@ class Finding:
         judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
         claimed = {"range": [_rounded(end) for end in self.claimed]}
         by_seed = zip(self.usable or (), map(_rounded, self.by_seed), strict=False)
-        rest = {"seeds": self.seeds, "by_seed": {str(seed): value for seed, value in by_seed}}
+        rest: dict[str, Any] = {"seeds": self.seeds, "by_seed": {str(seed): value for seed, value in by_seed}}
         rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place} | judged | about | claimed | rest
 

@@ -194,7 +194,9 @@ def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
     increases = {}
     for name in metrics:
         values = metrics[name].dropna()
-        if str(name).endswith(CLIP_RATIO):  # verl V1: the share of responses as long as the step's longest, truncated or not
+        if str(name).endswith(
+            CLIP_RATIO
+        ):  # verl V1: the share of responses as long as the step's longest, truncated or not
             longest = metrics.get(str(name).removesuffix(CLIP_RATIO) + LONGEST, pd.Series())
             if longest.reindex(values.index[values > 0]).nunique() > 1:
                 continue

@@ -151,9 +151,10 @@ class RunConfig(StageConfig):
 
 def later_keys() -> dict[str, Any]:
     """Dotted keys missing from results of earlier versions, with the values those results were made with."""
+    kinds: dict[str, type[Section]] = {"": Config, "model.": ModelConfig, "training.": TrainingConfig}
     return {
         f"{prefix}{name}": field.default
-        for prefix, kind in {"": Config, "model.": ModelConfig, "training.": TrainingConfig}.items()
+        for prefix, kind in kinds.items()
         for name, field in kind.model_fields.items()
         if not field.is_required()
     }
