@@ -146,8 +146,9 @@ def checkpoint(tmp_path_factory):
 
 
 def prepare(source, out, *overrides, texts=PROBLEMS):
-    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
-    config = load_config("paper", MODEL, None, [f"model.path={source}", *shape, *overrides])
+    settings = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
+    settings += ["sampling.max_prompt_tokens=32", "sampling.max_new_tokens=32"]
+    config = load_config("paper", MODEL, None, [f"model.path={source}", *settings, *overrides])
     prepare_pretrained(config, out, texts)
     return out
 

@@ -84,11 +84,12 @@ def test_a_sharded_policy_is_described_like_one_in_a_plain_process(source, tmp_p
 
 def test_a_policy_that_cannot_be_saved_is_an_error_before_the_first_step(small_results, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    edit(next(small_results.folder.glob("smoke/**/generation_config.json")), temperature=0.6)
+    base = next(small_results.folder.glob("smoke/**/generation_config.json"))
+    edit(base, temperature=0.6)
     monkeypatch.setattr("entropy_dynamics.training.trainer.Trainer.step", lambda *_: pytest.fail("a step was taken"))
     assert main(small_results.train("grpo")) == 2
     err = capsys.readouterr().err
-    assert "config and tokenizer cannot be written (GenerationConfig is invalid" in err
+    assert f"config and tokenizer of {base.parent} cannot be written (GenerationConfig is invalid" in err
     assert "`temperature`" in err
     assert not small_results.run("grpo").exists()
 

@@ -145,7 +145,8 @@ def save_description(
         raise
     except Exception as error:  # settings that transformers refuses, and the tokenizers' own class for a full disk
         reason = " ".join(str(error).split())
-        raise UserError(f"{directory}: config and tokenizer cannot be written ({reason})") from error
+        source = tokenizer.name_or_path or "the model"
+        raise UserError(f"{directory}: config and tokenizer of {source} cannot be written ({reason})") from error
 
 
 def save_weights(

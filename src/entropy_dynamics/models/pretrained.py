@@ -238,7 +238,8 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
         try:
             with safe_open(file, framework="pt") as tensors:
                 shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-                ends |= {name: tensors.get_tensor(name) for name in {EMBEDDING, HEAD} & shapes.keys() - ends.keys()}
+                if tied:
+                    ends |= {name: tensors.get_tensor(name) for name in {EMBEDDING, HEAD} & set(tensors.keys())}
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
@@ -252,7 +253,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     ):
         if names:
             raise UserError(f"{files[0].parent}: {len(names)} weights {fault}, for example {min(names)}")
-    if tied and HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
+    if HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
         raise UserError(
             f"{files[0].parent}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)"
         )

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.tasks.prompts import TOY_TEMPLATE
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -13,7 +11,6 @@ CHARACTERS = "0123456789+-*/()=}., \n"  # characters of the tasks that can write
 VOCABULARY = {kind: len(SPECIAL) + 1 + count for kind, count in (("characters", len(CHARACTERS)), ("bytes", 256))}
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
 SYSTEM_TURN = "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}"
-CHAT_TEMPLATE = {"characters": TOY_TEMPLATE, "bytes": TOY_TEMPLATE.replace("{% if", SYSTEM_TURN + "{% if", 1)}
 
 
 def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
@@ -24,6 +21,8 @@ def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+
+    from entropy_dynamics.tasks.prompts import TOY_TEMPLATE
 
     # ByteLevel represents each of the 256 bytes by a printable character.
     alphabet = CHARACTERS if kind == "characters" else sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -44,7 +43,7 @@ def build_tokenizer(kind: str = "characters") -> "PreTrainedTokenizerFast":
         bos_token="<user>",
         eos_token="<end>",
         additional_special_tokens=["<assistant>"],
-        chat_template=CHAT_TEMPLATE[kind],
+        chat_template=TOY_TEMPLATE.replace("{% if", ("" if kind == "characters" else SYSTEM_TURN) + "{% if", 1),
         padding_side="left",
         model_max_length=MAX_LENGTH[kind],
         clean_up_tokenization_spaces=False,

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from entropy_dynamics.results.provenance import fingerprint
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -24,6 +26,11 @@ class Prompt:
 
     problem_id: str
     token_ids: Sequence[int]
+
+
+def prompts_hash(prompts: Iterable[Prompt]) -> str:
+    """A short hash of ids and tokens, which depend on more than the config: template, library and instruction."""
+    return fingerprint({prompt.problem_id: list(prompt.token_ids) for prompt in prompts})
 
 
 @dataclass(frozen=True)

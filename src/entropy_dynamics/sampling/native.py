@@ -129,7 +129,7 @@ class NativeSampler(Sampler):
     ) -> list[Rollout]:
         """See `Sampler.sample`."""
         length = max((len(prompt.token_ids) for prompt in prompts), default=0) + max_new_tokens
-        rows = max(1, int(min(self.batch_size, self.cache_bytes // (length * self._token_bytes()))))
+        rows = max(1, int(min(self.batch_size, self.cache_bytes / (length * self._token_bytes()))))
         cuts = range(0, samples, rows)  # the samples of one prompt may exceed a batch
         requests = [(prompt, range(samples)[cut : cut + rows]) for prompt in prompts for cut in cuts]
         per_batch = max(1, rows // samples)

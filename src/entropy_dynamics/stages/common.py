@@ -1,6 +1,6 @@
 """Helpers shared by stages: preliminary checks, prompts, graded samples, and tables with their provenance."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from entropy_dynamics.config import Config, StageConfig, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import CONFIG, Layout, record_of
-from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks import Grade, Problem
@@ -75,11 +74,6 @@ def make_prompts(
         f"{len(prompts) - len(fitting)} of {len(prompts)} prompts are over the limit sampling.max_prompt_tokens = "
         f"{limit}: the longest, of problem {longest.problem_id}, has {len(longest.token_ids)} tokens"
     )
-
-
-def prompts_hash(prompts: Iterable[Prompt]) -> str:
-    """A short hash of ids and tokens, which depend on more than the config: template, library and instruction."""
-    return fingerprint({prompt.problem_id: list(prompt.token_ids) for prompt in prompts})
 
 
 def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem]) -> Callable[[Rollout], Grade]:

@@ -9,15 +9,9 @@ from entropy_dynamics.models.loading import check_model_directory, load_tokenize
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.sampling import prompts_hash
 from entropy_dynamics.sampling.engines import open_sampler
-from entropy_dynamics.stages.common import (
-    check_inputs,
-    check_replaceable,
-    graded_samples,
-    make_prompts,
-    prompts_hash,
-    write_table,
-)
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
 from entropy_dynamics.stages.gate import check_gate, gate_record
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems

@@ -18,9 +18,10 @@ from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
+from entropy_dynamics.sampling import prompts_hash
 from entropy_dynamics.sampling.engines import end_tokens, pad_token
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, prompts_hash, write_table
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.batch import RolloutBatch
 
