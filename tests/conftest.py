@@ -234,7 +234,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
         sampler = NativeSampler(
             model, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64
         )
-        sampler.returns_logp = config.engine_ratios
+        sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
         return Trainer(
             config,
             policy=policy,

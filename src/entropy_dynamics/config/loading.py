@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, overload
+from typing import Annotated, Any, overload
 
 import yaml
 from omegaconf import OmegaConf
@@ -345,8 +345,6 @@ def _unshared(value: Any) -> Any:
 class _Loader(yaml.SafeLoader):
     """YAML with the scalars of version 1.2, and without repeated keys."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
-
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
         keys = [str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -358,6 +356,7 @@ class _Loader(yaml.SafeLoader):
         return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
 
 
+_Loader.yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
@@ -428,12 +427,12 @@ def _entry(entry: str) -> dict[str, Any]:
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+|\[[\w.-]+\])*", key):  # toy_models[qwen2.5-7b-instruct].seed
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
-        value = _unshared(_parsed(text))
+        layer = _unshared(_parsed(text))
     except Exception as error:  # PyYAML's, and others for what no scalar can be
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
     for part in reversed(re.findall(r"(?<=\[)[\w.-]+(?=\])|[\w-]+", key)):
-        value = {part: value}
-    return value
+        layer = {part: layer}
+    return dict(layer)
 
 
 def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dict[Key, str], at: Key = ()) -> None:
