@@ -16,9 +16,9 @@ import torch
 
 from common import make_parser, write_record
 from entropy_dynamics.config import load_config
+from entropy_dynamics.distributed.precision import PRECISIONS
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.loading import load_policy, load_tokenizer
-from entropy_dynamics.models.precision import PRECISIONS
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks import Grade, find_task

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.models.precision import precision_on
+from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.training.policy import Policy
 from reference import batch_of, gradients
 
@@ -68,11 +68,12 @@ def test_a_few_steps_take_the_curve_of_fp32(shared_model, make_trainer):
     """The rollouts are those of fp32, so that only the precision of the updates differs."""
     curves = []
     for precision in (torch.float32, BF16):
-        trainer = make_trainer(copy.deepcopy(shared_model), "clip_b", params={"mu": 0.7}, learning_rate=1e-3, steps=4)
+        trainer = make_trainer(copy.deepcopy(shared_model), "clip_b", params={"mu": 0.7}, learning_rate=3e-3, steps=4)
         source = make_trainer(copy.deepcopy(shared_model))
         trainer.sampler.model = source.policy.model
         trainer.policy.precision = precision
         curves.append([trainer.step(step)["entropy"] for step in range(4)])
     exact, rounded = torch.tensor(curves)
-    assert (exact[-1] - exact[0]).abs() > 0.02  # the curve moves by more than the bound below
-    assert 0 < (exact - rounded).abs().max() < 0.02
+    assert (exact[-1] - exact[0]).abs() > 0.03  # the curve moves by more than the bound below
+    difference = (exact - rounded).abs().max()
+    assert 0 < difference < 0.01, difference

@@ -16,9 +16,9 @@ from torch.distributed.tensor import distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from entropy_dynamics.distributed.precision import PRECISIONS
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.precision import PRECISIONS
 
 
 def empty_model(directory: Path) -> PreTrainedModel:

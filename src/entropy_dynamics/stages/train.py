@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
+from entropy_dynamics.distributed.precision import PRECISIONS, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.loading import (
@@ -18,7 +19,6 @@ from entropy_dynamics.models.loading import (
     save_description,
     save_policy,
 )
-from entropy_dynamics.models.precision import PRECISIONS, precision_on
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes

@@ -12,9 +12,9 @@ from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.advantages import gae, whiten
 from entropy_dynamics.core.objective import token_divisors, value_loss, weighted_sum
 from entropy_dynamics.core.shapes import PerRollout, PerToken, Rows
+from entropy_dynamics.distributed.precision import autocast
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import release
-from entropy_dynamics.models.precision import autocast
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.optimizer import backward, clip_and_step
 

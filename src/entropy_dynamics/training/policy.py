@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from entropy_dynamics.core.shapes import Rows
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
-from entropy_dynamics.models.precision import autocast
+from entropy_dynamics.distributed.precision import autocast
 from entropy_dynamics.models.tree import fits
 from entropy_dynamics.training.batch import RolloutBatch
 
