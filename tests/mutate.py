@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "entropy_dynamics"
 SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
-    "analysis/verdicts": ["verdicts", "paper_claims", "temperatures"],
+    "analysis/verdicts": ["verdicts", "paper_claims", "temperatures", "points"],
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
     "core/groups": ["advantages", "advantage_methods"],
@@ -57,6 +57,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/placebo": ["placebo", "all_methods"],
     "methods/qae": ["advantage_methods"],
     "methods/repo_r": ["weight_methods", "all_methods"],
+    "methods/rft": ["rft", "all_methods"],
     "methods/rsi_s": ["weight_methods", "all_methods"],
     "methods/s_star": ["methods", "golden_run"],
     "methods/simko": ["vocabulary_methods", "authors_functions"],

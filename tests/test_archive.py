@@ -1,6 +1,7 @@
 """`entropy-dynamics archive`: an RO-Crate that `verify` accepts in another place."""
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.results.files import sha256
-from recorded_results import AIME24, MODEL_JSON, RESULTS, short
+from recorded_results import AIME24, MODEL_JSON, PROBLEMS, RESULTS, short
+
+WORKING = ("checkpoints", "failures", "logs", "shards")
 
 pytestmark = pytest.mark.usefixtures("project")
 
@@ -22,8 +25,9 @@ def unpacked(tmp_path: Path, *arguments: str) -> Path:
 
 
 def test_an_unpacked_archive_is_as_sound_as_the_original_and_names_its_policies_as_left_out(verify, tmp_path):
-    (RESULTS / "checkpoints").mkdir()
-    (RESULTS / "checkpoints" / "step1").write_text("working file")
+    for name in WORKING:
+        (RESULTS / name / "runs").mkdir(parents=True)
+        (RESULTS / name / "runs" / "file").write_text("working file")
     code, findings, _ = verify()
     folder = unpacked(tmp_path)
     left_out = {
@@ -31,7 +35,7 @@ def test_an_unpacked_archive_is_as_sound_as_the_original_and_names_its_policies_
     }
     assert verify(str(folder))[:2] == (code, findings | left_out)
     assert not list(folder.rglob("*.safetensors"))
-    assert not (folder / "checkpoints").exists()
+    assert not [name for name in WORKING if (folder / name).exists()]
 
 
 def test_with_policies_nothing_is_left_out(verify, tmp_path):
@@ -88,6 +92,25 @@ def test_an_archive_does_not_hold_an_earlier_one(capsys):
             sizes.append(len(archive.namelist()))
             assert target.name not in archive.namelist()
     assert sizes[0] == sizes[1]
+
+
+def test_folders_elsewhere_and_files_of_1970_are_packed(verify, tmp_path):
+    moved = (RESULTS / "evaluations").rename(tmp_path / "scratch")
+    (RESULTS / "evaluations").symlink_to(moved)
+    os.utime(PROBLEMS, (0, 0))
+    assert verify(str(unpacked(tmp_path)))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("none", "is not a file but a broken link or a device"), (".", "is a link to a folder that contains it")],
+)
+def test_a_link_that_leads_nowhere_or_in_a_circle_is_named(target, said, capsys):
+    (RESULTS / "tables" / "link").symlink_to(RESULTS.absolute() / target)
+    assert main(["archive", str(RESULTS)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {RESULTS}/tables/link {said}")
+    assert not RESULTS.with_suffix(".zip").exists()
 
 
 @pytest.mark.parametrize("damage", [lambda old: old[:-20], lambda old: old[:40] + bytes(200) + old[240:]])

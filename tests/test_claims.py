@@ -63,7 +63,7 @@ def test_claims_json_has_the_promised_keys(results):
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "seeds_needed", "reason"]
     for one in found:
-        assert set(one) - {"why", "paper", "label"} == set(keys)
+        assert set(one) - {"why", "rests_on", "paper", "label"} == set(keys)
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]
@@ -241,7 +241,7 @@ def test_inputs_are_the_files_of_models_that_the_scale_has(tmp_path):
 
 def test_claims_of_the_pilot_seeds_read_their_runs(tmp_path):
     (tmp_path / "claims.yaml").write_text(
-        GOOD.replace("model: m, runs: {grpo: tables}", f"model: {MODEL}, runs: {{grpo: pilot}}")
+        GOOD.replace("model: qwen3-4b-base, runs: {grpo: tables}", f"model: {MODEL}, runs: {{grpo: pilot}}")
     )
     seeds = {"tables": 3, "extras": 1, "pilot": 2, "first": 50}
     files = input_files(tmp_path, SCALE, seeds, ROOT / "configs", tmp_path)
@@ -266,7 +266,7 @@ def test_snakemake_can_ask_for_inputs_without_heavy_imports():
 GOOD = """
 tests: {over_seeds: a, curve_difference: a, sweep_trend: a, score_difference: a, paper_gain: a}
 claims:
-  - {id: a, label: a, statement: a, place: a, test: over_seeds, unit: nats, model: m, runs: {grpo: tables},
+  - {id: a, label: a, statement: a, place: a, test: over_seeds, unit: nats, model: qwen3-4b-base, runs: {grpo: tables},
      statistic: drop, columns: [entropy], above: 0}
 paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluations: {}}
 """

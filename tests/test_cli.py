@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -497,3 +498,37 @@ def test_the_real_files(run, tmp_path):
         settings=["data.seed=1"],
     )
     assert [problem.id for problem in load_problems(tmp_path / "three" / "dapo500.parquet")] != splits[0]
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    """The command that compares two runs, with an arrow in its output."""
+    about = {"id": "gain", "label": "a", "subject": "this run", "seeds": 5}
+    for name, verdict in (("a", "holds"), ("b", "inconclusive")):
+        entry = about | {"verdict": verdict, "effect": 1, "low": 0.5, "high": 2}
+        (tmp_path / f"{name}.json").write_text(json.dumps([entry]))
+    return [sys.executable, "-m", "entropy_dynamics.cli", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+
+
+def test_a_reader_that_stops_early_is_no_error(two_runs):
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(two_runs, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_a_terminal_without_arrows_gets_their_code(two_runs):
+    result = subprocess.run(two_runs, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "latin-1"})
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b"gain (holds \\u2192 inconclusive)" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["compare", "lens", "entropy-watch", "archive", "entropy-check"])
+def test_a_file_in_a_folder_that_does_not_exist_is_refused(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = {"compare": ["a", "b"], "entropy-check": [], "archive": ["results/smoke"]}.get(command, ["file"])
+    option = {"archive": "--out=none/at all/a.zip", "entropy-check": "--write=none/at all/a.npz"}
+    assert main([command, *arguments, option.get(command, "--figure=none/at all/a.png")]) == 2
+    assert "there is no folder none/at all" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

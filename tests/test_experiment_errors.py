@@ -19,7 +19,7 @@ from synthetic_results import ROOT, SCALE, SEEDS
 def changed(content: dict, keys: str, value) -> dict:
     """`content` with another value at a place such as runs.0.models."""
     content = copy.deepcopy(content)
-    *way, last = [int(key) if key.isdecimal() else key for key in keys.split(".")]
+    *way, last = [int(key) if key.lstrip("-").isdecimal() else key for key in keys.split(".")]
     place = content
     for key in way:
         place = place[key]
@@ -96,6 +96,11 @@ CLAIMS = [
     ("claims.0.within", [1.0], "claims[0].within is [1.0]"),
     ("claims.0.why", "", "claims[0]: a threshold other than 0 needs its reason, in `why`"),
     ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
+    ("claims.0.model", "qwen2.5-7b-instrct", "unknown model 'qwen2.5-7b-instrct'; did you mean 'qwen2.5-7b-instruct'?"),
+    ("claims.0.runs", {"grpoo": "tables"}, "claim sampling_law: unknown method 'grpoo'; did you mean 'grpo'?"),
+    ("claims.-1.models", ["qwen3-4b-bas"], "unknown model 'qwen3-4b-bas'; did you mean 'qwen3-4b-base'?"),
+    ("claims.-1.evaluations", ["aime24", "aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
+    ("claims.-1.minus", ["dapo50"], "unknown evaluation set 'dapo50'; did you mean 'dapo500'?"),
     ("tests.over_seeds", 3, "tests.over_seeds is 3; it should be a valid string"),
     ("paper.against", 3, "paper.against is 3"),
     ("paper.evaluations.aime24.problems", 0, "paper.evaluations.aime24.problems is 0; it should be greater than 0"),
@@ -105,6 +110,14 @@ CLAIMS = [
 @pytest.mark.parametrize(("place", "value", "said"), CLAIMS, ids=str)
 def test_claims(refused, place, value, said):
     assert said in refused("claims", place, value, lambda folder: load_claims(SCALE, SEEDS, folder))
+
+
+def test_claims_of_the_field(refused):
+    def load(folder):
+        return load_claims(SCALE, SEEDS, folder, folder="field")
+
+    line = refused("field/entropy_mechanism", "claims.0.model", "qwen3-4b", load)
+    assert line == "claim field_reward_entropy: unknown model 'qwen3-4b'; did you mean 'qwen3-4b-base'?"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -11,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_parquet, sha256, write_json, write_parquet, written_whole
+from entropy_dynamics.results.files import (
+    read_json_lines,
+    read_parquet,
+    sha256,
+    write_json,
+    write_parquet,
+    written_whole,
+)
 
 
 def everything(folder):
@@ -99,19 +107,27 @@ def test_sha256(tmp_path):
     assert sha256(tmp_path / "large") == hashlib.sha256(b"\0" * 3_000_000).hexdigest()
 
 
+def partial(folder, name, pid, host=None):
+    return folder / f".{name}.{host or socket.gethostname()}.{pid}.partial"
+
+
 def test_the_next_write_removes_what_a_killed_process_left(tmp_path):
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()  # its process id is free now
-    (tmp_path / f".a.json.{killed.pid}.partial").write_text("half")
-    others = [tmp_path / f".a.json.{os.getppid()}.partial", tmp_path / f".b.json.{killed.pid}.partial"]
+    partial(tmp_path, "a.json", killed.pid).write_text("half")
+    others = [
+        partial(tmp_path, "a.json", os.getppid()),
+        partial(tmp_path, "b.json", killed.pid),
+        partial(tmp_path, "a.json", killed.pid, "another-node"),
+    ]
     for one in others:
-        one.write_text("of a running process, or of another file")
+        one.write_text("of a running process, of another file, or of a node whose processes are unknown here")
     write_json(tmp_path / "a.json", 1)
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *others])
 
 
 def test_a_temporary_of_an_earlier_process_with_this_id_does_not_get_into_the_result(tmp_path):
-    stale = tmp_path / f".policy.{os.getpid()}.partial"
+    stale = partial(tmp_path, "policy", os.getpid())
     stale.mkdir()
     (stale / "model-00002-of-00002.safetensors").write_text("of an earlier process")
     with written_whole(tmp_path / "policy") as temporary:
@@ -151,3 +167,9 @@ def test_a_parquet_file_that_is_missing_or_unreadable_is_not_called_damaged(tmp_
     (tmp_path / "folder.parquet").symlink_to("folder.parquet")
     with pytest.raises(OSError, match="symbolic links"):
         read_parquet(tmp_path / "folder.parquet")
+
+
+def test_torn_lines_of_a_record_are_left_out(tmp_path):
+    lines = [b'{"a": 1}', b'{"a": "\xff"}', b'{"a"', b"7", '{"a": "\u00e9"}'.encode()]
+    (tmp_path / "jobs.jsonl").write_bytes(b"\n".join(lines))
+    assert read_json_lines(tmp_path / "jobs.jsonl") == [{"a": 1}, {"a": "\u00e9"}]

@@ -33,7 +33,7 @@ def read_counts(path: Path) -> dict[Arm, dict[int, dict[str, Samples]]]:
     frame = pd.read_parquet(path)
     frame = frame[np.isclose(frame["temperature"], 0.7)]
     for (model, method, seed, dataset), rows in frame.groupby(["model", "method", "seed", "dataset"]):
-        samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), np.nan, np.nan)
+        samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), *[np.nan] * 4)
         counts.setdefault((model, method), {}).setdefault(seed, {})[dataset] = samples
     return counts
 
@@ -248,7 +248,6 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
 
 @pytest.mark.parametrize("folder", ["published", "docs/reference/second"])
 def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folder):
-    """It is named by the data card, or else by claims.md."""
     folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
     assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2
     assert capsys.readouterr().err == (
@@ -273,15 +272,23 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         (counts.assign(model=""), "counts.parquet has '', which is not a name"),
         (counts.drop(columns="seed"), "counts.parquet has no column 'seed'"),
         (uneven, "not every problem of an evaluation has the same number of samples"),
+        (counts.assign(samples=0, correct=0), "not every problem of an evaluation has the same number of samples"),
+        (pd.concat([counts, counts[:3]]), "counts.parquet has two rows of one problem"),
+        (counts[counts["problem"] != 7], "counts.parquet: the problems of an evaluation are not 0, 1, 2"),
+        (counts.assign(seed=counts["seed"] - 1), "seed should have whole numbers of 0 or more"),
+        (counts.assign(seed=counts["seed"] + 0.5), "seed should have whole numbers of 0 or more"),
+        (counts.assign(seed=counts["seed"].astype(str)), "seed should have whole numbers of 0 or more"),
+        (counts.assign(temperature=np.nan), "temperature should have numbers of 0 or more"),
     ):
         damaged.to_parquet(out / "counts.parquet")
         assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
         assert message in capsys.readouterr().err
     counts.to_parquet(out / "counts.parquet")
     for text, message in (
-        ("[]", "is not what ran under each name"),
-        ('{"m": 5}', "m"),
-        ('{"..": {}}', "'..', which is"),
+        ("[]", "it should be a mapping"),
+        ('{"m": 5}', "no value for scale"),
+        (json.dumps({"scale": SCALE, "models": {"m": 5}}), "models.m is 5"),
+        (models.replace(MODEL, "..", 1), "'..', which is"),
         ("{", "): get it again"),
     ):
         (out / "models.json").write_text(text)
@@ -292,9 +299,39 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         assert err.count("\n") == 1
     (out / "models.json").write_text(models)
     assert not (tmp_path / "escaped").exists()
+    assert not (tmp_path / SCALE).exists()
     (tmp_path / SCALE).mkdir()
     assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
     assert "is there already; name a new folder" in capsys.readouterr().err
+
+
+def test_rows_may_be_in_any_order_and_seeds_in_one_of_the_files_alone(published, tmp_path):
+    out = shutil.copytree(published[1], tmp_path / "out")
+    pd.read_parquet(out / "counts.parquet").sample(frac=1, random_state=0).to_parquet(out / "counts.parquet")
+    metrics = pd.read_parquet(out / "metrics.parquet")
+    metrics.assign(seed=metrics["seed"] * 70).to_parquet(out / "metrics.parquet")
+    for folder, name in ((published[1], "as it was"), (out, "shuffled")):
+        assert main(["restore", str(folder), "--out", str(tmp_path / name / SCALE)]) == 0
+    was, now = (
+        {file.relative_to(root): pd.read_parquet(file) for file in root.rglob("evaluations/**/*.parquet")}
+        for root in (tmp_path / "as it was" / SCALE, tmp_path / "shuffled" / SCALE)
+    )
+    assert was.keys() == now.keys()
+    for file, frame in was.items():
+        pd.testing.assert_frame_equal(frame, now[file])
+
+
+def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys):
+    out = shutil.copytree(published[1], tmp_path / "out")
+    for name in ("counts", "metrics"):
+        frame = pd.read_parquet(out / f"{name}.parquet")
+        frame.assign(seed=frame["seed"] + 50).to_parquet(out / f"{name}.parquet")
+    models = json.loads((out / "models.json").read_text())
+    models["models"][MODEL]["parameters"] += 1
+    (out / "models.json").write_text(json.dumps(models))
+    assert main(["restore", str(published[1]), str(out), "--out", str(tmp_path / SCALE)]) == 2
+    assert f"have different models {MODEL!r}: see their models.json" in capsys.readouterr().err
+    assert not (tmp_path / SCALE).exists()
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):

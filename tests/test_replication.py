@@ -41,11 +41,13 @@ def test_differences_and_their_intervals_by_hand(compare):
     ]
     code, summary, rows = compare(first, second)
     assert code == 0
-    assert rows["same"] == ["**holds**", "**inconclusive**", "10 [7, 13]", "14 [10, 18]", "4 [-1, 9]", "yes"]
-    assert rows["apart"][-2:] == ["5.5 [0.5, 10.5]", "**no**"]
-    assert rows["skewed"][-2:] == ["1 [-4, 13]", "yes"]
+    assert rows["same"] == ["**holds**", "**inconclusive**", "10 [7, 13]", "14 [10, 18]", "4 [-1, 9]", "–", "yes"]
+    assert rows["apart"][-3:] == ["5.5 [0.5, 10.5]", "–", "**no**"]
+    assert rows["skewed"][-3:] == ["1 [-4, 13]", "–", "yes"]
     assert summary.splitlines() == [
         "Effects:  2 of 3 (67%) have zero in the interval of their difference; expected: about 97 %",
+        "Power:    90 % for a difference of unknown size; 0 of 0 would agree had the second run found the threshold, "
+        "0 of 0 had it found the opposite sign",
         "Verdicts: 2 of 3 changed, 1 of them reversed; expected from their intervals: unknown, as a file has no ranges",
         "Differ:   same (holds → inconclusive), apart (holds → does not hold)",
     ]
@@ -98,12 +100,12 @@ def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds(seeds):
     assert 1.5 < ratios[0.0] < 3
 
 
-def test_without_the_table_there_are_three_lines(tmp_path, capsys):
+def test_without_the_table_there_are_four_lines(tmp_path, capsys):
     for name, effect in (("a.json", 1), ("b.json", 9)):
         (tmp_path / name).write_text(json.dumps([claim("far", "holds", effect, effect - 1, effect + 1)]))
     assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
     *_, named = lines = capsys.readouterr().out.splitlines()
-    assert (len(lines), named) == (3, "Differ:   far (effect)")
+    assert (len(lines), named) == (4, "Differ:   far (effect)")
 
 
 def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counted(compare):
@@ -122,8 +124,8 @@ def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path
     exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None}
     for scale, gain in (("laptop", claim("gain", "holds", 1, 0, 2)), ("smoke", claim("gain", "inconclusive", 1))):
         (tmp_path / scale).mkdir()
-        (tmp_path / scale / "claims.json").write_text(json.dumps([exact, gain]))
-        (tmp_path / scale / "claims.md").write_text(f"**Of 2 claims, 1 holds.** {scale} scale: toy Qwen2.\n")
+        entries = [entry | {"scale": scale} for entry in (exact, gain)]
+        (tmp_path / scale / "claims.json").write_text(json.dumps(entries))
     assert main(["compare", str(tmp_path / "laptop"), str(tmp_path / "smoke" / "claims.json"), "--table"]) == 2
     assert capsys.readouterr() == (
         "",
@@ -154,7 +156,7 @@ def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):
         entry["range"] = [0, None]
     code, summary, rows = compare(first, second)
     assert code == 0
-    assert summary.splitlines()[1:] == [
+    assert summary.splitlines()[2:] == [
         "Verdicts: 0 of 1 changed, 0 of them reversed; expected from their intervals: about 0; "
         "1 more have an interval in one run only",
         "Differ:   none",
@@ -202,8 +204,8 @@ def test_a_run_beside_itself_still_names_what_is_not_compared(compare):
 def test_of_many_claims_that_differ_some_are_named(compare):
     first, second = ([claim(f"c{i}", "holds", effect, effect - 1, effect + 1) for i in range(9)] for effect in (1, 9))
     _, summary, rows = compare(first, second)
-    assert summary.splitlines()[2].startswith("Differ:   c0 (effect), c1 (effect)")
-    assert summary.splitlines()[2].endswith("c5 (effect) and 3 more (--table)")
+    assert summary.splitlines()[3].startswith("Differ:   c0 (effect), c1 (effect)")
+    assert summary.splitlines()[3].endswith("c5 (effect) and 3 more (--table)")
     assert len(rows) == 9
 
 
@@ -212,11 +214,20 @@ def test_of_many_claims_that_differ_some_are_named(compare):
     [
         ({}, "claims.json is not a list of verdicts"),
         ([1], "claims.json, entry 1"),
-        ([{"id": "a"}], "claims.json, entry 1: no value for subject"),
+        ([{"id": "a"}], "claims.json, entry 1: no value for verdict"),
         ([claim("a", "hold", 1)], "claims.json, entry 1: verdict is 'hold'; it should be 'holds', 'does not hold' or"),
         ([claim("a", "holds", "n/a")], "claims.json, entry 1: effect is 'n/a'; it should be a valid number"),
         ([claim("a", "holds", float("nan"))], "claims.json, entry 1: effect is nan; it should be a finite number"),
         ([claim("a", "holds", 1, 2, 0)], "claims.json, entry 1: low is 2; it should be at most high, 0"),
+        ([claim("a", "holds", 1, 0)], "claims.json, entry 1: low and high should be null together"),
+        (
+            [claim("a", "holds", 1) | {"reason": None}],
+            "claims.json, entry 1: reason is None; it should be a valid string",
+        ),
+        ([claim("a", "holds", 1) | {"paper": {"effect": 1}}], "claims.json, entry 1: no value for paper.verdict"),
+        ([claim("a", "holds", 1) | {"seeds": -1}], "claims.json, entry 1: seeds is -1"),
+        ([claim("a", "holds", 1) | {"by_seed": {"0": "x"}}], "claims.json, entry 1: by_seed.0 is 'x'"),
+        ([claim("a", "holds", 1) | {"subject": "papers"}], "claims.json, entry 1: subject is 'papers'"),
         ([claim("a", "holds", 1)] * 2, "claims.json, entry 2: a is there already"),
         ([], "nothing to compare, as no claim has an interval"),
     ],
@@ -226,3 +237,47 @@ def test_mistakes_get_one_line(compare, first, message):
     assert code == 2
     assert message in summary
     assert summary.strip().count("\n") == 0
+
+
+# What agreement is worth
+
+
+@pytest.mark.parametrize("seeds", [5, 8])
+def test_a_detectable_difference_is_detected_in_nine_of_ten_pairs_of_runs(seeds):
+    rng, alone = np.random.default_rng(seeds), Interval(spread=1.0, seeds=seeds, error=0.0).detectable()
+    found = []
+    for _ in range(1000):
+        first, second = rng.normal(0, 1, seeds), rng.normal(alone * 2**0.5, 1, seeds)
+        pair = (seed_interval(first), seed_interval(second))
+        claim = Replicate("a", ("holds",) * 2, pair, (0, np.inf), random=True, detectable=(alone, alone))
+        found.append(not claim.agrees)
+    assert claim.detectable_difference == pytest.approx(alone * 2**0.5)
+    assert np.mean(found) == pytest.approx(0.9, abs=0.04)
+
+
+def test_what_other_effects_of_the_second_run_would_have_shown(compare):
+    """Claimed is more than 1: an effect of 1, the threshold, and one of -4, as far below it as 6 is above."""
+    about = {"range": [1, None], "unit": "points", "detectable": 3}
+    wide, narrow = claim("wide", "holds", 6, -2, 14), claim("narrow", "holds", 6, 5, 7)
+    middle, ranged = claim("middle", "holds", 6, 2, 10), claim("ranged", "holds", 6, 5, 7) | about | {"range": [1, 9]}
+    first = [wide | about, narrow | about, middle | about, ranged]
+    second = [entry | {"detectable": 4, "effect": 6.1} for entry in first]
+    _, summary, rows = compare(first, second)
+    assert (
+        "90 % for a difference of 5 points (median of 4); 2 of 3 would agree had the second run found the " in summary
+    )
+    assert "threshold, 1 of 3 had it found the opposite sign" in summary
+    assert rows["wide"][-2:] == ["5", "yes"]
+
+
+@pytest.mark.parametrize(("scale", "shares"), [("laptop", True), ("desk", False)])
+def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, shares):
+    """Four of five seeds are in both runs, whose effects of these correlate at 0.8: 0.64 of the medians."""
+    about = {"range": [0, None], "unit": "points", "detectable": 3, "scale": "laptop"}
+    first = claim("a", "holds", 10, 7, 13) | about | {"by_seed": {"0": 1, "1": 2, "2": 3, "3": 4, "9": 0}}
+    second = claim("a", "holds", 11, 7, 15) | about | {"by_seed": {"0": 1, "1": 3, "2": 2, "3": 4, "8": 0}}
+    _, summary, rows = compare([first], [second | {"scale": scale, "detectable": 4}])
+    half = (9 + 16 - 2 * 0.64 * 12) ** 0.5 if shares else 5.0
+    assert rows["a"][-3:-1] == [f"1 [{1 - half:.3g}, {1 + half:.3g}]", f"{half:.3g}"]
+    said = "Seeds:    up to 4 are in both runs, so these are not independent: estimates correlate at 0.64"
+    assert (said in summary) == shares

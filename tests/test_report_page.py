@@ -195,7 +195,7 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
         ("Section 5.3, Figures 2(c) and 6(c)", ["figure2", "figure6"]),
         ("Section 3.2, Corollary 2; Section 5.2, Figure 3", ["figure3"]),
         ("Section 3.1, Theorem 1", ["theory_check"]),
-        ("ours, after Section 3.2, Corollary 4", ["corollary4"]),
+        ("Section 3.2, Corollary 4", ["corollary4"]),
         ("Appendix E.3, Table 3", ["table3"]),
     ],
 )
@@ -281,6 +281,9 @@ def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     assert 'points="30.0,1.0 60.0,20.0"' in text  # half the entropy is half the height, 38
     assert "entropy 0.25 nats" in text
     assert '<section id="table1">' in text
+    (tokens,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert "<" not in tokens  # so no token of a response can end the element
+    assert any("<b>3" in of["t"] for run in json.loads(tokens) for step in run["steps"].values() for of in step)
     with pytest.raises(UserError, match="no file or folder nowhere"):
         write_report(live, Path("nowhere"))
 

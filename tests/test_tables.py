@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from entropy_dynamics.analysis import scores
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.statistics import score_interval, share_interval
+from entropy_dynamics.analysis.scores import scores_frame
+from entropy_dynamics.analysis.statistics import holm, score_interval, share_interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import write_report
@@ -43,7 +45,7 @@ def results(tmp_path_factory) -> Path:
     return folder
 
 
-def test_table_numbers_by_hand(tmp_path):
+def test_table_numbers_by_hand(tmp_path, monkeypatch):
     folder = tmp_path / SCALE
     write_models(folder)
     rng, seeds = np.random.default_rng(3), {"tables": 5, "extras": 1, "pilot": 1}
@@ -79,6 +81,7 @@ def test_table_numbers_by_hand(tmp_path):
     assert table.loc[(MODEL, "base")].aime24_avg_low == pytest.approx(100 * share_interval(base).low, abs=1e-3)
     # Bold is what passes Holm's correction over the table's 36 differences, and nothing else.
     text = md.read_text()
+    results = Results(folder, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
     adjusted = table[[c for c in table.columns if c.endswith("_difference_p")]].to_numpy().ravel()
     known = np.sum(~np.isnan(adjusted))
     bold = int((adjusted < 0.05).sum())
@@ -90,12 +93,15 @@ def test_table_numbers_by_hand(tmp_path):
     assert 0 < bold < excluded
     assert f"Holm's correction for {known} comparisons" in text
     assert len(re.findall(r"\*\*[+-]", text)) == bold
+    monkeypatch.setattr(scores, "holm", lambda p: p)
+    raw = scores_frame(results.experiment("table1"), results).filter(regex="_difference_p$").to_numpy().ravel()
+    monkeypatch.undo()
+    assert adjusted == pytest.approx(holm(raw), abs=1e-4, nan_ok=True)  # of all together, not column by column
     # LaTeX shows other differences, those of the means, and corrects for their number.
     latex = tex.read_text()
     shown = len(re.findall(r"& (?:\\textbf\{)?(?:\+|\$-\$)\d", latex))
     assert 0 < shown < known
     assert f"Holm's correction for {shown} comparisons" in latex
-    results = Results(folder, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
     experiment = results.experiment("table1")
     pooled = replace(experiment, spec=experiment.spec.model_copy(update={"pooled": True}))
     assert write_table(pooled, results)[2].read_text() == latex

@@ -73,6 +73,15 @@ def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
     assert end == "finished"
 
 
+def test_the_same_run_of_other_results_is_another_wandb_run(layout, tmp_path, monkeypatch):
+    fake = FakeWandB()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
+        Trackers(config_with("wandb"), root, "grpo", 1).close()
+    first, second, resumed = (told["id"] for told in fake.told if told != "finished")
+    assert first == resumed != second
+
+
 def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", FakeWandB(fails=True))
     with pytest.raises(UserError, match=r"^wandb does not start: api_key not configured \(no-tty\)$"):

@@ -22,6 +22,7 @@ from reference import (
     gradients,
     parameters,
     rollouts_of,
+    run,
     slow_advantages,
     slow_stats,
     training_config,
@@ -334,6 +335,19 @@ def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
     assert again.prompts_of_step(1) == trainer.prompts_of_step(1)
     other = make_trainer(shared_model, prompts_per_step=count, seed=1)
     assert [other.prompts_of_step(step) for step in range(3)] != [trainer.prompts_of_step(step) for step in range(3)]
+
+
+@pytest.mark.parametrize("method", ["grpo", "clip_b", "random_mask"])
+def test_a_shorter_run_is_the_beginning_of_a_longer_one(shared_model, make_trainer, method):
+    """So `grpo@training.steps=10` is the checkpoint of step 10 (experiments/path.yaml)."""
+    models = [copy.deepcopy(shared_model) for _ in range(2)]
+    short, long = (make_trainer(model, method, steps=steps) for model, steps in zip(models, (2, 4), strict=True))
+    rows = run(short), run(long, 2)
+    assert len(rows[0]) == 2
+    timed = {name for name in rows[0][0] if "seconds" in name or "memory" in name}
+    same = [[{key: row[key] for key in row.keys() - timed} for row in each] for each in rows]
+    assert same[0] == same[1]
+    assert torch.equal(*map(parameters, models))
 
 
 def test_without_prompts_there_is_no_training(shared_model, make_trainer, monkeypatch, tokenizer):

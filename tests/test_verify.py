@@ -121,6 +121,29 @@ def test_wrong_code_of_the_tables(verify, monkeypatch):
     assert "_pass of " in findings["stale", TABLE[0]]
 
 
+@pytest.mark.usefixtures("project")
+def test_code_of_the_tables_that_is_wrong_by_a_thousandth_of_a_point(verify, monkeypatch):
+    monkeypatch.setattr(Samples, "pass_rates", property(lambda self: self.correct / self.k + 1e-5))
+    main(["draw", "table1", "--scale", SCALE])
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (1, [("stale", TABLE[0])])
+    assert "_avg of " in findings["stale", TABLE[0]]
+
+
+@pytest.mark.usefixtures("project")
+def test_the_scale_of_a_folder_by_another_name(verify, capsys):
+    code, findings, _ = verify()
+    moved = RESULTS.rename(RESULTS.parent / "kept")
+    assert verify(str(moved), "--scale", SCALE)[:2] == (code, findings)
+    for arguments, said in (
+        ([str(moved)], "its last part should name a scale"),
+        ([str(moved), "--scale", "smokee"], "unknown scale 'smokee'; did you mean 'smoke'?"),
+        ([str(moved), "--results", "results"], f"verify takes the folder {moved} or --results results, not both"),
+    ):
+        assert main(["verify", *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
 # Different configs and commits
 
 

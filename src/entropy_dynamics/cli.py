@@ -2,9 +2,11 @@
 
 import argparse
 import atexit
+import io
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +23,8 @@ def program() -> None:
 
     Handlers that libraries have registered with atexit still run; an exception from `main` ends the process as usual.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
     codes: list[int] = []
     atexit.register(_leave, codes)  # registered first, so it runs last
     try:
@@ -42,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint,
-        to be resumed by the same command; 130 after Ctrl-C.
+        to be resumed by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
     """
     try:
         options = _options(arguments)
@@ -61,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             begin_attempt()
         from entropy_dynamics import commands  # imported late, as --help does not need its half second
 
-        return getattr(commands, options.command)(options) or 0
+        code = getattr(commands, options.command)(options) or 0
+        print(end="", flush=True)  # here, where an error is caught
+        return code
     except UserError as error:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
@@ -84,12 +90,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     except OSError as error:  # a full disk, a read-only folder
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 128 + signal.SIGPIPE
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if not launched():  # the process that started the ranks reports it
             print("interrupted; no half-written file is left", file=sys.stderr)
         return 130
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe that was closed, as by `| head`; if so, further output is dropped."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -212,16 +230,13 @@ def _parser() -> argparse.ArgumentParser:
     prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
     verify = stage("verify", "Check results against their hashes, their samples and the configs.")
-    verify.add_argument(
-        "folder", type=_scale_folder, nargs="?", metavar="FOLDER", help="<results>/<scale>, instead of these options"
-    )
+    verify.set_defaults(scale=None, results=None)
+    where = "<results>/<scale>, instead of --results; of the scale in its name, or of --scale"
+    verify.add_argument("folder", type=_scale_folder, nargs="?", metavar="FOLDER", help=where)
     plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
-    plan.add_argument(
-        "--target",
-        choices=("extras", "methods", "field", "controls"),
-        help="plan the runs of this target instead of the default",
-    )
+    targets = ("extras", "methods", "field", "controls")
+    plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
     config.add_argument("--method", help="a method, by name or name@parameter=value,...")
@@ -268,9 +283,11 @@ def _ending(*suffixes: str) -> Callable[[str], Path]:
     named = " or ".join(", ".join(suffixes).rsplit(", ", 1))
 
     def file(text: str) -> Path:
-        if (path := Path(text)).suffix in suffixes:
-            return path
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {named}")
+        if (path := Path(text)).suffix not in suffixes:
+            raise argparse.ArgumentTypeError(f"{text!r} does not end in {named}")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+        return path
 
     return file
 

@@ -289,14 +289,13 @@ def archive(options: argparse.Namespace) -> None:
 
 
 def restore(options: argparse.Namespace) -> None:
-    from entropy_dynamics.analysis.published import restore
-    from entropy_dynamics.analysis.replication import scale_of
+    from entropy_dynamics.analysis.published import described, restore
 
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
     scale = load_config(_scale_by_name(options.out))
     for folder in options.folders:
-        if (named := scale_of(folder)) not in (None, scale.scale):
+        if (named := described(folder).scale) != scale.scale:
             raise UserError(
                 f"{folder} is of the scale {named}, not {scale.scale}: restore it as {options.out.with_name(named)}"
             )
@@ -382,9 +381,12 @@ def prompt(options: argparse.Namespace) -> None:
 def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 
-    if options.folder:
-        options.results, options.scale = options.folder.parent, _scale_by_name(options.folder)
-    verification = verify(_layout(options), options.scale, options.set)
+    folder, scale = options.folder, options.scale
+    if folder and options.results:
+        raise UserError(f"verify takes the folder {folder} or --results {options.results}, not both")
+    scale = scale or (_scale_by_name(folder) if folder else "laptop")
+    layout = Layout(folder) if folder else Layout.of(scale, options.results or "results")
+    verification = verify(layout, scale, options.set)
     for line in (*verification.findings, verification.summary):
         print(line)
     return 1 if verification.errors else 0

@@ -3,6 +3,7 @@
 Snakemake imports this module to find the input files of its rule, so it imports nothing heavy.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -11,9 +12,18 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from entropy_dynamics.analysis.experiments import EXPERIMENTS, Run, Seeds, config_of, load_experiment, runs_of, seeds_of
+from entropy_dynamics.analysis.experiments import (
+    EXPERIMENTS,
+    Run,
+    Seeds,
+    check_known,
+    config_of,
+    load_experiment,
+    runs_of,
+    seeds_of,
+)
 from entropy_dynamics.analysis.specs import Columns, Names, SeedGroup
-from entropy_dynamics.config import BASE, CONFIGS, Config, read_yaml
+from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, PositiveInt, Section, parse
@@ -23,6 +33,7 @@ Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 Statistic = Literal[
     "mean",
     "log_mean",
+    "log_sd",
     "drop",
     "ratio",
     "size_difference",
@@ -31,12 +42,14 @@ Statistic = Literal[
     "correlation_difference",
     "ratio_difference",
 ]
-"""mean | log_mean: its logarithm, so that a difference is a log ratio | drop of the mean from the first to the last
+"""mean | log_mean: its logarithm, so that a difference is a log ratio | log_sd: logarithm of the standard deviation of
+the column's logarithm, i.e. of its relative fluctuation | drop of the mean from the first to the last
 tenth of the steps, as a share | ratio of the means of two columns | size_difference: of the absolute values of two
 means, first minus second | correlation of two columns | same_sign: share of the steps at which two have the same sign,
 minus the share expected of unrelated ones with as many negative steps | correlation_difference: of the first column's
 correlation with the second, minus that with the third | ratio_difference: of two ratios of means, first to second minus
 third to fourth."""
+Basis = Annotated[str, Field(pattern=r"^(identity|by construction|independent|facet of [\w.]+)$")]
 COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2, "same_sign": 2}
 COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
 Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass"] | float
@@ -57,6 +70,11 @@ class ClaimSpec(Section):
     """{model} is replaced by the model that ran."""
     place: str
     """Place in the paper."""
+    ours: bool = False
+    """Whether the claim is not the paper's, but follows from the one at this place."""
+    rests_on: Basis = "independent"
+    """identity: true whatever the runs | by construction: follows from a choice made so that it holds, such as the
+    dose | facet of <id>: another side of what that claim is about | independent."""
     test: str
     unit: str
     above: float | None = None
@@ -145,8 +163,9 @@ class ScoreDifference(ClaimSpec):
     models: Names
     runs: Methods
     against: Methods
-    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
-    """pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve."""
+    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct", "majority", "unique"]
+    """pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve | majority: share of
+    problems whose most frequent answer is correct | unique: different correct answers over K."""
     evaluations: Names
     minus: list[str] = Field(default_factory=list)
     """Data sets whose mean difference is subtracted from that of `evaluations`."""
@@ -204,6 +223,10 @@ def _distinct_ids(claims: list[ClaimSpec]) -> list[ClaimSpec]:
     ids = [claim.id for claim in claims]
     if twice := [id for id in ids if ids.count(id) > 1]:
         raise ValueError(f"two claims have the id {twice[0]!r}")
+    for claim in claims:
+        of = claim.rests_on.partition("facet of ")[2]
+        if of and of not in [other.id for other in claims if other.rests_on == "independent"]:
+            raise ValueError(f"rests_on of {claim.id} names {of!r}, which is no independent claim of this file")
     return claims
 
 
@@ -230,7 +253,7 @@ class ClaimsFile(Section):
 
 
 class FieldPaper(Section):
-    """The claims of another paper, experiments/field/<name>.yaml, or about controls, experiments/controls/<name>.yaml."""
+    """A file of claims in a folder of experiments/: of another paper (`field`), or about controls (`controls`)."""
 
     paper: str
     """The heading of its claims."""
@@ -335,28 +358,39 @@ def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
 def load_claims(
     scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS, *, folder: str | None = None
 ) -> list[Claim]:
-    """All claims of the paper, or of experiments/<folder>, at one scale. Raises UserError like `read_claims`."""
+    """All claims of the paper, or of experiments/<folder>, at one scale.
+
+    Raises:
+        UserError: as `read_claims`, and for an unknown model, method or data set.
+    """
     config = config_of(scale, configs)
     experiments = experiments or Path(config.experiments_folder)
-    papers = read_field(experiments, folder).values() if folder else [read_claims(experiments)]
+    papers: Mapping[str, ClaimsFile | FieldPaper] = (
+        {f"{folder}/{name}": paper for name, paper in read_field(experiments, folder).items()}
+        if folder
+        else {"claims": read_claims(experiments)}
+    )
+    models, methods = known_names("model", configs), known_names("method", configs)
+    claims = []
+    for name, paper in papers.items():
+        for spec in paper.claims:
+            where = f"{experiments / name}.yaml: claim {spec.id}"
+            runs: Methods = getattr(spec, "runs", {})
+            against: Methods = getattr(spec, "against", {})
+            check_known(where, "method", [method.partition("@")[0] for method in (*runs, *against)], methods)
+            if isinstance(spec, SweepTrend):
+                runs = _swept(spec, scale, seeds, experiments, where)
+            sides = [{method: seeds_of(group, seeds) for method, group in side.items()} for side in (runs, against)]
+            claim = Claim(spec, *sides, config)
+            check_known(where, "model", claim.models, models)
+            check_known(where, "evaluation set", claim.evaluations, config.data.evaluation)
+            claims.append(claim)
+    return claims
 
-    def side(spec: ClaimSpec, name: str) -> dict[str, range]:
-        groups: Methods = getattr(spec, name, {})
-        if isinstance(spec, SweepTrend):
-            groups = _swept(spec, scale, seeds, experiments)
-        return {method: seeds_of(group, seeds) for method, group in groups.items()}
 
-    return [
-        Claim(spec, side(spec, "runs"), side(spec, "against") if hasattr(spec, "against") else {}, config)
-        for paper in papers
-        for spec in paper.claims
-    ]
-
-
-def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path) -> Methods:
+def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path, where: str) -> Methods:
     """{'clip_b@mu=1.2': 'extras', ...}: the values of the sweep at this scale, ascending."""
     [(swept, group)] = spec.runs.items()
-    where = f"{experiments / 'claims.yaml'}: claim {spec.id}"
     try:
         runs = load_experiment(spec.sweep, scale, seeds, experiments).runs
     except UserError as error:

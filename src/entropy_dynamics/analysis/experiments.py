@@ -4,7 +4,7 @@ Snakemake imports this module to find the input files of its rules, so it import
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -207,9 +207,14 @@ def _check_names(experiment: Experiment[Spec], where: str, config: Config, confi
         ("method in labels", getattr(spec, "labels", ()), methods),
         *compared,
     ):
-        for name in names:
-            if name not in known:
-                raise UserError(f"{where}: unknown {kind} {name!r}{nearest(name, known)}")
+        check_known(where, kind, names, known)
+
+
+def check_known(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise UserError with the nearest known name if a name is unknown."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"{where}: unknown {kind} {name!r}{nearest(name, known)}")
 
 
 def _check_panel(experiment: Experiment[Spec], panel: Panel, where: str) -> None:

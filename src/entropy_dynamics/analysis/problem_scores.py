@@ -12,7 +12,7 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct"]
+Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct", "majority", "unique"]
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
 T = TypeVar("T")
@@ -35,6 +35,10 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return difference
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
+        case "majority":
+            return samples.majority
+        case "unique":
+            return samples.unique
         case "all_correct":
             return np.where(samples.correct == samples.k, 1.0, 0.0)
 
@@ -58,9 +62,17 @@ def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
 
     A single untrained model counts for all seeds.
     """
-    alone = {arm for arm, by_seed in arms.items() if arm[1] == BASE and len(by_seed) == 1}
-    seeds = sorted(set.intersection(*(set(by_seed) for arm, by_seed in arms.items() if arm not in alone)))
-    return {arm: [by_seed[seed] for seed in (by_seed if arm in alone else seeds)] for arm, by_seed in arms.items()}
+    seeds = shared_seeds(arms)
+    return {
+        arm: list(by_seed.values()) if arm[1] == BASE and len(by_seed) == 1 else [by_seed[seed] for seed in seeds]
+        for arm, by_seed in arms.items()
+    }
+
+
+def shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> list[int]:
+    """The seeds that all arms have, ascending; a single untrained model counts for all."""
+    trained = [set(by_seed) for (_, method), by_seed in arms.items() if method != BASE or len(by_seed) != 1]
+    return sorted(set.intersection(*trained))
 
 
 def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.ndarray, "k problem"]:

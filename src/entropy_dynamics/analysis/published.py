@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Int
+from pandas.api.types import is_integer_dtype, is_numeric_dtype
+from pydantic import BaseModel
 
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Model, Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
-from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.validation import parse
 
-MODELS = "models.json"  # the model that ran under each name
+MODELS = "models.json"  # the scale, and the model that ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
 NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets become paths, so no separator and no leading dot
@@ -81,19 +83,27 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
         `tables`, the largest number of seeds of any method, and `extras`, the smallest.
 
     Raises:
-        UserError: two folders share a seed, a file is missing or damaged, or a name is not a valid folder name.
+        UserError: two folders share a seed or describe a model differently, a file is missing or damaged, or a name is
+            not a valid folder name.
     """
     frames = {folder: (_counts(folder), _published(folder, "metrics", "step")) for folder in folders}
+    models: dict[str, tuple[Path, Model]] = {}
+    for folder in folders:
+        for name, facts in described(folder).models.items():
+            other, before = models.setdefault(name, (folder, facts))
+            if before != facts:
+                raise UserError(f"{other} and {folder} have different models {name!r}: see their {MODELS}")
     seeds: dict[int, Path] = {}
-    for folder, (counts, _) in frames.items():
-        for seed in sorted(counts["seed"].unique()):
+    for folder, (counts, metrics) in frames.items():
+        for seed in sorted({*counts["seed"], *metrics["seed"]}):
             if (other := seeds.setdefault(seed, folder)) != folder:
                 raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
     number = {seed: place for place, seed in enumerate(seeds)}
     with written_whole(root) as whole:
-        for folder, (counts, metrics) in frames.items():
-            for name, facts in _models(folder / MODELS).items():
-                write_json(Layout(whole).model(name, 0) / FACTS, facts.model_dump())
+        write_json(whole / SEEDS, [int(seed) for seed in seeds])
+        for name, (_, facts) in models.items():
+            write_json(Layout(whole).model(name, 0) / FACTS, facts.model_dump())
+        for counts, metrics in frames.values():
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 at = None if np.isclose(at, temperature) else float(f"{at:g}")
                 path = _numbered(run, number).evaluation_file(whole, dataset, at)
@@ -105,32 +115,51 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
 
 
 def _counts(folder: Path) -> pd.DataFrame:
-    frame = _published(folder, "counts", "dataset", "temperature", "problem", "correct", "samples")
-    k = frame.groupby([*KEYS, "temperature", "dataset"])["samples"]
-    if (k.nunique() > 1).any() or not frame["correct"].between(0, frame["samples"]).all():
-        where = folder / "counts.parquet"
-        raise UserError(f"{where}: not every problem of an evaluation has the same number of samples; get it again")
+    """The counts, sorted by problem. `restore` numbers problems by their order, so none may be missing."""
+    path, of = folder / "counts.parquet", [*KEYS, "temperature", "dataset"]
+    frame = _published(folder, "counts", "temperature", "dataset", "problem", "correct", "samples").sort_values(
+        "problem"
+    )
+    evaluations = frame.groupby(of)
+    even = (evaluations["samples"].nunique() == 1).all() and (frame["samples"] > 0).all()
+    if not even or not frame["correct"].between(0, frame["samples"]).all():
+        raise UserError(f"{path}: not every problem of an evaluation has the same number of samples; get it again")
+    if (frame["problem"] != evaluations.cumcount()).any():
+        raise UserError(f"{path}: the problems of an evaluation are not 0, 1, 2 ..., each once; get it again")
     return frame
 
 
 def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
-    """A published table, checked to have `columns` and `KEYS` and only names that are valid folder names."""
+    """A published table, checked to have `KEYS` and `columns`, valid folder names and whole numbers in them."""
     path = _existing(folder / f"{name}.parquet")
     frame = read_parquet(path, remedy="get it again")
     for column in (*KEYS, *columns):
         if column not in frame:
             raise UserError(f"{path} has no column {column!r}")
-    for column in frame.columns.intersection(["model", "method", "dataset"]):
-        _check_names(path, frame[column].unique())
+        if column in ("model", "method", "dataset"):
+            _check_names(path, frame[column].unique())
+            continue
+        is_number, kind = (is_numeric_dtype, "") if column == "temperature" else (is_integer_dtype, "whole ")
+        if not (is_number(frame[column]) and frame[column].between(0, np.inf, inclusive="left").all()):
+            raise UserError(f"{path}: {column} should have {kind}numbers of 0 or more; get it again")
+    if frame.duplicated([*KEYS, *columns[:3]]).any():
+        raise UserError(f"{path} has two rows of one {columns[:3][-1]}; get it again")
     return frame
 
 
-def _models(path: Path) -> dict[str, Model]:
-    content = read_json(_existing(path), remedy="get it again")
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not what ran under each name")
-    _check_names(path, content)
-    return {name: parse(Model, facts, f"{path}, {name}") for name, facts in content.items()}
+class Described(BaseModel):
+    """The content of models.json."""
+
+    scale: str
+    models: dict[str, Model]
+
+
+def described(folder: Path) -> Described:
+    """What a published folder holds. Raises UserError if its models.json is missing, damaged or of an older version."""
+    path = _existing(folder / MODELS)
+    content = parse(Described, read_json(path, remedy="get it again"), str(path))
+    _check_names(path, content.models)
+    return content
 
 
 def _check_names(path: Path, names: Iterable[Any]) -> None:

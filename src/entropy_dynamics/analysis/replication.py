@@ -2,19 +2,18 @@
 
 import json
 import math
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+import numpy as np
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 
 from entropy_dynamics.analysis.statistics import NORMAL, Interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.validation import parse
-
-SCALE = re.compile(r"^(?:# .*, |\*\*.*\.\*\* )([\w-]+) scale(?::|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,13 @@ class Replicate:
     """Whether the effect depends on seeds; one that does not agrees with itself trivially."""
     alike: bool = True
     """Whether both runs were judged against the same range."""
+    unit: str = ""
+    detectable: tuple[float, float] = (math.nan, math.nan)
+    """The distance from a threshold that each run detects with 90 % power."""
+    shared: int = 0
+    """Number of seeds that both runs have."""
+    correlation: float = 0.0
+    """Of the two estimates, due to seeds that both runs have."""
 
     @property
     def judged(self) -> tuple[bool, bool]:
@@ -65,9 +71,39 @@ class Replicate:
         """Second effect minus first, with an interval derived from theirs (MOVER: Zou and Donner 2008)."""
         first, second = self.effects
         value = second.value - first.value
-        below = math.hypot(second.value - second.low, first.high - first.value)
-        above = math.hypot(second.high - second.value, first.value - first.low)
+        below = self._of_difference(first.high - first.value, second.value - second.low)
+        above = self._of_difference(first.value - first.low, second.high - second.value)
         return Interval(value, value - below, value + above)
+
+    def _of_difference(self, first: float, second: float) -> float:
+        """The error of a difference, given those of the two estimates."""
+        return math.sqrt(abs(first**2 + second**2 - 2 * self.correlation * first * second))  # negative only by rounding
+
+    @property
+    def detectable_difference(self) -> float:
+        """The difference that is detected with 90 % power, if seeds are normal."""
+        return self._of_difference(*self.detectable)
+
+    @property
+    def threshold(self) -> float | None:
+        """The one bound of the claimed range; None if there are two, or none is known."""
+        bounds = [bound for bound in self.claimed if math.isfinite(bound)]
+        return bounds[0] if len(bounds) == 1 else None
+
+    def agrees_had_second_found(self, share: float) -> bool | None:
+        """Whether the runs would agree with another effect of the second run, if this claim has one threshold.
+
+        Args:
+            share: its distance from the threshold, by that of the effect found: 0 is the threshold itself, -1 the
+                opposite sign.
+        """
+        if self.threshold is None:
+            return None
+        first, second = self.effects
+        value = self.threshold + share * (second.value - self.threshold)
+        below, above = second.value - second.low, second.high - second.value
+        below, above = (above, below) if share < 0 else (below, above)
+        return replace(self, effects=(first, Interval(value, value - below, value + above))).agrees
 
     @property
     def agrees(self) -> bool | None:
@@ -107,59 +143,85 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     """The claims that both runs have, in the order of the first. Raises UserError if none can be compared."""
     entries, others = verdicts_of(first), verdicts_of(second)
     pairs = {id: (entry, others[id]) for id, entry in entries.items() if id in others}
+    scales = {entry["scale"] for pair in pairs.values() for entry in pair}
+    shared = {id: _shared(*pair) for id, pair in pairs.items()} if len(scales) == 1 and None not in scales else {}
+    correlations = [np.corrcoef(values)[0, 1] for values in shared.values() if (np.ptp(values, axis=1) > 0).all()]
+    correlation = float(np.mean(correlations)) if correlations else 0.0
     claims = [
         Replicate(
             id=id,
             verdicts=(a["verdict"], b["verdict"]),
             effects=(_interval(a), _interval(b)),
-            claimed=_range(a if "range" in a else b),
+            claimed=_range(a if a["range"] else b),
             random=bool(a["seeds"]),
-            alike="range" not in a or "range" not in b or _range(a) == _range(b),
+            alike=not (a["range"] and b["range"]) or _range(a) == _range(b),
+            unit=a["unit"],
+            detectable=(_known(a["detectable"]), _known(b["detectable"])),
+            shared=(count := shared[id].shape[1] if id in shared else 0),
+            correlation=correlation * count / math.sqrt(a["seeds"] * b["seeds"]) if count else 0.0,
         )
         for id, (a, b) in pairs.items()
     ]
     if not any(claim.compared for claim in claims):
-        of_first, of_second = (scale_of(run if run.is_dir() else run.parent) for run in (first, second))
-        of = f" ({of_first} and {of_second} scale)" if of_first and of_second and of_first != of_second else ""
+        of = f" ({' and '.join(sorted(scales))} scale)" if len(scales) == 2 and None not in scales else ""
         raise UserError(f"{first} and {second}{of}: nothing to compare, as no claim has an interval over seeds in both")
     return claims
 
 
-def scale_of(folder: Path) -> str | None:
-    """The scale that the data card or claims.md of a published folder or of results names; None if neither does."""
-    for file in (folder / "README.md", folder / "claims.md"):
-        if file.is_file() and (named := SCALE.search(file.read_text(encoding="utf-8", errors="replace"))):
-            return named[1]
-    return None
+def _shared(first: dict[str, Any], second: dict[str, Any]) -> Float[np.ndarray, "2 seed"]:
+    """The effects of a claim in both runs by the seeds that they share."""
+    seeds = [seed for seed in first["by_seed"] if seed in second["by_seed"]]
+    return np.array([[run["by_seed"][seed] for seed in seeds] for run in (first, second)], float).reshape(2, -1)
 
 
-class _Entry(BaseModel):
-    """The fields of an entry of claims.json that are read here."""
+class _Judged(BaseModel):
+    """A verdict, and the numbers that it rests on."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    subject: str
-    id: str
-    label: str
     verdict: Literal["holds", "does not hold", "inconclusive"]
     effect: float | None
     low: float | None
     high: float | None
-    seeds: int | None
-    range: Annotated[list[float | None], Field(min_length=2, max_length=2)] = [math.nan, math.nan]
+    reason: str = ""
 
     @model_validator(mode="after")
     def _ends_in_order(self) -> Self:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low is {self.low:g}; it should be at most high, {self.high:g}")
+        if (self.low is None) != (self.high is None) or (self.effect is None and self.low is not None):
+            raise ValueError("low and high should be null together, and if effect is null")
         return self
 
 
-def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
-    """The entries about this run in claims.json, by id.
+class _Entry(_Judged):
+    """An entry of claims.json; keys with a default are missing in those of older versions."""
+
+    id: str
+    subject: Literal["this run", "paper"]
+    label: str = ""
+    statement: str = ""
+    place: str = ""
+    ours: bool = False
+    scale: str | None = None
+    unit: str = ""
+    claimed: str = ""
+    range: Annotated[list[float | None], Field(min_length=2, max_length=2)] | None = None
+    why: str = ""
+    test: str = ""
+    detectable: float | None = None
+    seeds: NonNegativeInt | None
+    by_seed: dict[str, float] = Field(default_factory=dict)
+    seeds_needed: int | None = None
+    paper: _Judged | None = None
+
+
+def verdicts_of(path: Path, subject: str = "this run") -> dict[str, dict[str, Any]]:
+    """The entries of claims.json, by id.
 
     Args:
         path: the file, or the folder that holds it.
+        subject: "this run", or "paper" for the gains that the paper prints.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -175,22 +237,22 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
         raise UserError(f"{file} is not a list of verdicts ({' '.join(str(error).split())})") from None
     if not isinstance(entries, list):
         raise UserError(f"{file} is not a list of verdicts")
-    of_this_run: dict[str, dict[str, Any]] = {}
+    claims: dict[str, _Entry] = {}
     for number, entry in enumerate(entries, 1):
-        if isinstance(entry, dict) and entry.get("subject", "this run") != "this run":
-            continue
         claim = parse(_Entry, entry, f"{file}, entry {number}")
-        if claim.id in of_this_run:
+        if claims.setdefault(claim.id, claim) is not claim:
             raise UserError(f"{file}, entry {number}: {claim.id} is there already")
-        of_this_run[claim.id] = entry
-    return of_this_run
+    return {id: claim.model_dump() for id, claim in claims.items() if claim.subject == subject}
 
 
 def _range(entry: dict[str, Any]) -> tuple[float, float]:
-    low, high = entry.get("range", (math.nan, math.nan))
+    low, high = entry["range"] or (math.nan, math.nan)
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def _interval(entry: dict[str, Any]) -> Interval:
-    value, low, high = (math.nan if entry[key] is None else entry[key] for key in ("effect", "low", "high"))
-    return Interval(value, low, high)
+    return Interval(*(_known(entry[key]) for key in ("effect", "low", "high")))
+
+
+def _known(number: float | None) -> float:
+    return math.nan if number is None else number

@@ -21,7 +21,7 @@ from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 from entropy_dynamics.results.files import read_json, read_parquet
-from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
 from entropy_dynamics.validation import parse
@@ -72,6 +72,10 @@ class Samples:
     """Share of samples without an answer in the required format."""
     truncated: float
     """Share of samples cut off at the token limit."""
+    majority: Float[np.ndarray, " problem"]
+    """Whether the most frequent answer is correct, of equally frequent ones the share; NaN if answers are unknown."""
+    unique: Float[np.ndarray, " problem"]
+    """Number of different correct answers over K; NaN if answers are unknown."""
 
     @property
     def pass_rates(self) -> Float[np.ndarray, " problem"]:
@@ -82,6 +86,19 @@ class Samples:
     def solved(self) -> Float[np.ndarray, " problem"]:
         """1 for each problem with a correct sample, else 0; the mean is Pass@K."""
         return problem_pass_at_k(self.correct, self.k, self.k)
+
+
+def _votes(frame: pd.DataFrame, problem: np.ndarray, problems: int, k: int) -> dict[str, np.ndarray]:
+    """`majority` and `unique` of each problem. Samples without a readable answer have no vote."""
+    if (frame["answer"] == "").all():  # restored from counts
+        return dict.fromkeys(("majority", "unique"), np.full(problems, np.nan))
+    votes = frame.assign(problem=problem).groupby(["problem", "answer"])["correct"].agg(["size", "max"])
+    first = votes["size"] == votes.groupby("problem")["size"].transform("max")
+    found = {
+        "majority": votes[first].groupby("problem")["max"].mean(),
+        "unique": votes.groupby("problem")["max"].sum() / k,
+    }
+    return {name: column.reindex(range(problems), fill_value=0).to_numpy(float) for name, column in found.items()}
 
 
 def final_means(curves: Iterable[np.ndarray]) -> Float[np.ndarray, " run"]:
@@ -149,6 +166,11 @@ class Results:
         """The label of a method in an experiment."""
         return getattr(spec, "labels", {}).get(method) or self.method_label(method)
 
+    def original(self, seeds: Sequence[int]) -> list[int]:
+        """The numbers of seeds in the runs that were published, if these results were restored from them."""
+        numbers = read_json(path) if (path := self.root / SEEDS).is_file() else []
+        return [numbers[seed] if seed < len(numbers) else seed for seed in seeds]
+
     @property
     def temperatures(self) -> list[float]:
         """Temperatures at which the policies of the tables are evaluated, ascending."""
@@ -198,6 +220,7 @@ class Results:
             k=k,
             unreadable=float(frame["answer"].isna().mean()),
             truncated=float((frame["finish_reason"] == "length").mean()),
+            **_votes(frame, problem, len(ids), k),
         )
 
     def paired_samples(

@@ -11,6 +11,12 @@ from entropy_dynamics.validation import OneOf, Section
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 
 
+Score = Literal["avg", "pass", "majority", "unique"]
+HEADINGS: dict[Score, str] = {"avg": "Avg", "pass": "Pass", "majority": "Maj", "unique": "Unique"}
+"""Of tables: Maj@K is the share of problems whose most frequent answer is correct, Unique@K the number of different
+correct answers over K."""
+
+
 def _distinct(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError(f"{names} has an entry twice")
@@ -128,7 +134,7 @@ class ComparedSpec(BaselineSpec):
 
 
 class MetricsSpec(ComparedSpec):
-    metrics: Annotated[list[Literal["avg", "pass"]], Field(min_length=1), AfterValidator(_distinct)]
+    metrics: Annotated[list[Score], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class ScoresSpec(MetricsSpec, LabelledSpec):

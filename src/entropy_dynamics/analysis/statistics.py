@@ -43,20 +43,24 @@ class Interval:
     seeds: int = 0
     error: Number = math.nan
     """Standard error due to the problems, which more seeds do not reduce; NaN if the seeds do not differ at all."""
+    parts: Sequence[Self] = ()
+    """The intervals that must all be above a threshold for this one to be, as in `smallest_effect`."""
 
     @classmethod
     def normal(cls, value: Number, error: Number) -> Self:
         """The normal interval of an estimate with a known standard error."""
         return cls(value, value - NORMAL * error, value + NORMAL * error, error=error)
 
-    def detectable(self, seeds: int | None = None) -> Number:
+    def detectable(self, seeds: int | None = None, power: float = POWER) -> Number:
         """The smallest distance from a threshold that is detected with 90 % power, if seeds are normal.
 
         Args:
             seeds: number of seeds; None: that of the interval.
         """
-        from_problems = (NORMAL + scipy.special.ndtri(POWER)) * self.error
-        return np.hypot(self.spread * _detectable(seeds or self.seeds), from_problems)
+        if self.parts:  # detected together if each is; seeds that they share only raise the power
+            return np.max([part.detectable(seeds, power ** (1 / len(self.parts))) for part in self.parts])
+        from_problems = (NORMAL + scipy.special.ndtri(power)) * self.error
+        return np.hypot(self.spread * _detectable(seeds or self.seeds, power), from_problems)
 
     @property
     def standard_error(self) -> Number:
@@ -142,7 +146,13 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
     error = sum(_problem_variance(column) for column in columns) ** 0.5
     if columns[0].ndim == 1:
         return Interval.normal(sum(column.mean() for column in columns), error)
-    return over_seeds(sum(column.mean(axis=-1) for column in columns)).widened(error)
+    return over_seeds(over_problems(columns)).widened(error)
+
+
+def over_problems(columns: Sequence[Scores]) -> PerSeed:
+    """The sum of the data sets' mean scores of each seed."""
+    total: PerSeed = np.sum([column.mean(axis=-1) for column in columns], axis=0)
+    return total
 
 
 def _problem_variance(scores: Scores) -> Number:
@@ -191,7 +201,7 @@ def smallest_effect(intervals: Sequence[Interval]) -> Interval:
     level = 1 - (1 - LEVEL) / 2 / len(intervals)
     corrected = [each.value + scipy.special.stdtrit(each.df, level) * each.standard_error for each in intervals]
     highs = np.maximum(corrected, [each.high for each in intervals])
-    return replace(first, low=np.min([each.low for each in intervals]), high=np.min(highs))
+    return replace(first, low=np.min([each.low for each in intervals]), high=np.min(highs), parts=tuple(intervals))
 
 
 def seeds_needed(interval: Interval, effect: float) -> int | None:
@@ -232,13 +242,13 @@ def _depth(seeds: int) -> tuple[int, float]:
 
 
 @cache
-def _detectable(seeds: int) -> float:
-    """Smallest effect that is detected with 90 % power, in standard deviations of normal seeds."""
+def _detectable(seeds: int, power: float) -> float:
+    """Smallest effect that is detected with this power, in standard deviations of normal seeds."""
     if not seeds:
         return 0.0
     if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
-        return float(scipy.special.nctdtrinc(seeds - 1, 1 - POWER, _quantile(seeds - 1)) / seeds**0.5)
+        return float(scipy.special.nctdtrinc(seeds - 1, 1 - power, _quantile(seeds - 1)) / seeds**0.5)
     # The lower bound is above zero if all but the lowest few seeds are.
     return float(
-        scipy.special.ndtri(scipy.special.betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), POWER))
+        scipy.special.ndtri(scipy.special.betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), power))
     )

@@ -75,6 +75,11 @@ def matched_pass(
     return None
 
 
+def reached(policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[str, float]) -> bool:
+    """Whether another policy has at least the Pass@K of a policy at any of its temperatures."""
+    return _pooled(policy, weights)[0] <= max(_pooled(other, weights)[0] for other in others)
+
+
 def _pooled(policy: Evaluation, weights: Mapping[str, float]) -> tuple[float, float]:
     """Weighted sums of Pass@K and Avg@K over the data sets."""
     means = {

@@ -1,7 +1,7 @@
 """The verdict on a claim: an effect, its 95 % interval, and the side of the threshold on which the interval lies."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -14,19 +14,19 @@ import pandas as pd
 from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns
+from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns, shared_seeds
 from entropy_dynamics.analysis.results import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
     MIN_SEEDS,
     Interval,
+    over_problems,
     score_interval,
     seed_interval,
     seeds_needed,
     smallest_effect,
 )
-from entropy_dynamics.analysis.temperatures import best_point, matched_pass, mean_score
-from entropy_dynamics.config import BASE
+from entropy_dynamics.analysis.temperatures import best_point, matched_pass, mean_score, reached
 from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
@@ -42,8 +42,10 @@ class Finding:
     """The evidence from a claim's runs, and the verdict."""
 
     interval: Interval = field(default_factory=Interval)
-    seeds: int | None = None
-    """Number of usable seeds, i.e. those that every method has; None: the claim involves no seeds."""
+    usable: list[int] | None = None
+    """The seeds that every method has; None: the claim involves no seeds."""
+    by_seed: Iterable[float] = ()
+    """The effect of each usable seed, if there is a verdict."""
     missing: list[str] = field(default_factory=list)
     """Missing files, relative to results/<scale>."""
     obstacles: list[str] = field(default_factory=list)
@@ -56,6 +58,11 @@ class Finding:
     seeds_needed: int | None = None
     """Number of seeds that detect the smallest effect of interest; `MAX_SEEDS` + 1 means more than `MAX_SEEDS`. None:
     the verdict is not open, or the number is unknown."""
+
+    @property
+    def seeds(self) -> int | None:
+        """Number of usable seeds."""
+        return None if self.usable is None else len(self.usable)
 
     def read(self, results: Results, path: Path, reader: Callable[[], T]) -> T | None:
         """Call `reader`; record the reason and return None if the file is missing or unusable."""
@@ -105,7 +112,9 @@ class Finding:
         numbers = {name: _rounded(end) for name, end in ends.items()}
         judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
         claimed = {"range": [_rounded(end) for end in self.claimed]}
-        rest = {"seeds": self.seeds, "seeds_needed": self.seeds_needed, "reason": self.reason}
+        by_seed = zip(self.usable or (), map(_rounded, self.by_seed), strict=False)
+        rest = {"seeds": self.seeds, "by_seed": {str(seed): value for seed, value in by_seed}}
+        rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place} | judged | about | claimed | rest
 
 
@@ -126,6 +135,7 @@ def judge(claim: Claim, results: Results) -> Finding:
             _best_points(claim, spec, results, finding)
         case ScoreDifference():
             _score_difference(claim, spec, results, finding)
+    finding.usable = finding.usable and results.original(finding.usable)
     if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
         finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}, and a verdict takes {MIN_SEEDS}")
     return finding.decide(*spec.bounds, spec.smallest)
@@ -148,7 +158,7 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
             finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps{few}")
             return
     if weights:
-        finding.interval = seed_interval(values)
+        finding.interval, finding.by_seed = seed_interval(values), values
 
 
 def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -> dict[str, float]:
@@ -182,7 +192,7 @@ def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) 
         if frame is not None:
             frames[run.model, run.method][run.seed] = frame
     paired = on_shared_seeds(frames)
-    finding.seeds = min(map(len, paired.values()))
+    finding.usable = shared_seeds(frames)
     lengths = {len(frame) for seeds in paired.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
@@ -216,6 +226,8 @@ def _statistic(name: str, rows: np.ndarray) -> float:
                 return float(means[0])
             case "log_mean":
                 return float(np.log(means[0]))
+            case "log_sd":
+                return float(np.log(np.log(rows[:, 0]).std(ddof=1))) if len(rows) > 1 else float("nan")
             case "same_sign":
                 falls = rows < 0
                 p, q = falls.mean(axis=0)
@@ -242,20 +254,22 @@ def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, fin
         return
     samples = _samples(claim, list(spec.datasets), results, finding, temperatures)
     arms = {(model, method): samples[model, method] for model in spec.models for method in claim.seeds}
-    finding.seeds = min(len(seeds) for (_, method), seeds in on_shared_seeds(arms).items() if method != BASE)
+    finding.usable = shared_seeds(arms)
     if not finding.seeds or not all(samples.values()):
         return
     if spec.everywhere:
-        cells = []
+        cells, by_seed = [], []
         for model, dataset in product(spec.models, spec.datasets):
             of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
             columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
             cells.append(score_interval(columns))
+            by_seed.append(over_problems(columns))
         finding.interval = smallest_effect(cells)
+        finding.by_seed = by_seed[min(range(len(cells)), key=lambda i: cells[i].value)]
         note_cells(finding, cells, spec)
         return
     columns = score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets)
-    finding.interval = score_interval(columns)
+    finding.interval, finding.by_seed = score_interval(columns), over_problems(columns)
 
 
 def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
@@ -278,7 +292,7 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
         counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
         best[arm] = best_point(spec.metric, counts)
     finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
-    if not any(best.values()):
+    if best and not any(best.values()):
         finding.notes.append("greedy decoding, about which there is a claim of its own")
     return best
 
@@ -293,15 +307,19 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding
     policies = counts[model, method][usual]
     frontier = [at for temperature, at in counts[model, other].items() if temperature > 0]  # greedy has one sample
     shared = sorted(set(policies).intersection(*frontier))
-    finding.seeds = len(shared)
-    seeds = [matched_pass(policies[seed], [at[seed] for at in frontier], spec.datasets) for seed in shared]
-    if outside := sum(seed is None for seed in seeds):
-        what = f"the Pass@K of {method} is outside that of {other} at all temperatures"
-        finding.obstacles.append(f"{what} in {outside} of {len(seeds)} seeds")
-    elif seeds:
+    finding.usable = shared
+    pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in shared]
+    seeds = [matched_pass(*pair, spec.datasets) for pair in pairs]
+    above = sum(not reached(*pair, spec.datasets) for pair in pairs)
+    for count, obstacle in (
+        (above, f"{other} does not reach the Pass@K of {method} at any temperature"),
+        (seeds.count(None) - above, f"the Pass@K of {method} is below the frontier of {other}"),
+    ):
+        finding.obstacles += [f"{obstacle} in {count} of {len(seeds)} seeds"] if count else []
+    if seeds and not finding.obstacles:
         weights = spec.datasets.items()
         columns = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
-        finding.interval = score_interval(columns)
+        finding.interval, finding.by_seed = score_interval(columns), over_problems(columns)
 
 
 def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
@@ -324,11 +342,10 @@ def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding:
                 finding.notes.append("no point has that Avg@K on the validation set, the nearest is compared")
         finding.notes.append(f"{chosen[0]} at {chosen[1]:g}")
         arms[model, side] = points[chosen]
-    finding.seeds = min(map(len, on_shared_seeds(arms).values()))
+    finding.usable = shared_seeds(arms)
     if finding.seeds:
-        finding.interval = score_interval(
-            score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets)
-        )
+        columns = score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets)
+        finding.interval, finding.by_seed = score_interval(columns), over_problems(columns)
 
 
 def _at_all_temperatures(

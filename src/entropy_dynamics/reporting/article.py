@@ -42,8 +42,8 @@ def write_article(results: Results) -> Path:
     """
     layout, experiment = results.layout, results.experiment("table1")
     claims = list(verdicts_of(layout.claims("json")).values())
-    gains = [entry for entry in read_json(layout.claims("json")) if entry["subject"] == "paper"]
-    if any("range" not in claim for claim in claims):
+    gains = list(verdicts_of(layout.claims("json"), "paper").values())
+    if any(claim["range"] is None for claim in claims):
         raise UserError(f"{layout.claims('json')} is of an older version; make it with: entropy-dynamics claims")
     table = layout.table("table1", "csv")
     for file in (table, layout.problems_report):
@@ -53,7 +53,7 @@ def write_article(results: Results) -> Path:
     def judged(*beginnings: str, ours: bool | None = None) -> list[Entry]:
         """The claims whose ids have one of these prefixes; `ours`: only this project's own, or only the paper's."""
         chosen = [claim for claim in claims if claim["id"].startswith(beginnings)]
-        return [claim for claim in chosen if ours in (None, claim["place"].startswith("ours"))]
+        return [claim for claim in chosen if ours in (None, claim["ours"])]
 
     if (paper := read_claims(results.folder).paper) is None:
         raise UserError(f"the article is about the paper's claims, and {results.folder / 'claims.yaml'} has others")

@@ -1,6 +1,8 @@
-"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, controls.json, .md)."""
+"""Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, .md, ...)."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,19 @@ from entropy_dynamics.results.files import write_json, write_text
 def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
-    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, label, subject, unit,
-    claimed, range, why, paper, test, seeds, seeds_needed, reason}:
+    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, ours, scale, label, subject,
+    unit, claimed, range, why, rests_on, paper, test, seeds, by_seed, seeds_needed, reason}:
 
+    - `ours` is whether the claim is this project's own and only follows from the one at `place`;
     - `range` is the claimed range, with null for an open bound, and `claimed` is the same in words;
     - `effect`, `low`, `high` and `detectable` are null if unknown;
     - `why` is the reason for a threshold other than 0;
+    - `rests_on` is "identity", "by construction", "facet of <id>" or "independent";
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
     - `subject` is "this run" for claims, judged from the files of this scale, and "paper" for the gains that the paper
       prints, judged from its numbers alone;
-    - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved;
+    - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
+      `by_seed` is the effect of each by its number, or {} if the effect is not computed seed by seed;
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
       (MAX_SEEDS + 1: more than MAX_SEEDS), or null if unknown.
 
@@ -47,10 +52,11 @@ def write_claims(results: Results) -> list[Path]:
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"])) if file.paper else []
     head = _head(models, results)
     summary, gains_summary = summary_line(entries), gains_line(gains) if gains else ""
-    rows = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
+    rows: dict[str, Any] = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
     json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
-    write_text(md, fill("claims.md", head=head, summary=summary, gains_summary=gains_summary, tests=tests, **rows))
+    rows |= {"groups": groups_line(entries), "gains_summary": gains_summary, "tests": tests}
+    write_text(md, fill("claims.md", head=head, summary=summary, **rows))
     replaced = {name for name, model in models.items() if model and not model.is_the_papers}
     labels = [entry["label"] for entry in entries]
     write_figure(
@@ -98,11 +104,14 @@ def _entry(
         id=claim.spec.id,
         statement=_named(claim.spec.statement, claim, models, results),
         place=claim.spec.place,
+        ours=claim.spec.ours,
+        scale=results.scale,
         label=_named(claim.spec.label, claim, models, results),
         subject="this run",
         unit=claim.spec.unit,
         claimed=claim.spec.claimed,
         why=claim.spec.why,
+        rests_on=claim.spec.rests_on,
         paper=None,
         test=tests[claim.spec.test],
     )
@@ -122,6 +131,15 @@ def _head(models: dict[str, Model | None], results: Results) -> str:
 def summary_line(entries: list[dict[str, Any]]) -> str:
     """'Of 40 claims, 26 hold, 4 do not hold, 10 are inconclusive'."""
     return "Of {} claims, {} hold, {} do not hold, {} are inconclusive".format(len(entries), *_counts(entries))
+
+
+def groups_line(entries: Sequence[Mapping[str, Any]]) -> str:
+    """'They are 49 independent findings, 20 further facets of these, 7 statements true by construction, ...'."""
+    counts = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries if "rests_on" in entry)
+    return (
+        f"They are {counts['independent']} independent findings, {counts['facet']} further facets of these, "
+        f"{counts['by construction']} statements true by construction, {counts['identity']} identities"
+    )
 
 
 def gains_line(gains: list[dict[str, Any]]) -> str:
@@ -170,7 +188,15 @@ def _cells(entry: dict[str, Any]) -> dict[str, str]:
     claimed = f"{entry['claimed']}: {entry['why']}" if entry.get("why") else entry["claimed"]
     detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
     seeds = "none needed" if entry["seeds"] is None else str(entry["seeds"])
-    return entry | {"effect": effect, "paper": paper, "claimed": claimed, "detectable": detectable, "seeds": seeds}
+    place = f"ours, after {entry['place']}" if entry.get("ours") else entry["place"]
+    return entry | {
+        "effect": effect,
+        "place": place,
+        "paper": paper,
+        "claimed": claimed,
+        "detectable": detectable,
+        "seeds": seeds,
+    }
 
 
 def _effect(entry: dict[str, Any]) -> str:

@@ -2,16 +2,18 @@
 
 import math
 from pathlib import Path
+from statistics import median
 
 from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.reporting.templates import fill
 
 SHOWN = 6  # maximum number of differing claims that are listed
+UNITS = 2  # and of units, the most frequent
 
 
 def write_comparison(first: Path, second: Path, table: bool = False) -> str:
-    """Three summary lines and, with `table`, a table of all claims. Raises UserError like `replicates`."""
+    """The summary lines and, with `table`, a table of all claims. Raises UserError like `replicates`."""
     claims = replicates(first, second)
     compared = [claim for claim in claims if claim.compared]
     apart = [claim for claim in compared if not claim.agrees]
@@ -32,6 +34,8 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
     lines = [
         f"Effects:  {effects}; expected: about 97 %",
+        f"Power:    {_power(compared)}",
+        *_shared(compared),
         f"Verdicts: {verdicts}; expected from their intervals: {expected}{more}",
         f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
         f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
@@ -39,10 +43,36 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     return fill("comparison.md", lines=lines, rows=[_row(claim) for claim in claims] if table else [])
 
 
+def _power(claims: list[Replicate]) -> str:
+    """What agreement is worth: the differences that would have been detected, and how many claims agree by default."""
+    by_unit: dict[str, list[float]] = {}
+    for claim in claims:
+        if not math.isnan(claim.detectable_difference):
+            by_unit.setdefault(claim.unit, []).append(claim.detectable_difference)
+    most = sorted(by_unit.items(), key=lambda item: -len(item[1]))[:UNITS]
+    medians = [f"{median(found):.2g} {unit} (median of {len(found)})" for unit, found in most]
+    found = {share: [claim.agrees_had_second_found(share) for claim in claims] for share in (0, -1)}
+    at, opposite = (f"{of.count(True)} of {len(of) - of.count(None)}" for of in found.values())
+    size = ", ".join(medians) or "unknown size"
+    had = f"{at} would agree had the second run found the threshold, {opposite} had it found the opposite sign"
+    return f"90 % for a difference of {size}; {had}"
+
+
+def _shared(claims: list[Replicate]) -> list[str]:
+    """A line for runs that share seeds."""
+    most = max(claims, key=lambda claim: claim.shared)
+    if not most.shared:
+        return []
+    same = f"up to {most.shared} are in both runs, so these are not independent: estimates correlate at"
+    return [f"Seeds:    {same} {most.correlation:.2f}, which the intervals and the power use"]
+
+
 def _row(claim: Replicate) -> list[str]:
     effects = [_number(effect) for effect in (*claim.effects, claim.difference)]
     mark = "**" if claim.changed else ""
     verdicts = [f"{mark}{verdict}{mark}" for verdict in claim.verdicts]
+    detectable = claim.detectable_difference
+    effects.append("–" if math.isnan(detectable) else f"{detectable:.3g}")
     return [claim.id, *verdicts, *effects, {None: "–", True: "yes", False: "**no**"}[claim.agrees]]
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.results import Results
-from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec
+from entropy_dynamics.analysis.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, looks, pretty, what_ran
 
 
@@ -33,7 +33,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
         ax.set_yticks(range(len(spec.evaluations)), [results.dataset_label(name) for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
         ran = results.model(model).ran.replace(" for ", " for\n")
-        ax.set_title(f"{ran}\n{METRICS[metric]}@K", fontsize=6)
+        ax.set_title(f"{ran}\n{HEADINGS[metric]}@K", fontsize=6)
         ax.grid(axis="y", visible=False)
     for ax in axes[-1]:
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")

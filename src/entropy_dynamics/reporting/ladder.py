@@ -54,7 +54,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
         left.set_ylabel(label)
         right.set_ylabel(GAINS.get(gain, "gain (points)"))
         if rungs[f"{gain}_gain"].isna().all():
-            beyond = f"none: in some seed\n{baseline} does not reach\nthis Pass@K"
+            beyond = f"none: in some seed\noutside the Pass@K\nof {baseline}"
             right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)
             right.grid(visible=False)
             right.set_yticks([])

@@ -66,7 +66,8 @@ def _write(results: Results, folder: Path, license_text: str, doi: str | None) -
         paths[-1].parent.mkdir(exist_ok=True)
         shutil.copyfile(source, paths[-1])
     about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
-    write_json(folder / MODELS, {name: model.model_dump() for name, model in results.models.items()})
+    models = {name: model.model_dump() for name, model in results.models.items()}
+    write_json(folder / MODELS, {"scale": results.scale, "models": models})
     paths.append(folder / MODELS)
     texts = {
         "README.md": fill("data_card.md", rows=rows, **_facts(results), **about),

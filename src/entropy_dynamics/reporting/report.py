@@ -16,6 +16,7 @@ from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.claims import groups_line
 from entropy_dynamics.reporting.comparison import write_comparison
 from entropy_dynamics.reporting.comparison_figure import draw_comparison
 from entropy_dynamics.reporting.live import token_samples, unfinished_runs
@@ -70,6 +71,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         scale=results.scale,
         counts={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
         claims=claims,
+        groups=groups_line(claims) if any("rests_on" in claim for claim in claims) else "",
         sentence=in_a_sentence(claims),
         claims_figure=_picture(layout.claims("svg")),
         comparison=_comparison(beside, layout.root) if beside and judged else None,

@@ -11,7 +11,7 @@ import pandas as pd
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.analysis.scores import POOLED, score_columns, scores_frame
-from entropy_dynamics.analysis.specs import METRICS, ScoresSpec
+from entropy_dynamics.analysis.specs import HEADINGS, ScoresSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.templates import fill, one_model
 from entropy_dynamics.results.files import write_text
@@ -61,9 +61,9 @@ def table_values(
     return {
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
         + [
-            f"Mean {METRICS[metric]}@K"
+            f"Mean {HEADINGS[metric]}@K"
             if column == POOLED
-            else f"{results.dataset_label(column)} {METRICS[metric]}@{frame[f'{column}_samples'][0]}"
+            else f"{results.dataset_label(column)} {HEADINGS[metric]}@{frame[f'{column}_samples'][0]}"
             for column, metric in columns
         ],
         "datasets": [results.dataset_label(dataset) for dataset in datasets],

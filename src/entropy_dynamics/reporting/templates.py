@@ -1,7 +1,7 @@
 """Fills the templates of tables, claims and the report: Markdown, LaTeX and HTML."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -37,11 +37,11 @@ def _power(number: float) -> str:
     return rf"${float(mantissa):g}\cdot10^{{{int(exponent)}}}$"
 
 
-def _section(place: str) -> str:
+def _section(claim: Mapping[str, Any]) -> str:
     """The section in a claim's `place`, in italics if the claim is not the paper's."""
-    named = re.search(r"(?:Sections?|Appendix) ([\w.]+)", place)
+    named = re.search(r"(?:Sections?|Appendix) ([\w.]+)", claim["place"])
     name = named[1] if named else ""
-    return rf"\emph{{{name}}}" if place.startswith("ours") else name
+    return rf"\emph{{{name}}}" if claim["ours"] else name
 
 
 def _sentence(text: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_json, read_parquet, sha256, written_whole
+from entropy_dynamics.results.files import files_below, read_json, read_parquet, sha256, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout
 
 METADATA = "ro-crate-metadata.json"
@@ -38,13 +38,18 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
         policies: include the weights and tokenizers, which only training and sampling need.
 
     Raises:
-        UserError: the folder has no results, or a file in it is damaged.
+        UserError: the folder has no results, a file in it is damaged, or a link in it leads nowhere or in a circle.
     """
     root = layout.root
-    names = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(root) for path in files_below(root))
     names = [name for name in names if not any(part[0] == "." for part in name.parts) and name.parts[0] not in WORKING]
     names = [name for name in names if name != PurePath(METADATA) and (policies or not of_policy(name))]
     names = [name for name in names if (root / name).resolve() != target.resolve()]
+    for name in names:
+        if not (root / name).is_file():
+            raise UserError(
+                f"{root / name} is not a file but a broken link or a device; remove it or restore its target"
+            )
     if not any(name.name.endswith(PROVENANCE) for name in names):
         raise UserError(f"{root} holds no results; the folder of a scale is needed, such as results/laptop")
     for name in names:
@@ -52,7 +57,10 @@ def write_archive(layout: Layout, target: Path, policies: bool = False) -> Path:
             read_json(root / name)
         elif name.suffix == ".parquet":
             read_parquet(root / name)  # every page has a checksum
-    with written_whole(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        written_whole(target) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,  # dates before 1980
+    ):
         archive.writestr(METADATA, json.dumps(_metadata(root, names), indent=1, ensure_ascii=False) + "\n")
         for name in names:
             archive.write(root / name, name.as_posix())

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
     _remove(temporary)  # may have been left by a process with the same id, as in a restarted container
     try:
         yield temporary
@@ -55,17 +56,17 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of an append-only file, without lines left unfinished by a crash; [] if there is no file."""
+    """The records of an append-only file, without lines that a crash left torn; [] if there is no file."""
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        with suppress(json.JSONDecodeError):
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(ValueError):  # no JSON, or not UTF-8
             records.append(json.loads(line))
-    return records
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove temporaries of `path` whose process has ended, e.g. by SIGKILL or a power cut."""
-    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+    """Remove temporaries of `path` whose process on this machine has ended, e.g. by SIGKILL or a power cut."""
+    for temporary in path.parent.glob(f".{glob.escape(f'{path.name}.{socket.gethostname()}')}.*.partial"):
         with suppress(PermissionError, ValueError):  # a process of another user; not a process id
             try:
                 os.kill(int(temporary.name.split(".")[-2]), 0)
@@ -132,6 +133,19 @@ def read_parquet(
         if column not in frame:
             raise UserError(f"{path} has no column {column!r}")
     return frame
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below a folder, including those in folders that are links, and links to nothing.
+
+    Raises:
+        UserError: a link leads to a folder that contains it.
+    """
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        for name in folders:
+            if Path(parent).resolve().is_relative_to((link := Path(parent, name)).resolve()):
+                raise UserError(f"{link} is a link to a folder that contains it; remove it")
+        yield from (Path(parent, name) for name in names)
 
 
 def sha256(path: Path | str) -> str:

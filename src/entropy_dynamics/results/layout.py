@@ -8,6 +8,7 @@ FACTS = "model.json"  # description of a model or a policy, with the hashes of i
 METRICS = "metrics.parquet"
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
+SEEDS = "seeds.json"  # in restored results: the number that each seed had, in the order of the new numbers
 PROBLEMS_REPORT = "problems.json"
 
 

@@ -69,11 +69,12 @@ class _WandB:
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         wandb = _import("wandb")
+        same = f"{directory.resolve()} {name} {settings_of('train', config)}"  # a run of other results is another run
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
                 project=PROJECT,
-                id=hashlib.sha256(f"{name} {settings_of('train', config)}".encode()).hexdigest()[:16],
+                id=hashlib.sha256(same.encode()).hexdigest()[:16],
                 resume="allow",  # a run resumed from a checkpoint continues the same wandb run
                 name=name,
                 config=config.model_dump(),

@@ -241,10 +241,10 @@ class Chain:
 
     def _inputs(self, record: Record) -> dict[Path, str]:
         """Recorded inputs by their current paths, as results/<scale> may have been moved as a whole."""
-        root, here = self.layout.root, {}
+        root, scale, here = self.layout.root, self.config.scale, {}
         for name, digest in record["inputs"].items():
             parts = PurePosixPath(name).parts
-            inside = parts[::-1].index(root.name) if root.name in parts else 0
+            inside = parts[::-1].index(scale) if scale in parts else 0
             here[root.joinpath(*parts[-inside:]) if inside else Path(name)] = digest
         return here
 

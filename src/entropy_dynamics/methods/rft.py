@@ -1,0 +1,22 @@
+"""Rejection-sampling fine-tuning on the rollouts of a step: log-likelihood of correct answers, without advantages.
+
+    loss = -mean of log p over the tokens of correct answers
+
+Strictly on-policy its gradient is that of PSR (w_reinforce.py); with several updates per batch or stale rollouts it
+has no importance ratio. Correct means a reward above 0. It is the common core of RAFT (arXiv 2304.06767), STaR and RFT,
+which differ in what they sample from and how often; repeated answers are not removed here.
+"""
+
+from typing import Any
+
+from entropy_dynamics.core.shapes import PerToken
+from entropy_dynamics.methods import method
+from entropy_dynamics.methods.w_reinforce import PSR
+
+
+@method("rft")
+class RFT(PSR):
+    """The advantages of PSR, 1 for correct answers and 0 for others, only select the tokens."""
+
+    def token_loss(self, logp: PerToken, *_: Any, **__: Any) -> PerToken:
+        return -logp

@@ -1,0 +1,48 @@
+"""What claims rest on: facets name an independent claim, and groups are counted."""
+
+import re
+from shutil import copytree
+
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.claims import read_claims
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.claims import groups_line
+
+
+def test_groups_are_counted():
+    kinds = ["independent"] * 3 + ["facet of a", "facet of b", "by construction", "identity"]
+    assert groups_line([{"rests_on": kind} for kind in kinds] + [{"id": "a gain of the paper"}]) == (
+        "They are 3 independent findings, 2 further facets of these, 1 statements true by construction, 1 identities"
+    )
+
+
+def test_the_claims_of_the_paper_are_fewer_findings():
+    claims = read_claims(ROOT / "experiments").claims
+    kinds = {claim.id: claim.rests_on for claim in claims}
+    assert kinds["sampling_law"] == "identity"
+    assert kinds["entropy_held_clip_b_qwen2.5"] == "by construction"
+    assert kinds["best_clip_b_qwen3"] == "facet of greedy_clip_b_qwen3"
+    assert list(kinds.values()).count("independent") < len(claims) * 2 / 3
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("facet of pass_gain", "rests_on of pass_gain_clip_v names 'pass_gain', which is no independent claim"),
+        ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim of this file"),
+        ("chance", "rests_on is 'chance'"),
+    ],
+)
+def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
+    folder = copytree(ROOT / "experiments", tmp_path / "experiments")
+    path = folder / "claims.yaml"
+    text = path.read_text()
+    start = text.index("- id: pass_gain_clip_v")
+    changed = re.sub("rests_on: .*", f"rests_on: {written}", text[start:], count=1)
+    path.write_text(text[:start] + changed)
+    with pytest.raises(UserError) as error:
+        read_claims(folder)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
