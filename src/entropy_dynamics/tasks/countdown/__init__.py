@@ -14,7 +14,6 @@ from entropy_dynamics.tasks.countdown.problems import SENTENCE, CountdownSet, ca
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
 from entropy_dynamics.tasks.integers import read_integer
 
-
 SENTENCES = r"Use every number once to reach the target. Answer within \boxed{}."
 
 
