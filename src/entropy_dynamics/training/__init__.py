@@ -2,4 +2,4 @@
 
 # Bytes of tensors per checkpoint file, over all ranks. To write a file, a rank holds its share three times in host
 # memory. Defined here so that `plan` can read it without importing torch.
-CHECKPOINT_FILE_BYTES = 2**30
+CHECKPOINT_FILE_BYTES = 2**28
