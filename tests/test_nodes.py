@@ -21,13 +21,13 @@ from entropy_dynamics.errors import UserError
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up
-SRUN = f"""#!/usr/bin/env python3
+SRUN = """#!/usr/bin/env python3
 import os, subprocess, sys
 [start] = [number for number, word in enumerate(sys.argv) if word.endswith("/python")]
 options, command = sys.argv[1:start], sys.argv[start:]
 print("srun", *options, file=sys.stderr, flush=True)
 [tasks] = [int(word.removeprefix("--ntasks=")) for word in options if word.startswith("--ntasks=")]
-environment = os.environ | {{"SLURM_STEP_NODELIST": "localhost"}}
+environment = os.environ | {"SLURM_STEP_NODELIST": "localhost"}
 tasks = [subprocess.Popen(command, env=environment) for _ in range(tasks)]
 sys.exit(max(task.wait() for task in tasks))
 """
