@@ -271,6 +271,7 @@ class Claim:
     runs: dict[str, range]
     against: dict[str, range]
     config: Config
+    configs: Path = CONFIGS
 
     @property
     def seeds(self) -> dict[str, range]:
@@ -297,7 +298,8 @@ class Claim:
         if getattr(self.spec, "problems", "all") != "all":
             by_method |= {BASE: max(self.seeds.values(), key=len)}
         named = product(self.models, by_method.items())
-        return list(runs_of(((model, method, seed) for model, (method, seeds) in named for seed in seeds), self.config))
+        runs = ((model, method, seed) for model, (method, seeds) in named for seed in seeds)
+        return list(runs_of(runs, self.config, self.configs))
 
     @property
     def temperatures(self) -> list[float]:
@@ -380,7 +382,7 @@ def load_claims(
             check_known(where, "method", [method.partition("@")[0] for method in (*runs, *against)], methods)
             if isinstance(spec, SweepTrend):
                 runs = _swept(spec, scale, seeds, experiments, where)
-            claim = Claim(spec, _seeds_of(runs, seeds), _seeds_of(against, seeds), config)
+            claim = Claim(spec, _seeds_of(runs, seeds), _seeds_of(against, seeds), config, configs)
             check_known(where, "model", claim.models, models)
             check_known(where, "evaluation set", claim.evaluations, config.data.evaluation)
             claims.append(claim)

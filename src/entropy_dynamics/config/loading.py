@@ -75,6 +75,33 @@ def load_config(
     Raises:
         UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
     """
+    merged, origins, of_names, local = _merged(scale, model, method, overrides, configs)
+    scales, machine = scale_files(scale, configs), configs / "machine.yaml"
+    kind = Config if model is None else StageConfig if method is None else RunConfig
+
+    def source(key: Key) -> str:
+        """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
+        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
+            return str(of_names[str(key[0])][-1])
+        return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
+
+    config: Config = parse(kind, merged, source)
+    _check_machine(machine, local)
+    if config.scale != scale:  # results are stored under this name
+        raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+    if model is not None and model not in config.models:
+        raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
+    if isinstance(config, StageConfig) and config.model.name != model:
+        raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
+    if isinstance(config, RunConfig):
+        _check_own(of_names["method"], config.method)
+    return config
+
+
+def _merged(
+    scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
+) -> tuple[dict[str, Any], dict[Key, str], dict[str, list[Path]], dict[str, Any]]:
+    """The merged files, not validated, the file that set each key, the files of model and method, and machine.yaml."""
     scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
     if model is not None:
         of_names["model"] = _chain(configs, "model", model)
@@ -102,26 +129,24 @@ def load_config(
             merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
+    return merged, origins, of_names, local
 
-    kind = Config if model is None else StageConfig if method is None else RunConfig
 
-    def source(key: Key) -> str:
-        """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
-        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
-            return str(of_names[str(key[0])][-1])
-        return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
+@cache
+def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
+    """The method without those of its parameters that change nothing, so that a run is not trained twice.
 
-    config: Config = parse(kind, merged, source)
-    _check_machine(machine, local)
-    if config.scale != scale:  # results are stored under this name
-        raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
-    if model is not None and model not in config.models:
-        raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
-    if isinstance(config, StageConfig) and config.model.name != model:
-        raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
-    if isinstance(config, RunConfig):
-        _check_own(of_names["method"], config.method)
-    return config
+    At a scale where mu is 2, `clip_b@mu=2.0` is stored as `clip_b`.
+    """
+    name, _, parameters = method.partition("@")
+    if not parameters or name not in known_names("method", configs) or model not in known_names("model", configs):
+        return method
+    of_run = _merged(scale, model, method, (), configs)[0]
+    for parameter in parameters.split(","):
+        fewer = f"{name}@{','.join(kept)}" if (kept := [p for p in split_method(method)[1] if p != parameter]) else name
+        if _merged(scale, model, fewer, (), configs)[0] == of_run:
+            method = fewer
+    return method
 
 
 def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:

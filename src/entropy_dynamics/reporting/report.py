@@ -130,7 +130,7 @@ def _comparison(first: Path, second: Path) -> dict[str, Any]:
 
 
 def _pairs(results: Results, name: str) -> list[tuple[str, str]]:
-    return [(run.model, run.method) for run in results.experiment(name).runs]
+    return [run.path[:2] for run in results.experiment(name).runs]
 
 
 def _json(value: list[dict[str, Any]]) -> Markup | None:
