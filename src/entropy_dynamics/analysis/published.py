@@ -158,7 +158,13 @@ class Described(BaseModel):
 def described(folder: Path) -> Described:
     """What a published folder holds. Raises UserError if its models.json is missing, damaged or of an older version."""
     path = _existing(folder / MODELS)
-    content = parse(Described, read_json(path, remedy="get it again"), str(path))
+    found = read_json(path, remedy="get it again")
+    if isinstance(found, dict) and not found.keys() & set(Described.model_fields):
+        raise UserError(
+            f"{path} is of an earlier release, which did not say the scale: make its content "
+            '{"scale": "laptop", "models": <its content now>}, with the name of the scale that ran'
+        )
+    content = parse(Described, found, str(path))
     _check_names(path, content.models)
     return content
 

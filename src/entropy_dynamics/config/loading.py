@@ -120,8 +120,7 @@ def _merged(
     if (machine := configs / "machine.yaml").is_file():
         local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
         _merge(merged, local, str(machine), origins)
-    params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
-    merge_settings(merged, [*params, *overrides], origins)
+    merge_settings(merged, [*map(_dotted, params), *overrides], origins)
     for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
     try:
@@ -132,21 +131,27 @@ def _merged(
     return merged, origins, of_names, local
 
 
-@cache
 def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
     """The method without those of its parameters that change nothing, so that a run is not trained twice.
 
     At a scale where mu is 2, `clip_b@mu=2.0` is stored as `clip_b`.
     """
-    name, _, parameters = method.partition("@")
+    name, parameters = split_method(method)
     if not parameters or name not in known_names("method", configs) or model not in known_names("model", configs):
         return method
-    of_run = _merged(scale, model, method, (), configs)[0]
-    for parameter in parameters.split(","):
-        fewer = f"{name}@{','.join(kept)}" if (kept := [p for p in split_method(method)[1] if p != parameter]) else name
-        if _merged(scale, model, fewer, (), configs)[0] == of_run:
-            method = fewer
-    return method
+    plain = _plain_run(scale, model, name, configs).items()
+    kept = [entry for entry in parameters if not dict(flatten(_entry(_dotted(entry)))).items() <= plain]
+    return f"{name}@{','.join(kept)}" if kept else name
+
+
+@cache
+def _plain_run(scale: str, model: str, method: str, configs: Path) -> dict[str, Any]:
+    return dict(flatten(_merged(scale, model, method, (), configs)[0]))
+
+
+def _dotted(parameter: str) -> str:
+    """'mu=2.0' -> 'method.params.mu=2.0'; a key of another section has a dot already."""
+    return parameter if "." in parameter.partition("=")[0] else f"method.params.{parameter}"
 
 
 def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:
