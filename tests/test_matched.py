@@ -99,7 +99,11 @@ def test_each_seed_is_corrected_for_its_own_entropies(matched, tmp_path):
     slope = apart / (score(4) - score(2)) * (0.4 - 0.2) / 2
     width, better, worse = (
         frame.loc["steer", "avg_matched_high"] - frame.loc["steer", "avg_matched_low"]
-        for frame in (matched, frame_of(MATCHED, tmp_path / "better", -slope), frame_of(MATCHED, tmp_path / "worse", slope))
+        for frame in (
+            matched,
+            frame_of(MATCHED, tmp_path / "better", -slope),
+            frame_of(MATCHED, tmp_path / "worse", slope),
+        )
     )
     assert 0 < better < width < worse
 

@@ -48,6 +48,9 @@ METRICS = {
     *("s_centered_after", "s_centered_mean", "s_centered_positive_top", "s_centered_reweighted", "s_centered_std"),
     *("s_star_mean", "s_star_std", "sampled_entropy", "step", "tokens", "truncated", "zero_variance_groups"),
     *("validation_accuracy", "validation_pass", "value_explained_variance", "value_loss"),
-    *(f"seconds_{phase}" for phase in ("grade", "measure", "push", "sample", "score", "training", "update", "validate")),
+    *(
+        f"seconds_{phase}"
+        for phase in ("grade", "measure", "push", "sample", "score", "training", "update", "validate")
+    ),
 }
 """Columns that the trainer writes. A method may have more of its own."""
