@@ -288,6 +288,7 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
         ("[entropy]", "[entropy, loss]", "the statistic 'drop' is of 1 columns"),
         ("[entropy]", "[step]", "step is the x axis"),
+        ("[entropy]", "[entropi]", "claim a: unknown column 'entropi'; did you mean 'entropy'?"),
         ("above: 0", "above: zero", "claims[0].above is 'zero'; it should be a valid number"),
         ("above: 0", "within: [0]", "claims[0].within is [0]; it should have at least 2 items"),
         ("{grpo: tables}", "[grpo]", "claims[0].runs is ['grpo']; it should be a mapping of keys to values"),

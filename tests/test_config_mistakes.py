@@ -1,12 +1,14 @@
 """Mistakes in configs: each is one line that names the file and, where one is near, the right word."""
 
+import copy
+
 import pytest
 
 from config_errors import message_of
 from conftest import ROOT
-from entropy_dynamics.config import (
-    load_config,
-)
+from entropy_dynamics.config import RunConfig, flatten, load_config, merge_settings
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.validation import parse
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
@@ -168,3 +170,22 @@ def test_uneven_updates_are_checked_one_by_one():
     uneven = ["hardware.ranks=3", "training.prompts_per_step=9", "training.updates_per_batch=2"]
     assert "cannot be divided among 3 ranks" in message_of(CONFIGS, "laptop", MODEL, "grpo", uneven)
     load_config("laptop", MODEL, "grpo", [*uneven, "training.group_size=3"], configs=CONFIGS)
+
+
+THRESHOLDS = {  # inf: never
+    *("engine.tolerance", "engine.warn_above", "training.optimizer.max_grad_norm", "training.importance_truncation"),
+    *("training.critic.max_grad_norm", "training.critic.value_clip"),
+}
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_no_number_may_be_nan_and_none_but_thresholds_infinite(scale):
+    whole = load_config(scale, MODEL, "clip_b", configs=CONFIGS).model_dump()
+    numbers = [key for key, value in flatten(whole) if isinstance(value, float) and "toy_models" not in key]
+    assert len(numbers) > 15
+    for key in numbers:
+        for value in (".nan", *([] if key in THRESHOLDS else [".inf", "-.inf"])):
+            with pytest.raises(UserError) as error:
+                parse(RunConfig, merge_settings(copy.deepcopy(whole), [f"{key}={value}"]), "config")
+            assert "\n" not in str(error.value)
+            assert value.strip(".") in str(error.value) or "-inf" in str(error.value), key

@@ -1,15 +1,20 @@
 """The YAML files of tables and figures, and the paper's numbers."""
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.config import flatten, load_config, stored_as
+from entropy_dynamics.config.loading import _merged
 from entropy_dynamics.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-SCALE = "laptop"
+SCALE, MODEL = "laptop", "qwen2.5-7b-instruct"
+MEASURED = ("method.label", "training.entropy_change_", "training.token_samples")
 SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
 
 
@@ -85,3 +90,31 @@ def test_paper_values_against_the_resolution_and_the_gains_the_paper_prints():
     for (model, method), gains in printed.items():
         ours = [source.paper.score(model, method, *c) - source.paper.score(model, "grpo", *c) for c in cells]
         assert ours == pytest.approx(gains, abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", sorted(path.stem for path in (ROOT / "configs/scale").glob("*.yaml")))
+def test_no_run_is_trained_twice_under_two_names(scale):
+    """Nor one that differs in what is measured alone."""
+    configs = ROOT / "configs"
+    config = load_config(scale, configs=configs)
+    folder, seeds = ROOT / config.experiments_folder, dict(config.seeds)
+    items = [load_experiment(name, scale, seeds, folder, configs).runs for name in known_experiments(folder)]
+    for target in [None, *(target for target in ("field", "controls") if (folder / target).is_dir())]:
+        items += [claim.all_runs() for claim in load_claims(scale, seeds, folder, configs, folder=target)]
+    names = defaultdict(set)
+    for model, method in {run.path[:2] for runs in items for run in runs if run.model in config.models}:
+        merged, *_ = _merged(scale, model, method, (), configs)
+        settings = {key: str(value) for key, value in flatten(merged) if not key.startswith(MEASURED)}
+        names[model, *sorted(settings.items())].add(method)
+    assert [same for same in names.values() if len(same) > 1] == []
+
+
+def test_a_parameter_that_changes_nothing_is_not_in_the_path():
+    """Labels and sweeps keep the name that the experiment gives."""
+    runs = load_experiment("figure2", SCALE, SEEDS, ROOT / "experiments", ROOT / "configs").runs
+    [default] = [run for run in runs if run.method == "clip_b@mu=2.0"]
+    assert default.metrics_file(Path("r")) == Path("r/runs", MODEL, "clip_b/seed0/metrics.parquet")
+    [other] = [run for run in runs if run.method == "clip_b@mu=1.5"]
+    assert other.metrics_file(Path("r")) == Path("r/runs", MODEL, "clip_b@mu=1.5/seed0/metrics.parquet")
+    several = "clip_b@mu=2.0,apply_to=both"
+    assert stored_as(SCALE, MODEL, several, ROOT / "configs") == "clip_b@apply_to=both"

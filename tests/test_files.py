@@ -13,7 +13,7 @@ import pytest
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import (
-    read_json_lines,
+    read_jobs,
     read_parquet,
     sha256,
     write_json,
@@ -170,6 +170,9 @@ def test_a_parquet_file_that_is_missing_or_unreadable_is_not_called_damaged(tmp_
 
 
 def test_torn_lines_of_a_record_are_left_out(tmp_path):
-    lines = [b'{"a": 1}', b'{"a": "\xff"}', b'{"a"', b"7", '{"a": "\u00e9"}'.encode()]
-    (tmp_path / "jobs.jsonl").write_bytes(b"\n".join(lines))
-    assert read_json_lines(tmp_path / "jobs.jsonl") == [{"a": 1}, {"a": "\u00e9"}]
+    jobs = [{"rule": "train", "start": 1.5, "seconds": 2}, {"rule": "\u00e9", "start": 1, "seconds": 0.5}]
+    whole = [json.dumps(job, ensure_ascii=False).encode() for job in jobs]
+    torn = [b'{"rule": "\xff"}', whole[0][:-1], b"7", b"{}", b'{"rule": "train", "start": 1.5}', b"[" * 100_000]
+    wrong = [json.dumps(jobs[0] | {key: None}).encode() for key in jobs[0]]
+    (tmp_path / "jobs.jsonl").write_bytes(b"\n".join([*whole, *torn, *wrong]))
+    assert read_jobs(tmp_path / "jobs.jsonl") == jobs

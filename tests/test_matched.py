@@ -46,15 +46,20 @@ evaluations: [dapo500]
 """
 
 
-def frame_of(text: str, tmp_path):
-    """The frame of runs of three seeds. As many of 40 problems as a seed's number are always solved."""
+def frame_of(text: str, tmp_path, slope: float = 0.0):
+    """The frame of runs of three seeds. As many of 40 problems as a seed's number are always solved.
+
+    STEER's entropies change by `slope` from seed to seed.
+    """
     results, experiments = tmp_path / SCALE, tmp_path / "experiments"
     shutil.copytree(ROOT / "experiments", experiments)
     (experiments / "matched.yaml").write_text(text)
     experiment = load_experiment("matched", SCALE, SEEDS, experiments, ROOT / "configs")
     write_models(results)
     for run in experiment.runs:
-        write_metrics(results, run, entropy=ENTROPY[run.method])
+        write_metrics(
+            results, run, entropy=ENTROPY[run.method] + slope * (run.seed - 1) * run.method.startswith("steer")
+        )
         correct = np.arange(4) < np.full((40, 1), CORRECT[run.method])
         correct[: run.seed] = True
         write_evaluation(results, run, "dapo500", correct)
@@ -82,6 +87,25 @@ def test_scores_at_the_entropy_of_the_reference(matched):
         assert row["avg_matched_low"] < expected < row["avg_matched_high"]
         assert row["pass_matched"] == pytest.approx(0)  # all three solve every problem of these
     assert matched.loc[["clip_b", "grpo", "qae"], ["avg_matched", "pass_matched"]].isna().all(axis=None)
+
+
+def test_each_seed_is_corrected_for_its_own_entropies(matched, tmp_path):
+    """A problem that is always solved is worth half as much to STEER between 2 and 4 of 4 as to Clip_B at 2 of 4.
+
+    So the seeds differ by half of that. Along STEER's line, this is a difference in entropy; entropies that differ by
+    half of it make the seeds agree better, and of the other sign worse.
+    """
+    apart = (score(2) - 100 * 2 / 4) / 2
+    slope = apart / (score(4) - score(2)) * (0.4 - 0.2) / 2
+    width, better, worse = (
+        frame.loc["steer", "avg_matched_high"] - frame.loc["steer", "avg_matched_low"]
+        for frame in (
+            matched,
+            frame_of(MATCHED, tmp_path / "better", -slope),
+            frame_of(MATCHED, tmp_path / "worse", slope),
+        )
+    )
+    assert 0 < better < width < worse
 
 
 def test_a_reference_with_a_parameter_is_not_compared_with_its_own_method(tmp_path):

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import time
 from datetime import datetime
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_progress as progress
+from conftest import ROOT
+from entropy_dynamics.results.attempts import ended_early
 
 RUN = {"model": "m", "method": "grpo", "seed": "0"}
 
@@ -131,9 +134,7 @@ def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration
     began(0, at=600)
     began(2, at=660)
     log.finish(0, at=720)
-    (tmp_path / "2.log").write_text(
-        "note: ...\nnote: ends early, at a checkpoint after step 3; the same command resumes it\n"
-    )
+    (tmp_path / "2.log.ended_early").touch()
     log.emit(LogEvent.JOB_ERROR, logging.ERROR, "long text", jobid=2)
     log.start(2, "train", log=str(tmp_path / "2.log"), **RUN | {"seed": 2})
     for seed, at in ((1, 780), (2, 790), (3, 800)):
@@ -141,9 +142,27 @@ def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration
     log.finish(1, at=900)
     assert capsys.readouterr().err.splitlines()[1:] == [
         "[1/4] train grpo seed 0 m  1 running, 2 pending  2 min left",  # of 3 x 2, 1 done; two at a time
-        "train grpo seed 2 m: ends early, at a checkpoint after step 3; the same command resumes it",
+        "train grpo seed 2 m: ends early, at a checkpoint; the same command resumes it",
         "[2/4] train grpo seed 1 m  2 running, 0 pending  0 min left",  # of 2 x 2, nearly all done
     ]
+
+
+ENDS = """
+import sys
+from entropy_dynamics import cli, commands
+from entropy_dynamics.errors import Unfinished
+def ends(options): raise Unfinished
+commands.config = ends
+sys.exit(cli.main(["config", "--scale", "smoke"]))
+"""
+
+
+def test_a_run_that_ends_early_says_so_beside_its_log_until_the_next_attempt(tmp_path):
+    log = tmp_path / "run.log"
+    for code, marked in ((ENDS, True), (ENDS.replace("commands.config = ends", ""), False)):
+        with log.open("w") as file:
+            done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=file)
+        assert (done.returncode, ended_early(str(log))) == ((75, True) if marked else (0, False))
 
 
 class Page:

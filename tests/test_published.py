@@ -286,7 +286,8 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
     counts.to_parquet(out / "counts.parquet")
     for text, message in (
         ("[]", "it should be a mapping"),
-        ('{"m": 5}', "no value for scale"),
+        ('{"models": {}}', "no value for scale"),
+        (json.dumps(json.loads(models)["models"]), 'make its content {"scale": "laptop", "models": <its content now>}'),
         (json.dumps({"scale": SCALE, "models": {"m": 5}}), "models.m is 5"),
         (models.replace(MODEL, "..", 1), "'..', which is"),
         ("{", "): get it again"),

@@ -218,9 +218,8 @@ def test_a_run_meets_its_time_limit_and_resumes(one_run):
     said = one_run.finish(one_run.train(retries=3))
     assert one_run.jobs() == 3
     run = "train grpo seed 0 qwen2.5-7b-instruct"
-    assert [line for line in said.splitlines() if "ends early" in line] == [
-        f"{run}: ends early, at a checkpoint after step {step}; the same command resumes it" for step in (1, 2)
-    ]
+    ends = f"{run}: ends early, at a checkpoint; the same command resumes it"
+    assert [line for line in said.splitlines() if "ends early" in line] == [ends, ends]
     assert "Error in rule" not in said
     assert said.count(f"[1/1] {run}  ") == 1
     assert one_run.metrics()["step"].tolist() == [0, 1, 2]

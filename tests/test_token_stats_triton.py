@@ -151,3 +151,31 @@ print("proved")
 @pytest.mark.long
 def test_kernels_that_are_wrong_or_do_not_run_on_a_gpu_are_not_used():
     assert "proved" in run("-c", PROVED_FIRST)
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), False),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), False),
+        (RuntimeError("out of resources: shared memory"), True),
+        (ImportError("libcuda.so.1: cannot open shared object file"), True),
+    ],
+)
+def test_a_gpu_without_memory_is_not_one_without_triton(monkeypatch, error, goes_on):
+    """PyTorch would need the memory, too, and another batch size helps."""
+    from entropy_dynamics.core import token_stats_triton as kernels
+
+    def fail(*given):
+        raise error
+
+    for name in ("sums_of_hidden", "sums_of_logits"):
+        monkeypatch.setattr(kernels, name, fail)
+    works = module._works_on.__wrapped__  # past the cache
+    if goes_on:
+        with pytest.warns(UserWarning, match="no Triton kernels"):
+            assert not works(torch.device("cpu"), torch.float32)
+    else:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            works(torch.device("cpu"), torch.float32)
+    assert not module._FORCED

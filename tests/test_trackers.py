@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 import types
 
@@ -102,9 +103,21 @@ def test_trackio_gets_the_numbers_in_a_folder_of_the_results(layout, monkeypatch
         assert os.environ["TRACKIO_DIR"] == str(layout.root / "logs/trackio")
         trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
     start, *rest = told
-    assert (start["project"], start["name"]) == ("entropy-dynamics", f"smoke/{MODEL}/grpo/seed1")
+    assert start["project"] == "entropy-dynamics"
+    assert re.fullmatch(rf"smoke/{MODEL}/grpo/seed1 [0-9a-f]{{6}}", start["name"])
     assert start["resume"] == "allow"
     assert rest == [(4, {"entropy": 0.5}), "end"]
+
+
+def test_the_same_run_of_other_results_is_another_trackio_run(layout, tmp_path, monkeypatch):
+    names, fake = [], types.ModuleType("trackio")
+    fake.init = lambda **settings: names.append(settings["name"]) or types.SimpleNamespace(finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setenv("TRACKIO_DIR", "shared")
+    for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
+        Trackers(config_with("trackio"), root, "grpo", 1).close()
+    first, second, resumed = names
+    assert first == resumed != second
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

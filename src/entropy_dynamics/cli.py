@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
-from entropy_dynamics.results.attempts import begin_attempt
+from entropy_dynamics.results.attempts import begin_attempt, end_early
 
 
 def program() -> None:
@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note
+        end_early()
         return Unfinished.EXIT_CODE
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported just for this check

@@ -23,8 +23,8 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from entropy_dynamics.preload import processor_seconds
-from entropy_dynamics.results.attempts import began, planned_end
-from entropy_dynamics.results.files import read_json_lines
+from entropy_dynamics.results.attempts import began, ended_early
+from entropy_dynamics.results.files import read_jobs
 
 PAGE = "report"  # the rule that writes the page of all results
 PAGE_THERE = (
@@ -78,7 +78,7 @@ def expect(
     """
     global expected
     past: dict[str, list[float]] = defaultdict(list)
-    for job in read_json_lines(record):
+    for job in read_jobs(record):
         past[job["rule"]].append(job["seconds"])
     seconds = {**seconds, **{rule: fmean(past[rule]) for rule in past}}
     expected = Expectation(record, results, seconds, threads, no_rule_for, page)
@@ -160,8 +160,8 @@ class LogHandler(LogHandlerBase):
             if event == LogEvent.JOB_ERROR and (job := self.running.pop(record.jobid, None)):
                 self.left[job.rule] -= 1
                 self.failed.add(record.jobid)
-                if job.log and (end := planned_end(job.log)):
-                    _print(f"{job.name}: {end}")
+                if job.log and ended_early(job.log):
+                    _print(f"{job.name}: ends early, at a checkpoint; the same command resumes it")
                     return
             if PAGE_THERE not in record.getMessage():
                 _print(self.format(record))

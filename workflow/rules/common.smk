@@ -96,7 +96,7 @@ URGENCY = {}
 ORDER = [*(name for name in FIRST if name in EXPERIMENTS), *WANTED]
 for position, name in enumerate(reversed(ORDER)):
     for run in EXPERIMENTS[name].runs:
-        URGENCY[run.model, run.method, str(run.seed)] = position
+        URGENCY[tuple(map(str, run.path))] = position
         for model in (run.model, PASS_RATE_MODEL):
             untrained = str(SCALE_CONFIG.untrained(model, run.seed))
             URGENCY[model, untrained] = URGENCY[(untrained,)] = position

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from entropy_dynamics.analysis.columns import DERIVED, METRICS
 from entropy_dynamics.analysis.experiments import (
     EXPERIMENTS,
     Run,
@@ -24,7 +25,7 @@ from entropy_dynamics.analysis.experiments import (
 )
 from entropy_dynamics.analysis.specs import Columns, Names, SeedGroup
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yaml
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, closest
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import OneOf, PositiveInt, Section, parse
 
@@ -271,6 +272,7 @@ class Claim:
     runs: dict[str, range]
     against: dict[str, range]
     config: Config
+    configs: Path = CONFIGS
 
     @property
     def seeds(self) -> dict[str, range]:
@@ -297,7 +299,8 @@ class Claim:
         if getattr(self.spec, "problems", "all") != "all":
             by_method |= {BASE: max(self.seeds.values(), key=len)}
         named = product(self.models, by_method.items())
-        return list(runs_of(((model, method, seed) for model, (method, seeds) in named for seed in seeds), self.config))
+        runs = ((model, method, seed) for model, (method, seeds) in named for seed in seeds)
+        return list(runs_of(runs, self.config, self.configs))
 
     @property
     def temperatures(self) -> list[float]:
@@ -380,9 +383,12 @@ def load_claims(
             check_known(where, "method", [method.partition("@")[0] for method in (*runs, *against)], methods)
             if isinstance(spec, SweepTrend):
                 runs = _swept(spec, scale, seeds, experiments, where)
-            claim = Claim(spec, _seeds_of(runs, seeds), _seeds_of(against, seeds), config)
+            claim = Claim(spec, _seeds_of(runs, seeds), _seeds_of(against, seeds), config, configs)
             check_known(where, "model", claim.models, models)
             check_known(where, "evaluation set", claim.evaluations, config.data.evaluation)
+            for name in set(getattr(spec, "columns", [])) - METRICS - DERIVED.keys():
+                if meant := closest(name, {*METRICS, *DERIVED}):  # else it may be a method's own
+                    raise UserError(f"{where}: unknown column {name!r}; did you mean {meant!r}?")
             claims.append(claim)
     return claims
 

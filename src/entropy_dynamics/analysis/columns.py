@@ -39,3 +39,18 @@ DERIVED: dict[str, tuple[list[str], Callable[[pd.DataFrame], pd.Series]]] = {
 advantages of the lens, i.e. the entropy change that S* predicts. `push_balance` is the push that raises the entropy
 minus the push that lowers it, divided by their sum, and is independent of the step size. `exp_entropy` is exp(H).
 """
+
+LENS = [f"lens_{side}_{direction}" for side in ("pos", "neg") for direction in ("gt", "lt")]
+METRICS = {
+    *("accuracy", "clip_fraction", "clip_fraction_neg", "engine_logp_difference", "entropy", "entropy_change"),
+    *("entropy_change_adam_no_momentum", "entropy_change_first_order", "entropy_change_sgd", "grad_norm", *LENS, *KEPT),
+    *("neg_cov", "neg_cov_negative", "neg_cov_positive", "predicted_entropy_change", "response_length", "reward_mean"),
+    *("s_centered_after", "s_centered_mean", "s_centered_positive_top", "s_centered_reweighted", "s_centered_std"),
+    *("s_star_mean", "s_star_std", "sampled_entropy", "step", "tokens", "truncated", "zero_variance_groups"),
+    *("validation_accuracy", "validation_pass", "value_explained_variance", "value_loss"),
+    *(
+        f"seconds_{phase}"
+        for phase in ("grade", "measure", "push", "sample", "score", "training", "update", "validate")
+    ),
+}
+"""Columns that the trainer writes. A method may have more of its own."""

@@ -5,7 +5,7 @@ Snakemake imports this module to find the input files of its rules, so it import
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
@@ -34,6 +34,7 @@ from entropy_dynamics.config import (
     read_yaml,
     scale_names,
     split_method,
+    stored_as,
 )
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError, nearest
@@ -55,13 +56,19 @@ class Run:
     model: str
     method: str
     seed: int
+    stored: str | None = field(default=None, compare=False)
+    """The method in its paths, if it is another name of the same run; see `stored_as`."""
+
+    @property
+    def path(self) -> tuple[str, str, int]:
+        return self.model, self.stored or self.method, self.seed
 
     def metrics_file(self, results: Path) -> Path:
-        return Layout(results).metrics(self.model, self.method, self.seed)
+        return Layout(results).metrics(*self.path)
 
     def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
         """`temperature`: None means that of the tables."""
-        return Layout(results).samples(self.model, self.method, self.seed, dataset, temperature)
+        return Layout(results).samples(*self.path, dataset, temperature)
 
 
 S = TypeVar("S", bound=Spec, covariant=True)
@@ -151,7 +158,7 @@ def load_experiment(
     spec = parse(SpecFile, read_yaml(path), str(path)).root
     if isinstance(spec, SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})
-    runs = _runs(spec, config, seeds, scale_names(scale, configs)) if isinstance(spec, RunsSpec) else ()
+    runs = _runs(spec, config, seeds, scale_names(scale, configs), configs) if isinstance(spec, RunsSpec) else ()
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
     at = config.evaluation
@@ -169,20 +176,26 @@ def config_of(scale: str, configs: Path) -> Config:
     return load_config(scale, configs=configs)
 
 
-def _runs(spec: RunsSpec, config: Config, seeds: Seeds, scales: list[str]) -> tuple[Run, ...]:
+def _runs(spec: RunsSpec, config: Config, seeds: Seeds, scales: list[str], configs: Path) -> tuple[Run, ...]:
     groups: dict[tuple[str, str], SeedGroup] = {}
     for group in spec.runs:
         groups |= dict.fromkeys(product(group.models, group.methods), group.seeds or spec.seeds)
     for sweep in spec.sweeps:
         groups |= dict.fromkeys(product(sweep.models, sweep.methods(scales)), spec.seeds)
     named = ((*method, seed) for method, group in groups.items() for seed in seeds_of(group, seeds))
-    return runs_of(named, config)
+    return runs_of(named, config, configs)
 
 
-def runs_of(named: Iterable[tuple[str, str, int]], config: Config) -> tuple[Run, ...]:
+def runs_of(named: Iterable[tuple[str, str, int]], config: Config, configs: Path) -> tuple[Run, ...]:
     """The runs of (model, method, seed); for `base`, the untrained models from which runs with these seeds start."""
     runs = (
-        Run(model, method, config.untrained(model, seed) if method == BASE else seed) for model, method, seed in named
+        Run(
+            model,
+            method,
+            config.untrained(model, seed) if method == BASE else seed,
+            stored_as(config.scale, model, method, configs),
+        )
+        for model, method, seed in named
     )
     return tuple(dict.fromkeys(runs))
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pydantic import BaseModel
 
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.results import Model, Results
+from entropy_dynamics.config import stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
@@ -45,7 +45,7 @@ def counts_frame(results: Results) -> pd.DataFrame:
     for _, run, of in _evaluations(results):
         samples = results.samples(run, of["dataset"], of["temperature"])
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
-        frames.append(pd.DataFrame(asdict(run) | of | numbers))
+        frames.append(pd.DataFrame(_keys(run) | of | numbers))
     return _sorted(frames, [*KEYS, "temperature", "dataset", "problem"]).astype(COUNT_TYPES)
 
 
@@ -103,13 +103,14 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
         write_json(whole / SEEDS, [int(seed) for seed in seeds])
         for name, (_, facts) in models.items():
             write_json(Layout(whole).model(name, 0) / FACTS, facts.model_dump())
-        for counts, metrics in frames.values():
+        for folder, (counts, metrics) in frames.items():
+            scale = described(folder).scale
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 at = None if np.isclose(at, temperature) else float(f"{at:g}")
-                path = _numbered(run, number).evaluation_file(whole, dataset, at)
+                path = _numbered(scale, run, number).evaluation_file(whole, dataset, at)
                 save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
             for run, rows in metrics.groupby(KEYS):
-                save_parquet(_numbered(run, number).metrics_file(whole), rows.drop(columns=KEYS))
+                save_parquet(_numbered(scale, run, number).metrics_file(whole), rows.drop(columns=KEYS))
     trained = pd.concat([metrics for _, metrics in frames.values()]).groupby(["model", "method"])["seed"].nunique()
     return {"tables": int(trained.max()), "extras": int(trained.min())}
 
@@ -157,7 +158,13 @@ class Described(BaseModel):
 def described(folder: Path) -> Described:
     """What a published folder holds. Raises UserError if its models.json is missing, damaged or of an older version."""
     path = _existing(folder / MODELS)
-    content = parse(Described, read_json(path, remedy="get it again"), str(path))
+    found = read_json(path, remedy="get it again")
+    if isinstance(found, dict) and not found.keys() & set(Described.model_fields):
+        raise UserError(
+            f"{path} is of an earlier release, which did not say the scale: make its content "
+            '{"scale": "laptop", "models": <its content now>}, with the name of the scale that ran'
+        )
+    content = parse(Described, found, str(path))
     _check_names(path, content.models)
     return content
 
@@ -174,9 +181,9 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _numbered(run: Sequence[Any], number: Mapping[int, int]) -> Run:
+def _numbered(scale: str, run: Sequence[Any], number: Mapping[int, int]) -> Run:
     model, method, seed = run
-    return Run(model, method, number[seed])
+    return Run(model, method, number[seed], stored_as(scale, model, method))
 
 
 def _samples(correct: Counts, k: int) -> pd.DataFrame:
@@ -194,7 +201,7 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     import pyarrow.parquet as pq
 
     frames = (
-        pd.concat([_after(asdict(run) | of, read_parquet(file)) for file, run, of in of_method], ignore_index=True)
+        pd.concat([_after(_keys(run) | of, read_parquet(file)) for file, run, of in of_method], ignore_index=True)
         for _, of_method in groupby(files, lambda file: (file[1].model, file[1].method))
     )
     tables = (pa.Table.from_pandas(frame, preserve_index=False) for frame in frames)
@@ -214,6 +221,10 @@ def _evaluations(results: Results) -> list[File]:
         temperature = float(folder[3][1:]) if len(folder) > 3 else results.config.evaluation.temperature
         evaluations.append((path, _run(Path(*folder[:3])), {"temperature": temperature, "dataset": path.stem}))
     return evaluations
+
+
+def _keys(run: Run) -> dict[str, Any]:
+    return dict(zip(KEYS, run.path, strict=True))
 
 
 def _after(about: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:

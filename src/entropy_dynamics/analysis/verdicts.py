@@ -168,7 +168,7 @@ def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -
     """
 
     def drops(method: str) -> bool:
-        runs = [Run(spec.model, method, seed) for seed in claim.seeds[method]]
+        runs = [run for run in claim.all_runs() if run.method == method]
         return any(results.metrics(run, ["clip_fraction"])["clip_fraction"].any() for run in runs)
 
     if finding.missing or finding.obstacles:

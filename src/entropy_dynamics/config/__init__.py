@@ -12,6 +12,7 @@ from entropy_dynamics.config.loading import (
     select_scale,
     settings_of,
     split_method,
+    stored_as,
     to_yaml,
 )
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig
@@ -35,5 +36,6 @@ __all__ = [
     "select_scale",
     "settings_of",
     "split_method",
+    "stored_as",
     "to_yaml",
 ]

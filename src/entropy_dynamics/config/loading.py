@@ -75,34 +75,8 @@ def load_config(
     Raises:
         UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
     """
-    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
-    if model is not None:
-        of_names["model"] = _chain(configs, "model", model)
-    name, params = split_method(method) if method is not None else (None, [])
-    if name is not None:
-        of_names["method"] = _chain(configs, "method", name)
-    files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
-    names = [file.stem for file in scales]
-    is_toy = _toys([files[0], *scales], overrides := list(overrides)).get(model) is not None
-    chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
-    merged: dict[str, Any] = {}
-    origins: dict[Key, str] = {}
-    for file in files:
-        _merge(merged, _layer(file, chosen, configs), str(file), origins)
-    local: dict[str, Any] = {}
-    if (machine := configs / "machine.yaml").is_file():
-        local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
-        _merge(merged, local, str(machine), origins)
-    params = [param if "." in param.partition("=")[0] else f"method.params.{param}" for param in params]
-    merge_settings(merged, [*params, *overrides], origins)
-    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
-        merged.pop(section, None)
-    try:
-        if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
-            merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
-    except Exception as error:  # an unknown interpolation
-        raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
-
+    merged, origins, of_names, local = _merged(scale, model, method, overrides, configs)
+    scales, machine = scale_files(scale, configs), configs / "machine.yaml"
     kind = Config if model is None else StageConfig if method is None else RunConfig
 
     def source(key: Key) -> str:
@@ -122,6 +96,62 @@ def load_config(
     if isinstance(config, RunConfig):
         _check_own(of_names["method"], config.method)
     return config
+
+
+def _merged(
+    scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
+) -> tuple[dict[str, Any], dict[Key, str], dict[str, list[Path]], dict[str, Any]]:
+    """The merged files, not validated, the file that set each key, the files of model and method, and machine.yaml."""
+    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
+    if model is not None:
+        of_names["model"] = _chain(configs, "model", model)
+    name, params = split_method(method) if method is not None else (None, [])
+    if name is not None:
+        of_names["method"] = _chain(configs, "method", name)
+    files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
+    names = [file.stem for file in scales]
+    is_toy = _toys([files[0], *scales], overrides := list(overrides)).get(model) is not None
+    chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
+    merged: dict[str, Any] = {}
+    origins: dict[Key, str] = {}
+    for file in files:
+        _merge(merged, _layer(file, chosen, configs), str(file), origins)
+    local: dict[str, Any] = {}
+    if (machine := configs / "machine.yaml").is_file():
+        local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
+        _merge(merged, local, str(machine), origins)
+    merge_settings(merged, [*map(_dotted, params), *overrides], origins)
+    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
+        merged.pop(section, None)
+    try:
+        if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
+            merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
+    except Exception as error:  # an unknown interpolation
+        raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
+    return merged, origins, of_names, local
+
+
+def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
+    """The method without those of its parameters that change nothing, so that a run is not trained twice.
+
+    At a scale where mu is 2, `clip_b@mu=2.0` is stored as `clip_b`.
+    """
+    name, parameters = split_method(method)
+    if not parameters or name not in known_names("method", configs) or model not in known_names("model", configs):
+        return method
+    plain = _plain_run(scale, model, name, configs).items()
+    kept = [entry for entry in parameters if not dict(flatten(_entry(_dotted(entry)))).items() <= plain]
+    return f"{name}@{','.join(kept)}" if kept else name
+
+
+@cache
+def _plain_run(scale: str, model: str, method: str, configs: Path) -> dict[str, Any]:
+    return dict(flatten(_merged(scale, model, method, (), configs)[0]))
+
+
+def _dotted(parameter: str) -> str:
+    """'mu=2.0' -> 'method.params.mu=2.0'; a key of another section has a dot already."""
+    return parameter if "." in parameter.partition("=")[0] else f"method.params.{parameter}"
 
 
 def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:

@@ -258,9 +258,10 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     trained, evaluated = {}, {}
     for item in needed:
         runs = item.runs if isinstance(item, Experiment) else item.all_runs()
-        runs = dict.fromkeys(run for run in runs if run.model in config.models)
+        runs = {run.path: run for run in runs if run.model in config.models}
         trained |= runs
         evaluated |= runs if item.evaluations else {}
+    trained, evaluated = trained.values(), evaluated.values()
     return [run for run in trained if run.method != BASE], [run for run in evaluated if run.method == BASE]
 
 

@@ -23,7 +23,7 @@ from entropy_dynamics.reporting.live import token_samples, unfinished_runs
 from entropy_dynamics.reporting.summary import in_a_sentence
 from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
-from entropy_dynamics.results.files import read_json, read_json_lines, write_text
+from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
 
 
@@ -130,7 +130,7 @@ def _comparison(first: Path, second: Path) -> dict[str, Any]:
 
 
 def _pairs(results: Results, name: str) -> list[tuple[str, str]]:
-    return [(run.model, run.method) for run in results.experiment(name).runs]
+    return [run.path[:2] for run in results.experiment(name).runs]
 
 
 def _json(value: list[dict[str, Any]]) -> Markup | None:
@@ -157,7 +157,7 @@ def what_ran(layout: Layout) -> list[str]:
     if records := [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]:
         lines.append(f"{len(records)} training runs on {', '.join(dict.fromkeys(map(_machine, records)))}")
         lines.append(f"commit {', '.join(_commits(records))}")
-    if jobs := read_json_lines(layout.jobs):
+    if jobs := read_jobs(layout.jobs):
         busy, until = 0.0, 0.0
         for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
             busy += max(0.0, end - max(start, until))

@@ -1,4 +1,4 @@
-"""Logs of cluster jobs: when a job began, and the logs of earlier attempts."""
+"""Logs of jobs: when a cluster job began, the logs of its earlier attempts, and whether a run ended early."""
 
 import os
 import re
@@ -15,10 +15,14 @@ _BEGAN = re.compile(r"note: SLURM job \w+ on \S+, from (\S+)")
 def begin_attempt() -> None:
     """Print the SLURM job on standard error, if this is a SLURM job whose standard error is a log file.
 
+    Removes the mark of `end_early` that an earlier attempt left.
+
     The log gets a second name with the number of the attempt, as Snakemake deletes the first one at the next attempt.
     """
-    job, log = os.environ.get("SLURM_JOB_ID"), Path(os.path.realpath("/proc/self/fd/2"))
-    if job is None or log.suffix != ".log":
+    job, log = os.environ.get("SLURM_JOB_ID"), _log()
+    if log is not None:
+        _mark(log).unlink(missing_ok=True)
+    if job is None or log is None:
         return
     for number in count(1):
         try:
@@ -40,10 +44,20 @@ def began(log: str) -> float | None:
     return None
 
 
-def planned_end(log: str) -> str | None:
-    """The last line of `log` if it reports that a run ended early at a checkpoint, else None."""
-    with suppress(OSError):
-        *_, last = Path(log).read_text(encoding="utf-8", errors="replace").splitlines() or [""]
-        if last.startswith("note: ends early"):
-            return last.removeprefix("note: ")
-    return None
+def end_early() -> None:
+    """Mark the log on standard error, if it is one, as that of a run that ended early at a checkpoint."""
+    if log := _log():
+        _mark(log).touch()
+
+
+def ended_early(log: str) -> bool:
+    return _mark(log).exists()
+
+
+def _mark(log: str | Path) -> Path:
+    return Path(f"{log}.ended_early")
+
+
+def _log() -> Path | None:
+    log = Path(os.path.realpath("/proc/self/fd/2"))
+    return log if log.suffix == ".log" else None

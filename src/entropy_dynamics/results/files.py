@@ -55,13 +55,15 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of an append-only file, without lines that a crash left torn; [] if there is no file."""
-    records = []
+def read_jobs(path: Path) -> list[dict[str, Any]]:
+    """The records of finished jobs, without lines that a crash left torn or that are no records; [] if no file."""
+    kinds: dict[str, Any] = {"rule": str, "start": int | float, "seconds": int | float}
+    records: list[Any] = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
-        with suppress(ValueError):  # no JSON, or not UTF-8
+        with suppress(ValueError, RecursionError):  # no JSON, or not UTF-8
             records.append(json.loads(line))
-    return [record for record in records if isinstance(record, dict)]
+    records = [record for record in records if isinstance(record, dict)]
+    return [job for job in records if all(isinstance(job.get(key), kind) for key, kind in kinds.items())]
 
 
 def _remove_stale(path: Path) -> None:

@@ -69,12 +69,11 @@ class _WandB:
 
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         wandb = _import("wandb")
-        same = f"{directory.resolve()} {name} {settings_of('train', config)}"  # a run of other results is another run
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._run = wandb.init(
                 project=PROJECT,
-                id=hashlib.sha256(same.encode()).hexdigest()[:16],
+                id=_identity(config, directory, name),
                 resume="allow",  # a run resumed from a checkpoint continues the same wandb run
                 name=name,
                 config=config.model_dump(),
@@ -96,6 +95,7 @@ class _Trackio:
     def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
         os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when trackio is imported
         trackio = _import("trackio")
+        name = f"{name} {_identity(config, directory, name)[:6]}"  # its runs have no other id
         self._run = trackio.init(project=PROJECT, name=name, resume="allow", config=config.model_dump(), embed=False)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
@@ -103,6 +103,11 @@ class _Trackio:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _identity(config: RunConfig, directory: Path, name: str) -> str:
+    """The same for a run resumed from a checkpoint only: a run of other results or settings is another run."""
+    return hashlib.sha256(f"{directory.resolve()} {name} {settings_of('train', config)}".encode()).hexdigest()[:16]
 
 
 def _import(tracker: str) -> ModuleType:
