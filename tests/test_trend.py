@@ -81,7 +81,11 @@ def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["run", "run_id", "run_name", "run_uuid", "Run ID", "experiment", "name", "exp", "trial_id", "seed"]
+    "name",
+    [
+        *("run", "run_id", "run_name", "run_uuid", "Run ID", "run/path", "experiment", "name", "exp", "trial_id"),
+        *("seed", "config.seed", "display_name", "project_name", "model_name", "algorithm"),
+    ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
 def test_two_runs_in_a_file_are_one_line_whatever_tells_them_apart(name, suffix, tmp_path, capsys):

@@ -89,9 +89,9 @@ def parse_integer(text: str) -> str | None:
 
     Accepted: a sign (also U+2212 and U+2013), leading zeros (016), thousands separators (1,234 1{,}234 1,\! 234
     1\,234), a decimal point followed only by zeros (25.0), and around them LaTeX that changes only the layout: blanks,
-    braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °, ^\circ C), percent (\%, %; 50\% is 50), words in
-    \text{}, a single bare word after a blank, or cm, kg, m/s and the like without one, each with an exponent 2 or 3,
-    except multipliers ("million").
+    braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °, ^\circ C), percent (\%, %; 50\% is
+    50), words in \text{}, a single bare word after a blank, or cm, kg, m/s and the like without one, each with an
+    exponent 2 or 3, except multipliers ("million").
     Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, parentheses, words, digits other
     than 0-9.
     """
