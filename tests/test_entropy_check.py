@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from command_line import error, run
-from entropy_dynamics.diagnostics.entropy_check import TOLERANCE, known_values
+from entropy_dynamics.diagnostics.entropy_check import TOLERANCE, diagnose, known_values
 
 
 @pytest.fixture
@@ -99,9 +99,14 @@ def test_means_of_micro_batches_and_sums_over_a_limit_are_found_with_and_without
         mean = (values[alone][mask[alone]].mean() + values[others][mask[others]].mean()) / 2
         of = f"of sequence {alone + 1} and of {others[0] + 1} and {others[1] + 1}{cold};"
         assert f" is the mean over micro-batches of their means, {of}" in check(capsys, mean)
-    for limit in (128, 1000, 8192, 20480):
+    for limit in (22, 128, 1000, 1500, 8192, 20480):
         mean = (values * mask).sum(1).mean() / limit
         assert f"the mean over sequences of their sums{cold}; divided by a limit of {limit}" in check(capsys, mean)
+
+
+def test_few_unrelated_values_are_sums_over_a_limit():
+    values = 10 ** np.random.default_rng(0).uniform(-4, -0.5, 300)
+    assert np.mean(["limit" in diagnose(value) for value in values]) < 0.25
 
 
 def test_two_mistakes_are_found(golden, capsys):

@@ -14,7 +14,7 @@ def write(path, *rows):
     return path
 
 
-@pytest.mark.parametrize("name", ["response_mask", "loss_mask", "completion_mask", "mask", "attention_mask"])
+@pytest.mark.parametrize("name", ["response_mask", "loss_mask", "loss_masks", "action_mask", "mask", "attention_mask"])
 def test_padding_is_left_out(name, tmp_path, capsys):
     plain = {"old_log_probs": LOGP, "entropys": ENTROPY, "advantages": [-1.0, -1.0, 1.0]}
     padded = {key: [*values, float("nan"), 0.0] for key, values in plain.items()} | {name: [1, 1, 1, 0, 0]}
@@ -36,3 +36,14 @@ def test_a_mask_without_tokens_or_of_other_values_is_one_line(tmp_path, capsys):
     assert error(capsys, "lens", path) == f"{path}: mask is 0 at every token"
     write(path, row | {"mask": 0.5})
     assert error(capsys, "lens", path) == f"{path}: each token's mask should be 0 or 1"
+    write(path, row | {"padding_mask": 0})
+    expected = "is padding_mask 1 at the tokens that count? If so, rename it to response_mask, else remove it"
+    assert error(capsys, "lens", path) == f"{path}: {expected}"
+
+
+def test_zeros_without_a_mask_are_named_and_empty_responses_left_out(tmp_path, capsys):
+    padded = {"old_log_probs": [*LOGP, 0, 0], "entropys": [*ENTROPY, 0, 0], "advantages": [1.0] * 5}
+    empty = dict.fromkeys(padded, [])
+    text = run(capsys, "lens", write(tmp_path / "batch.jsonl", empty, padded), "--methods", "grpo")
+    assert text.startswith("5 tokens")
+    assert "2 have log p and entropy 0: if they are padding, add a column response_mask" in text

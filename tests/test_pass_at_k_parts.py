@@ -30,7 +30,11 @@ WEAK, STRONG = {"a": [1, 0], "b": [0, 0]}, {"a": [1, 1], "b": [1, 0]}
 
 
 @pytest.mark.parametrize(
-    "name", ["step", "global_step", "run", "run_id", "Run Name", "experiment", "method", "model", "temperature", "seed"]
+    "name",
+    [
+        *("step", "global_step", "global_steps", "epoch", "iteration", "checkpoint_path", "temperature", "top_p"),
+        *("run", "run_id", "Run Name", "experiment", "method", "model", "model_name", "seed"),
+    ],
 )
 def test_rows_of_two_policies_are_two_columns(name, tmp_path, capsys):
     path = lines(tmp_path / "all.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
@@ -62,8 +66,9 @@ def test_graders_and_data_sets_with_the_same_ids_are_columns(tmp_path, capsys):
     assert first_row(capsys, lines(tmp_path / "apart.jsonl", apart)) == {"k": 1, "apart": 75.0}
 
 
-def test_a_seed_per_sample_and_a_name_per_problem_split_nothing(tmp_path, capsys):
-    rows = [row | {"seed": number % 2, "name": row["problem_id"]} for number, row in enumerate(graded(STRONG))]
+@pytest.mark.parametrize("numbers", ["seed", "run", "trial_id", "epoch"])
+def test_a_number_per_sample_and_a_name_per_problem_split_nothing(numbers, tmp_path, capsys):
+    rows = [row | {numbers: number % 2, "name": row["problem_id"]} for number, row in enumerate(graded(STRONG))]
     assert first_row(capsys, lines(tmp_path / "one.jsonl", rows)) == {"k": 1, "one": 75.0}
 
 
@@ -90,6 +95,9 @@ def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, caps
     assert first_row(capsys, path) == {"k": 1, "v1": 50.0}
     assert run(capsys, "pass-at-k", path, "--problem", "uid") == run(capsys, "pass-at-k", path)
     assert run(capsys, "pass-at-k", path).splitlines()[2].split()[:2] == ["2", "100.0"]
+    two_steps = [row | {"step": step, "score": row["score"] * step} for step in (0, 1) for row in rows]
+    expected = {"k": 1, "step=0": 0.0, "step=1": 50.0, "difference": 50.0}
+    assert first_row(capsys, lines(path, two_steps)) == expected
 
 
 @pytest.mark.parametrize(

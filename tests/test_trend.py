@@ -1,6 +1,7 @@
 """entropy-watch: a change or noise, rewards without variance, and logs that are not what their names say."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
-from entropy_dynamics.diagnostics.entropy_watch import TREND
+from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND
 from entropy_dynamics.diagnostics.trend import trend_p
 from trainer_logs import FALLING, STEPS, lines
 
@@ -49,9 +50,25 @@ def test_noise_is_said_to_be_noise(tmp_path, capsys):
     text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", [{"entropy": value} for value in values]))
     start, end = values[:4].mean(), values[-4:].mean()
     assert text.startswith(
-        f"Entropy shows no change beyond the noise of steps: {start:.3g} and {end:.3g} nats (means of"
+        "Entropy shows no rise or fall over the run beyond the noise of steps: "
+        f"{start:.3g} and {end:.3g} nats (means of"
     )
     assert f"between {values.min():.3g} and {values.max():.3g} at all steps." in text
+
+
+def test_a_fall_over_fewer_steps_than_the_test_needs_is_no_noise(tmp_path, capsys):
+    line = np.linspace(1, 0.3, TESTABLE)
+    assert trend_p(line) <= TREND < trend_p(line[1:])
+    for steps, told in ((TESTABLE - 1, "8 steps are too few to tell; it takes 9."), (TESTABLE, "Entropy fell from")):
+        rows = [{"entropy": value} for value in line[:steps]]
+        assert told in run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
+
+
+def test_half_of_a_slow_change_under_noise_is_over_in_the_middle(tmp_path, capsys):
+    values = 0.5 - 0.0002 * np.arange(500) + 0.04 * noise(np.random.default_rng(0), 500, 0.0)
+    text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", [{"entropy": value} for value in values]))
+    assert 150 < int(re.search(r"over by step (\d+)", text)[1]) < 350
+    assert 0.0001 < -float(re.search(r"by (-[\d.e-]+) nats per step", text)[1]) < 0.001
 
 
 FIRST = [
@@ -81,7 +98,11 @@ def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["run", "run_id", "run_name", "run_uuid", "Run ID", "experiment", "name", "exp", "trial_id", "seed"]
+    "name",
+    [
+        *("run", "run_id", "run_name", "run_uuid", "Run ID", "run/path", "experiment", "name", "exp", "trial_id"),
+        *("seed", "config.seed", "display_name", "project_name", "model_name", "algorithm"),
+    ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
 def test_two_runs_in_a_file_are_one_line_whatever_tells_them_apart(name, suffix, tmp_path, capsys):

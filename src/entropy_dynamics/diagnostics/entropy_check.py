@@ -105,8 +105,14 @@ def diagnose(value: float) -> str:
     divided: list[str] = []
     for name in (SUMS, f"{SUMS}; without the temperature"):
         limit = values[name] / value if value > 0 and not wrong else 0
-        if limit > max(RESPONSES) and abs(limit - round(limit)) <= TOLERANCE * limit:
-            divided.append(f"{name}; divided by a limit of {limit:.0f}")
+        # Only round limits, as any large one is within the tolerance of an integer.
+        units = (1,) if limit < 64 else (2 ** int(np.log2(limit)) // 16, 10 ** int(np.log10(limit)) // 10)
+        nearest = {unit * round(limit / unit) for unit in units}
+        divided += [
+            f"{name}; divided by a limit of {integer}"
+            for integer in nearest
+            if limit > max(RESPONSES) and abs(limit - integer) <= TOLERANCE * limit
+        ]
     none = f"none of {len(values)} known mistakes and pairs of them"
     return f"{value:g} is {wrong[0] if wrong else ' or '.join(divided) or none}; {CORRECT} is {right:.4g} nats."
 

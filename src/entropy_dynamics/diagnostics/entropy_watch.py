@@ -9,7 +9,7 @@ from scipy.stats import norm, spearmanr
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.diagnostics.logs import ENTROPY, first_logged
 from entropy_dynamics.diagnostics.reading import NATS_ROUNDING
-from entropy_dynamics.diagnostics.trend import trend_p
+from entropy_dynamics.diagnostics.trend import monotone_fit, trend_p
 from entropy_dynamics.errors import UserError, nearest
 
 REWARD = (
@@ -59,6 +59,7 @@ RANGE = ("critic/score/min", "critic/score/max")  # of a step's rewards: verl
 MOST = 13.0  # nats per token; the largest vocabularies have some 262,144 items, ln 262,144 = 12.5
 TREND = 0.02  # p value below which a change is more than noise; one in twenty noisy runs at most has it (test_trend.py)
 FEWEST = 5  # minimum number of steps
+TESTABLE = 9  # steps; of fewer, even a straight line may be autocorrelated noise
 CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors exceeded by one in twenty unrelated runs
 ROUNDING = 1e-9  # relative; rounding of the steps of a linear learning rate
 
@@ -101,13 +102,15 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         return " ".join([*text, f"Entropy did not change: {start:.3g} nats ({means}).", *about])
     if trend_p(entropy.to_numpy()) > TREND:
         text.append(
-            f"Entropy shows no change beyond the noise of steps: {start:.3g} and {end:.3g} nats ({means}), between "
-            f"{lowest:.3g} and {highest:.3g} at all steps."
+            f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "
+            f"({means}), between {lowest:.3g} and {highest:.3g} at all steps."
+            + f" {count} steps are too few to tell; it takes {TESTABLE}." * (count < TESTABLE)
         )
         return " ".join([*text, _correlations(metrics, entropy), *about])
     sign = np.sign(end - start)
-    halfway = (sign * (entropy - start) >= abs(end - start) / 2).idxmax()
-    window = entropy.diff(tenth) / tenth
+    fit = pd.Series(monotone_fit(entropy.to_numpy()), entropy.index)  # single steps are noisy
+    halfway = (sign * (fit - start) >= abs(end - start) / 2).idxmax()
+    window = fit.diff(tenth) / tenth
     last = (sign * window).idxmax()
     first = entropy.index[entropy.index.get_loc(last) - tenth]
     share = f"{(end - start) / start:+.0%}; " if start else ""

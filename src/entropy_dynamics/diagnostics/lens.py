@@ -24,7 +24,7 @@ LOGP, ENTROPY, ADVANTAGE = (
     ("advantage", "advantages"),
 )
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
-MASK = ("response_mask", "loss_mask", "completion_mask", "mask", "attention_mask")  # the first that a file has
+MASK = ("response_mask", "loss_mask", "loss_masks", "completion_mask", "action_mask", "mask", "attention_mask")
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 
@@ -33,7 +33,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
 
     Args:
         file: one row per token, or per response with lists, of log p and entropy (nats) or of `logits` and `token`; and
-            the advantage. Tokens whose mask (see `MASK`) is 0, such as padding, are left out.
+            the advantage. Tokens whose mask (the first of `MASK` in the file) is 0, such as padding, are left out.
 
     Returns:
         A table and a line about the batch. The table has one row per method: the share of tokens that it drops, among
@@ -83,9 +83,12 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     if not all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected)):
         raise UserError(f"{file}: a log p, entropy or advantage is not finite")
     centered = bool(stats.s_expected.any())
+    zero = int(((stats.logp == 0) & (stats.entropy == 0)).sum())
 
     rows = [_row(entry, stats, advantages, centered) for entry in methods]
     about = f"{len(advantages)} tokens, entropy {stats.entropy.mean():.4g} nats, mean S* {stats.s_star.mean():.4g}"
+    if zero:
+        about += f"; {zero} have log p and entropy 0: if they are padding, add a column {MASK[0]}"
     if not centered:
         about += "; E[S] is not in the file: S* stands for S* - E[S]"
     if any("dropped" not in row for row in rows):
@@ -153,6 +156,11 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
 def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     """The tokens in the mask, if there is one; a table with one row per response, with lists, gets one per token."""
     masks = [name for name in MASK if name in frame][:1]
+    unknown = [name for name in map(str, frame.columns) if "mask" in name.lower()]
+    if unknown and not masks:
+        raise UserError(
+            f"{file}: is {unknown[0]} 1 at the tokens that count? If so, rename it to {MASK[0]}, else remove it"
+        )
     tokens = _exploded(frame, file, masks)
     for name in masks:
         if not tokens[name].isin([0, 1]).all():
@@ -172,6 +180,7 @@ def _exploded(frame: pd.DataFrame, file: Path, masks: list[str]) -> pd.DataFrame
     used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *masks} & set(frame.columns)
     lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
     try:
+        frame = frame[frame[measured.name].map(len) > 0]  # explode makes a token of an empty list
         return frame.explode(lists, ignore_index=True)
     except ValueError as error:
         raise UserError(f"{file}: the lists of a row have different lengths") from error

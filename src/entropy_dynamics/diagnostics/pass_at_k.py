@@ -17,7 +17,12 @@ from entropy_dynamics.evaluation import problem_pass_at_k
 # Columns of our files, verl's rollout and validation dumps, TRL's completions, and SkyRL's evaluation dumps.
 PROBLEM = ("problem_id", "problem", "input", "prompt", "input_prompt")
 CORRECT = ("correct", "acc", "score")
-POLICY = re.compile(f"{RUN.pattern}|(global_|training_)?step|checkpoint|temperature", re.IGNORECASE)
+POLICY = re.compile(
+    f"{RUN.pattern}|step|(global|train|training|trainer|policy)[ ._/-]steps?|epoch|iter|iteration"
+    "|(checkpoint|ckpt)([ _](path|name|id))?|temp|temperature|top_[pk]",
+    re.IGNORECASE,
+)
+NUMBERS = re.compile("(seed|run|trial|epoch|iter|iteration)([ _]?(id|number))?", re.IGNORECASE)  # samples, or policies
 KIND = re.compile("filter|task|dataset|data_source|benchmark|file", re.IGNORECASE)  # of grading, or of problems
 PARTS = 8  # maximum number of columns that a file is split into
 SESSION = r"(.+)_(\d+)_(\d+)"  # uid of verl's V1 trainer: prompt, session, output
@@ -172,7 +177,8 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
     """For each row, the part of the file that it belongs to, such as `step=20`; empty if the file has one part.
 
     Columns of `POLICY` with several values split a file. Those of `KIND` do if a problem has rows of several of their
-    values, and so do the files of a folder. A `seed` of which each problem has one row numbers the samples.
+    values, and so do the files of a folder. Integer seeds, runs or epochs of which each problem has one row number the
+    samples.
     """
     keys, problems = pd.DataFrame({"part": "", "problem": ids}), ["part", "problem"]
     for name in sorted(map(str, frame.columns), key=lambda name: bool(KIND.fullmatch(name))):  # files come last
@@ -182,7 +188,8 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
             groups = problems if kind else ["part"]
             once = keys[["problem", "value"]].drop_duplicates()
             names_problems = len(once) == once["problem"].nunique() == once["value"].nunique()
-            numbers = name.lower() == "seed" and not keys.duplicated([*problems, "value"]).any()
+            integers = NUMBERS.fullmatch(name) and pd.api.types.is_integer_dtype(frame[name])
+            numbers = integers and not keys.duplicated([*problems, "value"]).any()
             if not (numbers or names_problems) and keys.groupby(groups)["value"].nunique().max() > 1:
                 keys["part"] = [",".join(filter(None, both)) for both in zip(keys["part"], keys["value"], strict=True)]
     parts = keys["part"].unique()
@@ -201,7 +208,8 @@ def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFram
     frame = frame.assign(uid=prompt).iloc[output.argsort(kind="stable")]
     if problem is None and "input" in frame:
         frame["input"] = frame.groupby("uid")["input"].transform("first")
-    return frame.groupby([prompt, session], sort=False).tail(1)
+    apart = [frame[name] for name in map(str, frame.columns) if POLICY.fullmatch(name) or KIND.fullmatch(name)]
+    return frame.groupby([prompt, session, *apart], sort=False, dropna=False).tail(1)
 
 
 def _rows(path: Path) -> pd.DataFrame:

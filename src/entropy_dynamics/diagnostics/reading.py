@@ -11,7 +11,9 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_parquet
 
 RUN = re.compile(  # columns that tell runs in one file apart
-    r"(model|method|policy|seed|name|(run|exp|experiment|trial|job)([ _.-]?(id|uuid|name|number))?)", re.IGNORECASE
+    r"((config|display|project|wandb)[ ._/-])?(model|method|algorithm|policy|seed|name|run|exp|experiment|trial|job)"
+    r"([ ._/-]?(id|uuid|name|number|path))?",
+    re.IGNORECASE,
 )
 NATS_ROUNDING = 1e-2  # in bf16, a log p near 0 may round to above 0, and an entropy near 0 to below 0
 

@@ -11,6 +11,13 @@ SIMULATED, NEAREST = 2000, 200
 STRONGEST = 0.95  # lag-1 autocorrelation of the noise; stronger noise would pass for a trend
 
 
+def monotone_fit(series: Float[np.ndarray, " step"]) -> Float[np.ndarray, " step"]:
+    """The closest series that only rises, or only falls if the last tenth of the steps is below the first."""
+    tenth = max(1, len(series) // 10)
+    fitted: np.ndarray = isotonic_regression(series, increasing=series[-tenth:].mean() > series[:tenth].mean()).x
+    return fitted
+
+
 def trend_p(values: Float[np.ndarray, " step"]) -> float:
     """P value of the hypothesis that the series is a constant plus AR(1) noise, against any rise or fall.
 
@@ -21,7 +28,7 @@ def trend_p(values: Float[np.ndarray, " step"]) -> float:
     """
     blocks = np.array([block.mean() for block in np.array_split(values, min(len(values), BLOCKS))])
     shares, correlations = _fits_of_noise(len(blocks))
-    share, correlation = _monotone_fit(blocks)
+    share, correlation = _explained(blocks)
     near = np.abs(correlations - correlation).argsort()[:NEAREST]
     return float((shares[near] >= share).mean())
 
@@ -33,13 +40,12 @@ def _fits_of_noise(steps: int) -> Float[np.ndarray, "2 series"]:
     noise = rng.standard_normal((steps, SIMULATED))
     for step in range(1, steps):
         noise[step] = coefficient * noise[step - 1] + np.sqrt(1 - coefficient**2) * noise[step]
-    return np.array([_monotone_fit(series) for series in noise.T]).T
+    return np.array([_explained(series) for series in noise.T]).T
 
 
-def _monotone_fit(series: Float[np.ndarray, " step"]) -> tuple[float, float]:
-    """The share of variance that a fit in the direction from the first to the last tenth explains; its residuals' r."""
-    tenth = max(1, len(series) // 10)
-    residuals = series - isotonic_regression(series, increasing=series[-tenth:].mean() > series[:tenth].mean()).x
+def _explained(series: Float[np.ndarray, " step"]) -> tuple[float, float]:
+    """The share of variance that a monotone fit explains, and the lag-1 autocorrelation of its residuals."""
+    residuals = series - monotone_fit(series)
     left, total = np.square(residuals).sum(), np.square(series - series.mean()).sum()
     if left <= 1e-12 * total:
         return 1.0, 0.0

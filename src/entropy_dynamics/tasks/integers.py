@@ -24,21 +24,23 @@ _GROUPS = re.compile(
 _LAYOUT = re.compile(
     r"""
     \\[,;:!\s] | ~ | \{\} | \\\\\s*$ | \\hspace\*?\{[^{}]*\} | \\(?:text)?color\{[^{}]*\}
-    | \\(?:q?quad|displaystyle|textstyle|bf|rm|it|large|Large|huge|Huge)(?![A-Za-z])
+    | \\(?:q?quad|space|displaystyle|textstyle|bf|rm|it|tt|small|large|Large|huge|Huge)(?![A-Za-z])
     """,
     re.VERBOSE,
 )
-_FONT = r"(?:\\(?:text|textbf|textit|textrm|mathbf|mathrm|mathit|mathsf|boldsymbol|bm|mbox|underline)\s*)?"
-_BRACED = re.compile(_FONT + r"(?<![\^_])\{\s*([-+−–]|[-+−–]?[0-9]+)\s*\}")
-_WRAPPED = re.compile(_FONT + r"\{(.*)\}|\$\$?([^$]*)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]")
+_FONT = r"\\(?:text(?:bf|it|rm|tt|normal)?|math(?:bf|it|rm|sf)|boldsymbol|bm|mbox|underline)\s*"
+_BRACED = re.compile(rf"(?:{_FONT})?(?<![\^_])\{{\s*([-+−–]|[-+−–]?[0-9]+)\s*\}}")
+_WRAPPED = re.compile(rf"(?:{_FONT})?\{{(.*)\}}|\$\$?([^$]*)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]")
+_POWER = r"(?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))?"
 _INTEGER = re.compile(
-    r"""
+    rf"""
     (?P<sign>[-+−–﹣－]?) \s* (?:\\?\$)? \s* (?P<digits>[0-9]+) (?:\.0*)? \s*
     (?: \\?% | \\?\$
-      | (?:\^\s*\{?\s*\\circ\s*\}? | [°º] | \\degree)? \s*
-        (?: \\(?:text|textrm|mathrm|mbox)\s*\{(?P<unit>[A-Za-z. /\-%\\$°]*)\} (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))? )?
-      | \^\s*\{?\s*\\text\{(?:o|st|nd|rd|th)\}\s*\}?
-      | (?<=\s) (?P<word>(?:(?:sq|square|cubic)\.?\s+)?[A-Za-z]{2,}(?:/[A-Za-z]+)?) (?:\s*\^\s*(?:[23]|\{\s*[23]\s*\}))?
+      | (?:(?:\^\s*\{{?\s*\\circ\s*\}}? | [°º] | \\degree) (?:\s*[CF])?)? \s*
+        (?: {_FONT}\{{(?P<unit>[A-Za-z. /\-%\\$°]*)\}} {_POWER} )?
+      | \^\s*\{{?\s*\\text\{{(?:o|st|nd|rd|th)\}}\s*\}}?
+      | (?: (?<=\s) (?P<word>(?:(?:sq|square|cubic)\.?\s+)?[A-Za-z]{{2,}}(?:/[A-Za-z]+)?)
+          | (?:[ckm]m|kg|m/s|km/h|mph) ) {_POWER}
     )
     """,
     re.VERBOSE,
@@ -87,8 +89,9 @@ def parse_integer(text: str) -> str | None:
 
     Accepted: a sign (also U+2212 and U+2013), leading zeros (016), thousands separators (1,234 1{,}234 1,\! 234
     1\,234), a decimal point followed only by zeros (25.0), and around them LaTeX that changes only the layout: blanks,
-    braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °), percent (\%, %; 50\% is 50), words in
-    \text{} or a single bare word after a blank, each with an exponent 2 or 3, except multipliers ("million").
+    braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °, ^\circ C), percent (\%, %; 50\% is
+    50), words in \text{}, a single bare word after a blank, or cm, kg, m/s and the like without one, each with an
+    exponent 2 or 3, except multipliers ("million").
     Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, parentheses, words, digits other
     than 0-9.
     """
