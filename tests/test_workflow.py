@@ -275,11 +275,23 @@ def test_a_name_may_have_capitals_and_hyphens(tmp_path):
     assert planned(project, target, "--config", "scale=My-Scale")["train"] == 1
 
 
-def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path):
+@pytest.mark.parametrize("name", ["train", "controls"])
+def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path, name):
     project = copy_project(tmp_path)
-    shutil.copy(project / "experiments/figure3.yaml", project / "experiments/train.yaml")
-    run = snakemake(project, "train", "--dry-run")
-    assert the_error(run) == "experiments/train.yaml: the workflow has a rule of that name; rename the file"
+    shutil.copy(project / "experiments/figure3.yaml", project / f"experiments/{name}.yaml")
+    run = snakemake(project, name, "--dry-run")
+    assert the_error(run) == f"experiments/{name}.yaml: the workflow has a rule of that name; rename the file"
+
+
+@pytest.mark.parametrize(("cold_start", "rule"), [(True, "rule"), (False, "localrule")])
+def test_a_cold_start_is_submitted_and_a_mere_download_runs_where_snakemake_does(tmp_path, cold_start, rule):
+    project = copy_project(tmp_path)
+    if not cold_start:
+        scale = project / "configs/scale/smollm2.yaml"
+        scale.write_text(re.sub(r"(?ms)^cold_start:.*?^(?=sampling:)", "", scale.read_text()))
+    target = "results/smollm2/models/smollm2-135m-instruct/seed0/model.json"
+    run = snakemake(project, target, "--dry-run", "--config", "scale=smollm2")
+    assert re.search(rf"^{rule} model:", run.stdout + run.stderr, re.M), run.stdout + run.stderr
 
 
 def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
