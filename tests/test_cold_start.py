@@ -106,6 +106,21 @@ def test_a_model_directory_whose_files_were_replaced_is_read_again(prepared, mak
     assert (weights(again) - first).abs().min() > 0.9
 
 
+def test_no_problem_of_any_set_is_demonstrated(prepared, monkeypatch):
+    layout, config = prepared
+    held = {name: f"{place},1=9" for place, name in enumerate(config().data.sets, 5)}
+    for name, text in held.items():
+        write_problems(layout.problems(name), [Problem(f"{name}-0", text, "9", "countdown")])
+    excluded, batches = [], stage.solution_batches
+    monkeypatch.setattr(
+        stage,
+        "solution_batches",
+        lambda *given, exclude, **more: excluded.append(exclude) or batches(*given, exclude=exclude, **more),
+    )
+    prepare_model(config(), layout, 0)
+    assert excluded == [set(held.values())]
+
+
 def test_labels_are_the_solution_and_its_end(prepared, tokenizer):
     _, config = prepared
     solutions = config().cold_start.solutions

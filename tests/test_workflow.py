@@ -283,17 +283,6 @@ def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path, name):
     assert the_error(run) == f"experiments/{name}.yaml: the workflow has a rule of that name; rename the file"
 
 
-@pytest.mark.parametrize(("cold_start", "rule"), [(True, "rule"), (False, "localrule")])
-def test_a_cold_start_is_submitted_and_a_mere_download_runs_where_snakemake_does(tmp_path, cold_start, rule):
-    project = copy_project(tmp_path)
-    if not cold_start:
-        scale = project / "configs/scale/smollm2.yaml"
-        scale.write_text(re.sub(r"(?ms)^cold_start:.*?^(?=sampling:)", "", scale.read_text()))
-    target = "results/smollm2/models/smollm2-135m-instruct/seed0/model.json"
-    run = snakemake(project, target, "--dry-run", "--config", "scale=smollm2")
-    assert re.search(rf"^{rule} model:", run.stdout + run.stderr, re.M), run.stdout + run.stderr
-
-
 def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     project = copy_project(tmp_path)
     machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {nodes: 2, ranks: 16}}"
