@@ -25,7 +25,10 @@ from entropy_dynamics.distributed.launch import STARTER
 
 BIN = Path(sys.executable).parent
 NAMES = ("python", "snakemake", "entropy-dynamics")
-CLIENT = """#!{python}
+# The shell starts Python, as pip's scripts do, because a shebang cannot name a path with blanks.
+CLIENT = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import os, sys
 from entropy_dynamics.client import hand_over
 code = hand_over({address!r}, [{name!r}, *sys.argv[1:]])

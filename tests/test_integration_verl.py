@@ -143,6 +143,7 @@ def test_every_row_keeps_its_own_weights_in_any_order_of_the_queue(queue, tensor
         )
 
     monkeypatch.setattr(verl.tq, "kv_batch_get", reordered)
+    trainer.global_steps = 4  # not sampled
     trainer._compute_advantage(batch, {})
     for name, values in batch.put.items():
         assert values.offsets().diff().tolist() == [LENGTHS[row] for row in order]

@@ -21,7 +21,7 @@ from entropy_dynamics.errors import UserError
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up
-SRUN = f"""#!{sys.executable}
+SRUN = f"""#!/usr/bin/env python3
 import os, subprocess, sys
 [start] = [number for number, word in enumerate(sys.argv) if word.endswith("/python")]
 options, command = sys.argv[1:start], sys.argv[start:]
@@ -121,7 +121,7 @@ def scontrol(tmp_path, monkeypatch, shown):
 def test_srun_is_told_to_end_when_the_command_is_ended(tmp_path, sent, code):
     """It ends the ranks of all nodes: killed, it would leave them."""
     (tmp_path / "srun").write_text(
-        f"#!{sys.executable}\nimport os, signal, time\n"
+        f"#!/usr/bin/env python3\nimport os, signal, time\n"
         f"def end(*_):\n    open({str(tmp_path / 'told')!r}, 'w').close()\n    os._exit(1)\n"
         f"signal.signal(signal.SIGTERM, end)\n"
         f"open({str(tmp_path / 'started')!r}, 'w').close()\ntime.sleep(600)\n"

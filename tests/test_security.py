@@ -222,7 +222,7 @@ def test_a_known_vulnerability_fails_the_audit_and_a_missing_network_does_not(tm
     fake = tmp_path / "pip-audit"
     fake.write_text(
         textwrap.dedent(f"""
-        #!{sys.executable}
+        #!/usr/bin/env python3
         import json, sys
         from pathlib import Path
         asked = Path(sys.argv[sys.argv.index("--requirement") + 1]).read_text()

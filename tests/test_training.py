@@ -33,7 +33,8 @@ from reference import (
 
 def cut_into(batch: RolloutBatch, count: int) -> int:
     """Tokens per micro-batch that cut the batch into `count`."""
-    return next(tokens for tokens in range(10_000, 0, -1) if len(batch.subtrees(tokens)) == count)
+    most = len(batch.tree(torch.arange(len(batch))).tokens)
+    return next(tokens for tokens in range(most, 0, -1) if len(batch.subtrees(tokens)) == count)
 
 
 @pytest.mark.parametrize("single_forward_tokens", [0, SINGLE_FORWARD])
