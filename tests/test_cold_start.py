@@ -2,6 +2,8 @@
 
 import json
 import threading
+from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from entropy_dynamics.stages import model as stage
 from entropy_dynamics.stages.model import prepare_model
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
+from entropy_dynamics.tasks.prompts import render_prompt
 
 MODEL = "smollm2-135m-instruct"
 
@@ -90,6 +93,52 @@ def test_other_sources_never_mix(prepared, tmp_path, make_model, tokenizer):
     save_policy(other, tokenizer, tmp_path / "other")
     there = prepare_model(config("cold_start.learning_rate=1.0e-12", f"model.path={tmp_path / 'other'}"), layout, 1)
     assert (weights(there) - first).abs().min() > 0.9
+
+
+def test_a_model_directory_whose_files_were_replaced_is_read_again(prepared, make_model, tokenizer):
+    layout, config = prepared
+    first = weights(prepare_model(config("cold_start.learning_rate=1.0e-12"), layout, 0))
+    other = make_model("llama")
+    for parameter in other.parameters():
+        parameter.data += 1
+    save_policy(other, tokenizer, Path(config().model.path))
+    again = prepare_model(config("cold_start.learning_rate=1.0e-12"), layout, 1)
+    assert (weights(again) - first).abs().min() > 0.9
+
+
+def test_no_problem_of_any_set_is_demonstrated(prepared, monkeypatch):
+    layout, config = prepared
+    held = {name: f"{place},1=9" for place, name in enumerate(config().data.sets, 5)}
+    for name, text in held.items():
+        write_problems(layout.problems(name), [Problem(f"{name}-0", text, "9", "countdown")])
+    excluded, batches = [], stage.solution_batches
+    monkeypatch.setattr(
+        stage,
+        "solution_batches",
+        lambda *given, exclude, **more: excluded.append(exclude) or batches(*given, exclude=exclude, **more),
+    )
+    prepare_model(config(), layout, 0)
+    assert excluded == [set(held.values())]
+
+
+def test_labels_are_the_solution_and_its_end(prepared, tokenizer):
+    _, config = prepared
+    solutions = config().cold_start.solutions
+    batches = module.solution_batches(tokenizer, config().cold_start, seed=3, exclude=set(), max_new_tokens=24)
+    drawn = list(islice(solutions.problems(3, set()), module.POOL * 4))
+    found = {}
+    for tokens, labels, _ in islice(batches, module.POOL):
+        for row, labelled in zip(tokens, labels, strict=True):
+            chosen = labelled != module.IGNORED
+            assert torch.equal(row[chosen], labelled[chosen])
+            start = int(chosen.int().argmax())
+            found[tuple(row[:start].tolist())] = tokenizer.decode(row[chosen])
+    assert len(found) == len(drawn)
+    for text in drawn:
+        prompt = render_prompt(tokenizer, Problem("", text, "", "countdown"), "chat")
+        solution = found[tuple(tokenizer.encode(prompt, add_special_tokens=False))]
+        assert solution.startswith("\\boxed{")
+        assert solution.endswith(f"}}{tokenizer.eos_token}")
 
 
 def test_it_is_adamw_with_a_short_warm_up_and_clipping(prepared, monkeypatch):

@@ -48,6 +48,11 @@ CONFIGS = ROOT / "configs"
         ("training.optimizer={eps: 1, eps: 2}", "key 'eps' twice"),
         ("evaluation.temperatures=[0, 0.7]", "evaluation: temperatures has 0.7, which is `temperature`"),
         ("evaluation.temperatures=[0, 1, 1.0]", "evaluation: temperatures has 1, twice"),
+        (
+            "evaluation.control_temperatures=[2, 0]",
+            "evaluation.control_temperatures[1] is 0; it should be greater than 0",
+        ),
+        ("evaluation.control_temperatures=[2, 0.4]", "evaluation: control_temperatures has 0.4, which is one of"),
         ("models=[my model]", "models[0] is 'my model'; it should match pattern"),
         ("training.steps=", "training.steps is None"),
         ("training=3", "training is 3; it should be"),

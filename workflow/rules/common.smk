@@ -57,7 +57,8 @@ RUN = ("{model}", "{method}", "{seed}")
 UNTRAINED = ("{model}", BASE, "{seed}")
 PASS_RATE_MODEL = SCALE_CONFIG.pass_rates.model
 KEPT_RATES = [SCALE_CONFIG.pass_rates.low, SCALE_CONFIG.pass_rates.high]
-REAL_MODELS = not SCALE_CONFIG.toy_models  # downloaded, not warm-started
+# Models that are only downloaded, as compute nodes often have no network; a warm or cold start is a training.
+DOWNLOADED = not SCALE_CONFIG.toy_models and SCALE_CONFIG.cold_start is None
 LOCAL_CPU = (
     SCALE_CONFIG.hardware.device == "cpu" and SCALE_CONFIG.hardware.ranks is None
 )
@@ -65,6 +66,12 @@ EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 FOLDER = Path(SCALE_CONFIG.experiments_folder)
 NAMED = SCALE_CONFIG.experiments or []
+JUDGED = ("field", "controls")  # folders of claims, each with a rule of its name
+TEMPERATURES = {
+    name: values
+    for name in ("temperatures", "control_temperatures")
+    if (values := getattr(SCALE_CONFIG.evaluation, name))
+}
 with one_line():
     EXPERIMENTS = {
         name: load_experiment(name, SCALE, SEEDS)
@@ -74,17 +81,12 @@ with one_line():
     rules_of_workflow = re.findall(
         r"^ *rule (\w+):", "\n".join(file.read_text() for file in files), re.M
     )
-    if taken := EXPERIMENTS.keys() & set(rules_of_workflow):
+    if taken := EXPERIMENTS.keys() & {*rules_of_workflow, *JUDGED, *TEMPERATURES}:
         raise UserError(
-            f"experiments/{min(taken)}.yaml: the workflow has a rule of that name; rename the file"
+            f"{FOLDER}/{min(taken)}.yaml: the workflow has a rule of that name; rename the file"
         )
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
-TEMPERATURES = {
-    name: values
-    for name in ("temperatures", "control_temperatures")
-    if (values := getattr(SCALE_CONFIG.evaluation, name))
-}
 ((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
 # built by `all`; every name is a target at every scale
 WANTED = NAMED or [

@@ -28,7 +28,7 @@ rule model:
     log:
         LAYOUT.log("models/{model}/seed{seed}"),
     priority: urgency
-    localrule: REAL_MODELS
+    localrule: DOWNLOADED
     conda:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads

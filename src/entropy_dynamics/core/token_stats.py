@@ -318,14 +318,9 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
         _FORCED.append(kernels)
         try:
             results.append(_small_case(device, dtype))
-        except (
-            TritonError,
-            ImportError,
-            OSError,
-            RuntimeError,
-            subprocess.SubprocessError,
-        ) as error:  # its, the driver's
-            if "out of memory" in str(error):  # of the GPU, which PyTorch would need, too
+        # Errors of Triton, of its C compiler, and of the driver.
+        except (TritonError, ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+            if "out of memory" in str(error):  # PyTorch would lack the same memory
                 raise
             warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
             return False

@@ -187,7 +187,7 @@ def checkpoint_shape(source: Path) -> ShapeConfig:
     """The shape of the model in `source`, by its config.json.
 
     Raises:
-        UserError: config.json is missing or damaged, or of another architecture.
+        UserError: config.json is missing, as beside a GGUF file, or damaged, or of another architecture.
     """
     published, _ = _published_config(source)
     known = {key: value for key, value in published.items() if value is not None}
@@ -201,6 +201,8 @@ def checkpoint_shape(source: Path) -> ShapeConfig:
 def _published_config(source: Path) -> tuple[dict[str, Any], bool]:
     """The content of config.json, and whether it was converted from an InternLM3's to a Llama's."""
     path = source / "config.json"
+    if file := gguf_file(source):
+        raise UserError(f"model.shape is null; it should have the sizes of the model in {file}, to estimate its memory")
     if not path.is_file():
         raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file")
     published = read_json(path, "copy or download it again")

@@ -27,8 +27,10 @@ class Tree:
     """Position of that token in its sequences."""
     nodes: Int[Tensor, "row position"]
     """Node of every prefix of every sequence; meaningless on padding."""
-    paths: Int[Tensor, "node position"]
-    """The same for one sequence through each node."""
+    first: Int[Tensor, " node"]
+    """A sequence through each node, by its row in `distinct`."""
+    distinct: Int[Tensor, "sequence position"]
+    """`nodes` of the distinct sequences, in depth-first order."""
 
     @classmethod
     def of(cls, sequences: Int[Tensor, "row position"], lengths: Int[Tensor, " row"]) -> "Tree":
@@ -39,8 +41,12 @@ class Tree:
         shared = nn.functional.pad((rows[1:] == rows[:-1]).int().cumprod(-1), (0, 0, 1, 0))
         new = (rows >= 0) & (shared == 0)
         nodes = (new.flatten().cumsum(0).view_as(rows) - 1).masked_fill(~new, 0).cummax(0).values
-        row, depths = new.nonzero(as_tuple=True)
-        return cls(rows[new], depths, nodes[inverse], nodes[row])
+        first, depths = new.nonzero(as_tuple=True)
+        return cls(rows[new], depths, nodes[inverse], first, nodes)
+
+    def parents(self, nodes: Int[Tensor, " node"]) -> Int[Tensor, " node"]:
+        """The node before each of `nodes`, none of which is a root."""
+        return self.distinct[self.first[nodes], self.depths[nodes] - 1]
 
     def blocks(self) -> list[Block]:
         """The nodes in blocks, each as large as the longest sequence, but at least `BLOCK`."""
@@ -48,8 +54,9 @@ class Tree:
         every = torch.arange(len(self.tokens), device=self.tokens.device)
         for own in every.split(size):
             # In depth-first order, all ancestors before the block are ancestors of its first node.
-            keys = torch.cat((self.paths[own[0], : int(self.depths[own[0]])], own))
-            above = (self.paths[own][:, self.depths[keys]] == keys) & (self.depths[keys] <= self.depths[own, None])
+            keys = torch.cat((self.distinct[self.first[own[0]], : int(self.depths[own[0]])], own))
+            paths = self.distinct[self.first[own, None], self.depths[keys]]
+            above = (paths == keys) & (self.depths[keys] <= self.depths[own, None])
             found.append((slice(int(own[0]), int(own[-1]) + 1), keys, above))
         return found
 

@@ -1,4 +1,4 @@
-"""The gate before RL: what samples of the untrained model, measured with the pass rates, leave to learn from."""
+"""The gate before RL: bounds on statistics of the untrained model's samples, which are those of the pass rates."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
 
 EASIER, HARDER = "easier problems in data.train, or a larger cold_start.steps", "harder problems in data.train"
-ADVICE = {  # what would be changed if a quantity is too low, or too high
+ADVICE = {  # remedies for a quantity below its minimum, and above its maximum
     "pass_rate": (EASIER, HARDER),
     "mixed_groups": ("problems in data.train that are solved sometimes, or a larger cold_start.steps", HARDER),
     "entropy": ("a smaller cold_start.steps or cold_start.learning_rate", EASIER),
@@ -34,7 +34,7 @@ def measure_gate(samples: pd.DataFrame) -> dict[str, float]:
 
 
 def gate_record(config: Config, seed: int, samples: pd.DataFrame) -> dict[str, Any]:
-    """The content of `Layout.gate`: quantities, their bounds, and the faults, which name what would be changed."""
+    """The content of `Layout.gate`: quantities, their bounds, and the faults with their remedies."""
     measured, bounds = measure_gate(samples), config.gate.model_dump()
     faults = []
     for name, value in measured.items():

@@ -68,6 +68,8 @@ def _pretrained(config: StageConfig, layout: Layout, texts: Sequence[str]) -> Pa
     """The pretrained model from which the cold starts of all seeds start, made once; other jobs wait meanwhile."""
     name = config.model.name
     source = {key: value for key, value in settings_of("model", config).items() if key.startswith("model.")}
+    if config.model.path is not None:  # its files may be replaced
+        source |= {file.name: file.stat().st_mtime_ns for file in Path(config.model.path).glob("*")}
     base = layout.model(name, 0).with_name(f".{fingerprint(source)}")  # so that sources never mix
     base.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(base.with_name(f"{base.name}.lock")):

@@ -87,7 +87,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)
-        with TemporaryDirectory() as trial:  # what cannot be written is better known before the training
+        with TemporaryDirectory() as trial:  # a policy that cannot be saved fails now, not after training
             save_description(policy.model, tokenizer, Path(trial))
 
         def validate() -> dict[str, float]:

@@ -52,7 +52,7 @@ class Policy(nn.Module):
             tree = batch.tree(rows)
             node, inverse = tree.nodes[row, position].unique(return_inverse=True)
             with autocast(row.device, self.precision):
-                hidden = tree.hidden(self.model.model)[tree.paths[node, tree.depths[node] - 1]]
+                hidden = nn.functional.embedding(tree.parents(node), tree.hidden(self.model.model))
             tokens = tree.tokens[node]
         else:  # padding is on the right, where causal attention never looks, so no attention mask is needed
             ids = batch.sequences[rows, : int(batch.lengths[rows].max())]

@@ -85,7 +85,7 @@ Bounds = Annotated[list[NonNegativeFloat | None], Field(min_length=2, max_length
 
 
 class GateConfig(Section):
-    """[min, max] of what the pass-rate samples show before RL, null for none; outside, the workflow stops."""
+    """Bounds [min, max] on statistics of the pass-rate samples; outside them the workflow stops. null: no bounds."""
 
     pass_rate: Bounds | None
     """Share of correct samples."""
@@ -111,11 +111,13 @@ class EvaluationConfig(Section):
 
     @model_validator(mode="after")
     def _temperatures_differ(self) -> Self:
-        names = [f"{temperature:g}" for temperature in [self.temperature, *self.temperatures]]  # as in file names
-        for name in names[1:]:
-            if names.count(name) > 1:
-                twice = "which is `temperature`" if name == names[0] else "twice"
-                raise ValueError(f"temperatures has {name}, {twice}; it lists further ones, each once")
+        used = {f"{self.temperature:g}": "which is `temperature`"}  # as in file names
+        for key in ("temperatures", "control_temperatures"):
+            names = [f"{temperature:g}" for temperature in getattr(self, key)]
+            for name in names:
+                if name in used or names.count(name) > 1:
+                    raise ValueError(f"{key} has {name}, {used.get(name, 'twice')}; it lists further ones, each once")
+            used |= dict.fromkeys(names, f"which is one of `{key}`")
         return self
 
     @property

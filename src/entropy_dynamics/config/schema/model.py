@@ -108,4 +108,4 @@ class ModelConfig(Section):
     chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
     """Variables of the chat template, such as enable_thinking: false."""
     shape: ShapeConfig | None
-    """null: as in config.json of `path`."""
+    """null: as in config.json of `path`; a GGUF file has none."""
