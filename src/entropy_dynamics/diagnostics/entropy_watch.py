@@ -104,7 +104,8 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         text.append(
             f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "
             f"({means}), between {lowest:.3g} and {highest:.3g} at all steps."
-            + f" {count} steps are too few to tell; it takes {TESTABLE}." * (count < TESTABLE)
+            + f" {count} steps are too few to tell; it takes {TESTABLE}."
+            * (count < TESTABLE)
         )
         return " ".join([*text, _correlations(metrics, entropy), *about])
     sign = np.sign(end - start)
