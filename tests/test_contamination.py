@@ -120,10 +120,21 @@ AFTER = 'Remember to put your answer on its own line after "Answer:".'
         "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}.",
         "{} Let's think step by step and output the final answer within \\boxed{{}}.",
         "Question: {}\nAnswer:",
+        "Q: {}\nA:",
+        "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
+        "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
+        "[INST] {} [/INST]",
+        "### Instruction:\n{}\n\n### Response:",
     ],
 )
 def test_instructions_on_the_format_are_removed(form):
     assert without_instructions(form.format("How many?")) == "How many?"
+
+
+def test_no_part_of_a_sentence_is_removed_as_an_instruction():
+    text = r"How many? Make sure to put your final answer within \boxed{}."
+    assert without_instructions(text) == text
+    assert asks_for_format(text)
 
 
 def test_unknown_instructions_are_counted(run):
@@ -139,10 +150,11 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, cap
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{BEFORE}\n{n}+{n}?"}] for n in (1, 2)
     ]
     table = {"data_source": ["d"] * 2, "prompt": chats, "reward_model": [{"ground_truth": str(2 * n)} for n in (1, 2)]}
-    pd.DataFrame(table).to_parquet(tmp_path / "a.parquet")
-    assert main(["problems", "--train", str(tmp_path / "a.parquet"), "--out", str(tmp_path / "out")]) == 0
-    stated = {problem.text: problem.answer for problem in load_problems(tmp_path / "out" / "train.parquet")}
-    assert stated == {"1+1?": "2", "2+2?": "4"}
+    for name, prompts in (("out", chats), ("json", list(map(json.dumps, chats)))):
+        pd.DataFrame(table | {"prompt": prompts}).to_parquet(tmp_path / "a.parquet")
+        assert main(["problems", "--train", str(tmp_path / "a.parquet"), "--out", str(tmp_path / name)]) == 0
+        stated = {problem.text: problem.answer for problem in load_problems(tmp_path / name / "train.parquet")}
+        assert stated == {"1+1?": "2", "2+2?": "4"}
 
     (tmp_path / "b.jsonl").write_text(json.dumps({"question": "3+3?", "extra": {"gold": "6"}}) + "\n")
     command = ["problems", "--train", str(tmp_path / "b.jsonl"), "--out", str(tmp_path / "other")]

@@ -43,7 +43,7 @@ def test_a_mask_without_tokens_or_of_other_values_is_one_line(tmp_path, capsys):
 
 def test_zeros_without_a_mask_are_named_and_empty_responses_left_out(tmp_path, capsys):
     padded = {"old_log_probs": [*LOGP, 0, 0], "entropys": [*ENTROPY, 0, 0], "advantages": [1.0] * 5}
-    empty = {key: [] for key in padded}
+    empty: dict[str, list[float]] = {key: [] for key in padded}
     text = run(capsys, "lens", write(tmp_path / "batch.jsonl", empty, padded), "--methods", "grpo")
     assert text.startswith("5 tokens")
     assert "2 have log p and entropy 0: if they are padding, add a column response_mask" in text

@@ -7,6 +7,7 @@ import re
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -227,7 +228,10 @@ def _at(row: dict[str, Any], path: str) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """The last message of the user, if the value is a chat."""
+    """The last message of the user, if the value is a chat, possibly as JSON."""
+    if isinstance(value, str) and value.startswith('[{"role"'):
+        with suppress(ValueError):
+            value = json.loads(value)
     if isinstance(value, list) and all(isinstance(message, dict) for message in value):
         return next((message.get("content") for message in reversed(value) if message.get("role") == "user"), None)
     return value

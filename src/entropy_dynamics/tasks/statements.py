@@ -72,15 +72,20 @@ _INSTRUCTION = r"""
       (?:\ and\ (?:put|output|give|write|present)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\s?\{\s*\})?\.?
     | (?:Please\ )?(?:put|output|give|write|present)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\s?\{\s*\}\.?
 """.replace(r"\ ", r"\s+")
+_MARKER = r"<[|｜]\w+[|｜]> | <(?:start|end)_of_turn> | \[/?INST\] | \#\#\#\ (?:Instruction|Question|Response|Answer):"
 _BEFORE = re.compile(
-    rf"(?:{_INSTRUCTION} | <\|im_start\|>user | user\s*\n | (?:User|Human|Question|Problem)\s*:)\s*", re.X | re.I
+    rf"(?:{_INSTRUCTION} | (?:{_MARKER})(?:user\b)?(?!system) | user\s*\n | (?:User|Human|Question|Problem|Q)\s*:)\s*",
+    re.X | re.I,
 )
 _AFTER = re.compile(
-    rf"(?:{_INSTRUCTION} | <\|im_end\|> | <\|im_start\|>assistant | \nassistant:? | \n(?:Answer|Solution)\s*:)\Z",
+    rf"(?:(?-i:(?=[A-Z]|please|let's))(?:{_INSTRUCTION}) | (?:{_MARKER})(?:assistant|model)?"
+    r" | \n(?:assistant:?|(?:Assistant|Answer|Solution|A)\s*:))\Z",
     re.X | re.I,
 )
 _ASKS = re.compile(
-    r"\\boxed|\banswer\s*:|step by step|final answer (?:with)?in\b|<\|im_(?:start|end)\|>", re.IGNORECASE
+    rf"\\boxed | \banswer\s*: | step\ by\ step | final\ answer\ (?:(?:with)?in|after)\b | </?(?:answer|think)>"
+    rf" | \b(?:user|assistant): | {_MARKER}",
+    re.X | re.I,
 )
 
 
