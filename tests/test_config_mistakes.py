@@ -180,6 +180,7 @@ def test_uneven_updates_are_checked_one_by_one():
 THRESHOLDS = {  # inf: never
     *("engine.tolerance", "engine.warn_above", "training.optimizer.max_grad_norm", "training.importance_truncation"),
     *("training.critic.max_grad_norm", "training.critic.value_clip"),
+    *("method.params.clip_high", "method.params.dual_clip", "method.params.mu_plus"),
 }
 
 

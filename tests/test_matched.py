@@ -207,12 +207,12 @@ def test_the_plan_of_a_target_has_its_runs_only():
     methods = experiments_of("methods")
     assert set(methods) >= {"lens", "matched_entropy", "methods_off_policy", "methods_on_policy", "numerics"}
     arguments = (SCALE, ["seeds.extras=3", "seeds.tables=3"], ROOT / "configs", ROOT / "experiments")
-    runs = {run for one in methods.values() for run in one.runs}
+    runs = {run.path for one in methods.values() for run in one.runs}
     assert make_plan(*arguments, target="methods").trained == len(runs)
     claims = load_claims(SCALE, SEEDS, ROOT / "experiments")
-    runs = {run for one in experiments_of(None).values() for run in one.runs}
-    runs |= {run for claim in claims for run in claim.all_runs()}
-    runs = {run for run in runs if run.method != BASE}
+    runs = {run.path for one in experiments_of(None).values() for run in one.runs}
+    runs |= {run.path for claim in claims for run in claim.all_runs()}
+    runs = {path for path in runs if path[1] != BASE}
     assert make_plan(*arguments).trained == len(runs)
 
 

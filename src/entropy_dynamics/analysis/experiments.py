@@ -138,7 +138,8 @@ class Experiment(Generic[S]):
         files += [layout.facts(model, BASE, seed) for model, seed in self.untrained.items()]
         if isinstance(self.spec, DataFilter):
             files += [layout.pass_rates(seed) for seed in self.untrained.values()]
-        return files + ([layout.logit_steps] if isinstance(self.spec, TheorySpec) else [])
+        files += [layout.logit_steps] if isinstance(self.spec, TheorySpec) else []
+        return list(dict.fromkeys(files))
 
 
 def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
