@@ -60,7 +60,7 @@ def test_the_update_is_the_same(run, name):
         assert rows == 24
     elif config.method.build().acts_without_advantage:
         assert rows == (8 if name == "nsr_authors" else 18 if name == "psr_authors" else 24)  # rows with a weight
-    elif name == "psr":
+    elif name in ("psr", "rft"):  # correct responses of all groups
         assert rows == 18
     else:
         assert rows < 16  # half of them, and one in an update without any
