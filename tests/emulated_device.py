@@ -141,7 +141,8 @@ def emulated_device() -> Iterator[torch.device]:
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) is then a copy that the mode sees
     torch.__future__.set_swap_module_params_on_conversion(True)  # without it, Module.to would untie tied weights
     try:
-        with patch.object(torch, "Generator", _Generator), _Emulation():
+        capability = patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        with capability, patch.object(torch, "Generator", _Generator), _Emulation():
             yield DEVICE
     finally:
         torch._C._set_only_lift_cpu_tensors(False)

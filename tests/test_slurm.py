@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,8 @@ class Cluster:
         self.slurm.mkdir()
         tools.mkdir()
         for name in COMMANDS:
-            (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/fake_slurm.py {name} "$@"\n')
+            fake = shlex.join([sys.executable, f"{ROOT}/tests/fake_slurm.py", name])
+            (tools / name).write_text(f'#!/bin/sh\nexec {fake} "$@"\n')
             (tools / name).chmod(0o755)
         clean = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
         self.environment = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "FAKE_SLURM": str(self.slurm)}
