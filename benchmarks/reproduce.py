@@ -16,7 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.results.files import read_json_lines, write_json
+from entropy_dynamics.diagnostics.reading import read_json_lines
+from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import hardware
 

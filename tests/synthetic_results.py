@@ -73,6 +73,7 @@ def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> Non
         "s_centered_mean": 2e-4 * rng.standard_normal(steps),
         "s_centered_std": 0.12 + 0.01 * rng.standard_normal(steps),
         "tokens": 4000,
+        "zero_variance_groups": 0.6 - 0.3 * t,
         "neg_cov": -0.004 + 0.002 * rng.standard_normal(steps),
         "neg_cov_positive": 0.01 + 0.002 * rng.standard_normal(steps),
         "neg_cov_negative": -0.014 + 0.002 * rng.standard_normal(steps),

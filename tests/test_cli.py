@@ -40,10 +40,14 @@ def at_the_root(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, capfd):
-    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (exit code, stdout, stderr)."""
+    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (exit code, stdout, stderr).
+
+    The sizes of generated sets are no settings of files given by `--train`.
+    """
 
     def call(stage, *arguments, settings=()):
-        small = [part for entry in [*SMALL, *settings] for part in ("--set", entry)]
+        scale = [entry for entry in SMALL if not ("--train" in arguments and entry.startswith("data."))]
+        small = [part for entry in [*scale, *settings] for part in ("--set", entry)]
         code = main([stage, "--results", str(tmp_path), *arguments, *small])
         return code, *capfd.readouterr()
 

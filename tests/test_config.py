@@ -263,10 +263,11 @@ def test_machine_file(configs):
 
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
 def test_every_model_and_method_loads_at_every_scale(scale):
-    for model in load_config(scale, configs=CONFIGS).models:
+    models = load_config(scale, configs=CONFIGS).models
+    for model in models:
         assert load_config(scale, model, configs=CONFIGS).model.name == model
     for name in known_names("method", CONFIGS):
-        run = load_config(scale, MODEL, name, configs=CONFIGS)
+        run = load_config(scale, models[0], name, configs=CONFIGS)
         method = run.method
         assert method.label
         if name != "base":
@@ -289,7 +290,8 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys(scale):
     jsonschema = pytest.importorskip("jsonschema")
     schema = RunConfig.model_json_schema()
     validator = jsonschema.Draft202012Validator(schema)
-    config = yaml.safe_load(to_yaml(load_config(scale, MODEL, "clip_b", configs=CONFIGS)))
+    model = load_config(scale, configs=CONFIGS).models[0]
+    config = yaml.safe_load(to_yaml(load_config(scale, model, "clip_b", configs=CONFIGS)))
     assert [error.message for error in validator.iter_errors(config)] == []
     for key, value in (
         ("training", config["training"] | {"stepz": 3}),

@@ -119,16 +119,16 @@ def test_all_rewards_equal(make, model, name):
         assert row["predicted_entropy_change"] == pytest.approx(0.0, abs=1e-12)
         assert row["lens_pos_lt"] == row["lens_neg_gt"] == 0.0
         assert row["entropy"] > 0
-    # W-REINFORCE and its parts do not normalize in the group: they learn from one that is all right.
-    assert bool(advantages_of(trainer, *[1.0] * 6).any()) == name.startswith(("w_reinforce", "psr"))
+    # W-REINFORCE and its parts and RFT do not normalize in the group: they learn from one that is all right.
+    assert bool(advantages_of(trainer, *[1.0] * 6).any()) == name.startswith(("w_reinforce", "psr", "rft"))
     acts = trainer.method.acts_without_advantage
-    if not acts and name not in ("w_reinforce", "psr"):
+    if not acts and name not in ("w_reinforce", "psr", "rft"):
         assert_only_decayed(trainer, before, rows)
 
 
 # ---------------------------------------------------------------- no token left
 
-NO_NEGATIVES = {"psr", "psr_authors", "qae_authors"}  # QAE: at most 60 % are correct
+NO_NEGATIVES = {"psr", "psr_authors", "rft", "qae_authors"}  # QAE: at most 60 % are correct
 
 
 @pytest.mark.parametrize(

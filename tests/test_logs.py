@@ -187,9 +187,8 @@ def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys
 
 def nan_in_json_lines(folder, values):
     rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
-    lines(
-        folder / "log.jsonl", [row for place, row in enumerate(rows) for row in (row, {"step": place, "reward": 1.0})]
-    )
+    rewards = ({"step": step, "reward": step / 100} for step in range(len(values)))
+    lines(folder / "log.jsonl", [row for both in zip(rows, rewards, strict=True) for row in both])
 
 
 def nan_in_trainer_state(folder, values):
@@ -197,7 +196,7 @@ def nan_in_trainer_state(folder, values):
 
 
 def nan_in_csv(folder, values):
-    text = "\n".join(f"{step},{value},\n{step},,1" for step, value in enumerate(values))
+    text = "\n".join(f"{step},{value},\n{step},,{step / 100}" for step, value in enumerate(values))
     (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text.replace('nan', 'NaN')}\n")
 
 
@@ -282,7 +281,7 @@ def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, cap
     """Only our metrics.parquet has an entropy in every row."""
     rows = [{"step": 2 * place, entropy: value} for place, value in enumerate(FALLING)]
     other = int(sparse == "every second step")
-    rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": 0.1})]
+    rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": row["step"] / 100})]
     pd.DataFrame(rows).to_parquet(path := tmp_path / name)
     assert main(["entropy-watch", str(path)]) == 0
     out, err = capsys.readouterr()
@@ -307,7 +306,7 @@ def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path,
 def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
     """verl logs this one as NaN where its input is not valid."""
     key = "training/rollout_probs_diff_mean"
-    rows = [{"step": step, "entropy": 1 + step, key: step / 100} for step in range(STEPS)]
+    rows = [{"step": step, "entropy": 1 + step / 10, key: step / 100} for step in range(STEPS)]
     rows[20][key] = math.nan
     lines(path := tmp_path / "log.jsonl", rows)
     assert f"({key}) grew from 0.015 to 0.375" in run(capsys, "entropy-watch", path)

@@ -1,10 +1,15 @@
 """Columns derived from those of metrics.parquet."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:  # Snakemake imports this module at its start
+    import pandas as pd
 
 PAPER_TOKENS = 1_000_000  # per step: 64 prompts with 16 responses each (Appendix B), of about 1,000 tokens
 KEPT = [f"lens_{part}_kept" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]

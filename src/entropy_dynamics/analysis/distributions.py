@@ -18,7 +18,7 @@ def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> 
     frames = []
     for method, seeds in results.paired_samples(experiment, model, dataset).items():
         k, correct = seeds[0].k, np.stack([samples.correct for samples in seeds])  # [seeds, problems]
-        shares = [share_interval(with_seeds(method, correct == count)) for count in range(k + 1)]
+        shares = [share_interval(with_seeds(method, (correct == count).astype(float))) for count in range(k + 1)]
         columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
         for name, end in (("share", "value"), ("low", "low"), ("high", "high")):
             columns[name] = 100 * np.array([getattr(share, end) for share in shares])
