@@ -260,7 +260,7 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
     out = shutil.copytree(published[1], tmp_path / "out")
     for arguments, message in (
         ([out, published[1]], f"{out} and {published[1]} both have seed 0: one untrained model counts once"),
-        ([tmp_path / "none"], f"no file {tmp_path}/none/counts.parquet; a folder that"),
+        ([tmp_path / "none"], f"no file {tmp_path}/none/models.json; a folder that"),
     ):
         assert main(["restore", *map(str, arguments), "--out", str(tmp_path / SCALE)]) == 2
         assert message in capsys.readouterr().err
