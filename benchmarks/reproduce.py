@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.diagnostics.reading import read_json_lines
+from entropy_dynamics.results.files import read_jobs as read_records
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import hardware
@@ -90,7 +90,7 @@ def main() -> None:
 def read_jobs(file: Path) -> list[Job]:
     """All jobs with a record, in the order of their start. Raises SystemExit if there is none."""
     jobs = {}
-    for record in read_json_lines(file):
+    for record in read_records(file):
         path = Path(record["log"]).with_suffix("").parts
         path = path[path.index("logs") + 1 :]
         cpu = record["jobs_cpu_seconds"], record["snakemake_cpu_seconds"]

@@ -41,7 +41,13 @@ def account(reproduce, tmp_path, monkeypatch, capsys):
     root = tmp_path / "laptop"
     for name, (start, end) in JOBS.items():
         cpu = {"jobs_cpu_seconds": 0.5, "snakemake_cpu_seconds": 0.1}
-        record = {"log": f"{root}/logs/{name}.log", "start": START + start, "seconds": end - start, **cpu}
+        record = {
+            "rule": name.split("/")[0],
+            "log": f"{root}/logs/{name}.log",
+            "start": START + start,
+            "seconds": end - start,
+            **cpu,
+        }
         (root / "logs").mkdir(parents=True, exist_ok=True)
         with open(root / "logs" / "jobs.jsonl", "a") as file:
             print(json.dumps(record), file=file)
