@@ -97,7 +97,8 @@ def test_make_names_the_pythons_that_it_can_use(tmp_path, version, fits):
         shutil.copy(ROOT / name, tmp_path)
     pretend = f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0); exec(sys.argv[1])"
     (python := tmp_path / "python").write_text(
-        f'#!/bin/sh\n[ "$1" = -c ] || {{ echo "called for $*"; exit 1; }}\nexec "{sys.executable}" -c "{pretend}" "$2"\n'
+        '#!/bin/sh\n[ "$1" = -c ] || { echo "called for $*"; exit 1; }\n'
+        f'exec "{sys.executable}" -c "{pretend}" "$2"\n'
     )
     python.chmod(0o755)
     run = subprocess.run(["make", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True)
