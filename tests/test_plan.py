@@ -381,7 +381,7 @@ def test_a_job_on_several_nodes_has_one_task_on_each():
     assert (theory["gpu"], theory["nodes"]) == (1, 1)
     on_cpus = [f"hardware={{device: cpu, ranks: 2, nodes: {nodes}}}" for nodes in (1, 2)]
     one, two = (resources(paper("grpo", hardware), "train")["mem_mb"] for hardware in on_cpus)
-    assert two == pytest.approx(one / 2, abs=1)
+    assert one / 2 - 1 <= two <= one  # a process alone on its node takes a larger cache
 
 
 def test_the_theory_stage_holds_the_model_in_fp32_on_one_gpu():

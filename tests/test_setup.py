@@ -70,6 +70,8 @@ def imported(room: str) -> set[str]:
         "verl",
         "trinity",
         "transfer_queue",
+        "math_verify",
+        "reasoning_gym",
     }
     modules = set()
     for path in (ROOT / "src").glob(f"entropy_dynamics/{room}/*.py"):

@@ -321,7 +321,7 @@ def test_weights_are_cast_before_they_are_gathered(shared_model, make_trainer, m
     assert all(torch.equal(pushed[name], expected[name].bfloat16()) for name in expected)
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 12, 50])
+@pytest.mark.parametrize("count", [3, 4, 5, 12])
 def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
     trainer = make_trainer(shared_model, prompts_per_step=count)
     per_epoch = 12 // min(count, 12)
@@ -352,7 +352,7 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(shared_model, make_train
 
 
 def test_without_prompts_there_is_no_training(shared_model, make_trainer, monkeypatch, tokenizer):
-    with pytest.raises(UserError, match="no training problems"):
+    with pytest.raises(UserError, match="only 0 training problems are left"):
         Trainer(
             training_config(),
             policy=Policy(shared_model),

@@ -75,7 +75,7 @@ def test_names(refused, option, name):
         ("clip_b@=3", "is not of the form"),
         ("clip_b@", "method 'clip_b@' is not of the form name or name@parameter=value,..."),
         ("Clip_B", "unknown method 'Clip_B'; did you mean 'clip_b'?"),
-        ("clip-b", "is not of the form name or name@parameter=value,...; did you mean 'clip_b'?"),
+        ("clip-b", "unknown method 'clip-b'; did you mean 'clip_b'?"),
         ("clip_b@mu=../../evil", "is not of the form"),
         ("clip_b@mmu=1", "unknown key 'method.params.mmu'"),
         ("clip_b@apply_to=nobody", "'negative', 'positive' or 'both'"),
@@ -116,7 +116,7 @@ def test_seeds(refused, stage, seed):
         (("config", "--scale", "SMOKE"), "unknown scale 'SMOKE'; did you mean 'smoke'?"),
         (("draw",), "the following arguments are required: NAME"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
-        (("draw", "claims"), "unknown table or figure 'claims'; known: corollary4, data_filter, "),
+        (("draw", "claims"), "unknown table or figure 'claims'; known: answers, corollary4, data_filter, "),
         (("draw", "tabel1"), "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (
             ("draw", "table1"),
@@ -222,7 +222,7 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"answr"),
-            "no column 'answer' (set answer_column); did you mean 'answr'",
+            "no column 'answer' (--set data.train.answer_column=NAME); did you mean 'answr'",
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b"1,", b'"",'), "row 1: 'id' should be"),
         ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object with named columns"),
@@ -230,9 +230,9 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"value"),
-            "no column 'answer' (set answer_column); known: id, problem",
+            "no column 'answer' (--set data.train.answer_column=NAME); known: id, problem",
         ),
-        ("x.jsonl", ONE_PROBLEM.replace(b"problem", b"question"), "x.jsonl: no column 'problem' (set problem_column)"),
+        ("x.jsonl", ONE_PROBLEM.replace(b"problem", b"question"), "x.jsonl: no column 'problem' (--set data.train.problem_column=NAME)"),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"2", b"\"__import__('os').system('touch evil')\""),

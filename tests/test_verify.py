@@ -173,7 +173,7 @@ def test_overrides_count_as_config(verify):
     _, findings, _ = verify("results/smoke", *(part for one in settings for part in ("--set", one)))
     assert {what for what, _ in findings} == {"different config"}
     named = {where: facts for (_, where), facts in findings.items()}
-    assert len(named) == 3 + 16 + 3  # runs, evaluations, the record of the pass rates, and:
+    assert len(named) == 3 + 16 + 2  # runs, evaluations, and:
     assert "warm_start.steps was 80, is now 9" in named[f"models/{MODEL}/seed0/model.json"]
     assert "numbers was [4, 4], is now [3, 4]" in named["data/aime24.parquet"]
 

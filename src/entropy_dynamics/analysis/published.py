@@ -108,9 +108,12 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 at = None if np.isclose(at, temperature) else float(f"{at:g}")
                 path = _numbered(scale, run, number).evaluation_file(whole, dataset, at)
-                save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
+                if not path.exists():  # `clip_b` comes before `clip_b@mu=2.0`, the same run trained again
+                    save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
             for run, rows in metrics.groupby(KEYS):
-                save_parquet(_numbered(scale, run, number).metrics_file(whole), rows.drop(columns=KEYS))
+                path = _numbered(scale, run, number).metrics_file(whole)
+                if not path.exists():
+                    save_parquet(path, rows.drop(columns=KEYS))
     trained = pd.concat([metrics for _, metrics in frames.values()]).groupby(["model", "method"])["seed"].nunique()
     return {"tables": int(trained.max()), "extras": int(trained.min())}
 

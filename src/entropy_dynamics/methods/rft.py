@@ -16,7 +16,7 @@ from entropy_dynamics.methods.w_reinforce import PSR
 
 @method("rft")
 class RFT(PSR):
-    """The advantages of PSR, 1 for correct answers and 0 for others, only select the tokens."""
+    """The advantages of PSR, 1 for correct answers and 0 for others, select the tokens."""
 
-    def token_loss(self, logp: PerToken, *_: Any, **__: Any) -> PerToken:
-        return -logp
+    def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, *_: Any, **__: Any) -> PerToken:
+        return -advantages * logp
