@@ -232,7 +232,11 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
             ONE_PROBLEM.replace(b"answer", b"value"),
             "no column 'answer' (--set data.train.answer_column=NAME); known: id, problem",
         ),
-        ("x.jsonl", ONE_PROBLEM.replace(b"problem", b"question"), "x.jsonl: no column 'problem' (--set data.train.problem_column=NAME)"),
+        (
+            "x.jsonl",
+            ONE_PROBLEM.replace(b"problem", b"question"),
+            "x.jsonl: no column 'problem' (--set data.train.problem_column=NAME)",
+        ),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"2", b"\"__import__('os').system('touch evil')\""),
