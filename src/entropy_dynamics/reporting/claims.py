@@ -29,7 +29,7 @@ def write_claims(results: Results) -> list[Path]:
     - `rests_on` is "identity", "by construction", "facet of <id>" or "independent";
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
     - `subject` is "this run" for claims, judged from the files of this scale, and "paper" for the gains that the paper
-      prints, judged from its numbers alone;
+      prints, judged from its numbers alone, without `scale` and `ours`;
     - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
       `by_seed` is the effect of each by its number, or {} if the effect is not computed seed by seed;
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
