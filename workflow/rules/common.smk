@@ -1,6 +1,6 @@
 # Shared by all rules: the selected scale, the layout of its results, and the settings that a result depends on.
-import os
 import re
+import shlex
 import shutil
 import sys
 from contextlib import contextmanager
@@ -79,7 +79,7 @@ with one_line():
     }
     files = [Path("workflow/Snakefile"), *sorted(Path("workflow/rules").iterdir())]
     rules_of_workflow = re.findall(
-        r"^ *rule (\w+):", "\n".join(file.read_text() for file in files), re.M
+        r"^ *rule\s(\w+):", "\n".join(file.read_text() for file in files), re.M
     )
     if taken := EXPERIMENTS.keys() & {*rules_of_workflow, *JUDGED, *TEMPERATURES}:
         raise UserError(
@@ -134,9 +134,8 @@ expect(
 )
 
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
-# Not written into the prefix, as Snakemake formats it and the path may contain any character.
-os.environ["ENTROPY_DYNAMICS_BIN"] = Path(sys.executable).parent.as_posix()
-shell.prefix('export PATH="$ENTROPY_DYNAMICS_BIN:$PATH"; ')
+# Snakemake formats the prefix; a path with braces is refused above.
+shell.prefix(f"export PATH={shlex.quote(Path(sys.executable).parent.as_posix())}:$PATH; ")
 
 
 wildcard_constraints:
