@@ -35,7 +35,7 @@ class Replicate:
     shared: int = 0
     """Number of seeds that both runs have."""
     correlation: float = 0.0
-    """Of the two estimates, due to seeds that both runs have."""
+    """Correlation of the two estimates that comes from the shared seeds."""
 
     @property
     def judged(self) -> tuple[bool, bool]:

@@ -13,7 +13,7 @@ METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a
 
 Score = Literal["avg", "pass", "majority", "unique"]
 HEADINGS: dict[Score, str] = {"avg": "Avg", "pass": "Pass", "majority": "Maj", "unique": "Unique"}
-"""Of tables: Maj@K is the share of problems whose most frequent answer is correct, Unique@K the number of different
+"""Metrics of tables. Maj@K is the share of problems whose most frequent answer is correct, Unique@K the number of different
 correct answers over K."""
 
 

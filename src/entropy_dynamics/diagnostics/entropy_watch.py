@@ -54,8 +54,8 @@ GREW = 1.5  # the smallest factor of increase to report
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 CLIP_RATIO, LONGEST = "response_length/clip_ratio", "response_length/max"
 WITHOUT_VARIANCE = ("zero_variance_groups", "frac_reward_zero_std")  # shares of groups: ours, TRL
-SPREADS = ("reward_std", "rewards/std")  # of a group's rewards: TRL
-RANGE = ("critic/score/min", "critic/score/max")  # of a step's rewards: verl
+SPREADS = ("reward_std", "rewards/std")  # TRL: standard deviation of the rewards in a group
+RANGE = ("critic/score/min", "critic/score/max")  # verl: smallest and largest reward of a step
 MOST = 13.0  # nats per token; the largest vocabularies have some 262,144 items, ln 262,144 = 12.5
 TREND = 0.02  # p value below which a change is more than noise; one in twenty noisy runs at most has it (test_trend.py)
 FEWEST = 5  # minimum number of steps

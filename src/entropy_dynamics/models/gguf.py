@@ -34,5 +34,5 @@ def convert_gguf(file: Path, directory: Path) -> None:
     except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{file}: transformers cannot read it ({reason})") from error
-    del model.config.quantization_config  # of the file; the weights are dequantized
+    del model.config.quantization_config  # describes the file; the weights are dequantized
     save_policy(model, tokenizer, directory)

@@ -24,8 +24,8 @@ WARM_UP = 0.05  # fraction of the steps in which the learning rate rises
 DECAY = 0.7  # fraction of the steps in which it falls to 0
 WEIGHT_DECAY = 0.3  # of weight matrices; high, to remove their random initial values
 BETAS = (0.9, 0.98)
-WARM_UP_STEPS = 5  # of a pretrained model
-MAX_GRAD_NORM = 1.0  # of a pretrained model
+WARM_UP_STEPS = 5  # for pretrained models
+MAX_GRAD_NORM = 1.0  # for pretrained models
 
 
 def warm_start(
