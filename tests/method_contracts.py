@@ -20,7 +20,7 @@ from entropy_dynamics.methods import Method
 PROBABILITIES = torch.cat([torch.logspace(-5, -1, 20), torch.linspace(0.11, 0.9999, 40)])
 ENTROPIES = (0.01, 0.1, 0.3, 0.55, 1.0, 4.0)  # means of the batches
 LOG_RATIOS = (0.0, -3.0, -0.3, 0.3, 3.0)
-ADVANTAGES = ((1.0, -1.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (-1.0, -1.0, 0.0, 0.0))  # one tuple per batch, one number per row
+ADVANTAGES = ((1.0, -1.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (-1.0, -1.0, 0.0, 0.0))  # batches of four rows
 OBSERVED = 2  # steps of a stateful method, which observes metrics of 0
 
 

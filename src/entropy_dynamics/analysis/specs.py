@@ -13,8 +13,8 @@ METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a
 
 Score = Literal["avg", "pass", "majority", "unique"]
 HEADINGS: dict[Score, str] = {"avg": "Avg", "pass": "Pass", "majority": "Maj", "unique": "Unique"}
-"""Metrics of tables. Maj@K is the share of problems whose most frequent answer is correct, Unique@K the number of different
-correct answers over K."""
+"""Metrics of tables. Maj@K is the share of problems whose most frequent answer is correct, Unique@K the number of
+different correct answers over K."""
 
 
 def _distinct(names: list[str]) -> list[str]:
