@@ -135,7 +135,9 @@ expect(
 
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
 # Snakemake formats the prefix; a path with braces is refused above.
-shell.prefix(f"export PATH={shlex.quote(Path(sys.executable).parent.as_posix())}:$PATH; ")
+shell.prefix(
+    f"export PATH={shlex.quote(Path(sys.executable).parent.as_posix())}:$PATH; "
+)
 
 
 wildcard_constraints:
