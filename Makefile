@@ -23,7 +23,7 @@ reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures
 
 # The first call ends with a table of one seed within the hour, the second adds the other seeds of the scale.
 smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores, in hours: results/smollm2
-	$(BIN)/snakemake --config scale=smollm2 seeds=1 || { $(BIN)/entropy-dynamics report --scale smollm2; exit 1; }
+	$(BIN)/snakemake --config scale=smollm2 seeds=1 extra_seeds=1 || { $(BIN)/entropy-dynamics report --scale smollm2; exit 1; }
 	$(BIN)/snakemake --config scale=smollm2 || { $(BIN)/entropy-dynamics report --scale smollm2; exit 1; }
 	@echo && $(BIN)/entropy-dynamics summary results/smollm2
 
