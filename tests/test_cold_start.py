@@ -175,3 +175,18 @@ def test_without_a_cold_start_a_pretrained_model_exists_once(prepared):
         UserError, match="--seed 1: smollm2-135m-instruct is pretrained, so it exists once, with seed 0"
     ):
         prepare_model(plain, layout, 1)
+
+
+def test_demonstrations_that_share_a_prefix_give_the_same_step(make_model, monkeypatch):
+    start = load_config("smollm2", MODEL).cold_start.model_copy(update={"steps": 1})
+    tokens = torch.tensor([[1, 2, 3, 4, 5], [1, 2, 3, 6, 0], [1, 2, 7, 8, 9]])
+    labels = torch.tensor([[-100, -100, -100, 4, 5], [-100, -100, -100, 6, -100], [-100, -100, 7, 8, 9]])
+    losses, steps = [], []
+    for shared in (True, False):
+        monkeypatch.setattr("entropy_dynamics.models.tree.fits", lambda model, shared=shared: shared)
+        torch.manual_seed(0)
+        model = make_model("llama").double()
+        losses += module.warm_start(model, start, iter([(tokens, labels, 6.0)]), lambda loss: None, pretrained=True)
+        steps.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+    torch.testing.assert_close(*steps, rtol=0, atol=1e-7)  # norms are computed in fp32
