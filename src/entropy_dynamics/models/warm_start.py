@@ -24,7 +24,6 @@ WARM_UP = 0.05  # fraction of the steps in which the learning rate rises
 DECAY = 0.7  # fraction of the steps in which it falls to 0
 WEIGHT_DECAY = 0.3  # of weight matrices; high, to remove their random initial values
 BETAS = (0.9, 0.98)
-WARM_UP_STEPS = 5  # for pretrained models
 MAX_GRAD_NORM = 1.0  # for pretrained models
 
 
@@ -38,8 +37,8 @@ def warm_start(
 ) -> list[float]:
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
-    From random weights: Muon for the matrices of the blocks, AdamW for everything else; linear warm-up, linear decay.
-    Pretrained: AdamW without weight decay and with gradient clipping; linear warm-up, then a constant rate.
+    From random weights: Muon for the matrices of the blocks, AdamW for everything else. Pretrained: AdamW without weight
+    decay and with gradient clipping. Both: linear warm-up, linear decay.
     Deterministic for given batches, machine and number of threads.
 
     Args:
@@ -59,8 +58,6 @@ def warm_start(
     from entropy_dynamics.models.tree import Tree, fits
 
     def rate(step: int) -> float:
-        if pretrained:
-            return min(1.0, (step + 1) / WARM_UP_STEPS)
         return min(1.0, (step + 1) / (WARM_UP * config.steps), (config.steps - step) / (DECAY * config.steps))
 
     matrices = [] if pretrained else [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
