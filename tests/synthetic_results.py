@@ -52,23 +52,22 @@ def write_models(results: Path, **changes) -> None:
 
 def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> None:
     """A synthetic training curve: the entropy falls by half, or rises, depending on the method's name."""
-    rng = np.random.default_rng([run.seed, *run.method.encode()])
+    method = run.path[1]
+    rng = np.random.default_rng([run.seed, *method.encode()])
     t = np.linspace(0, 1, steps)
     ends = {"grpo": 0.15, "clip_b": 0.24, "clip_v": 0.3}
     rising = [f"s_star_{action}_{sign}" for action, sign in (("keep", "pos_lt"), ("keep", "neg_gt"))]
     rising += ["s_star_mask_pos_gt", "s_star_mask_neg_lt"]
-    end = ends.get(run.method.partition("@")[0], 0.7 if run.method in rising else 0.08)
-    mu = float(run.method.partition("=")[2] or 1.6) if "mu=" in run.method else 1.6
+    end = ends.get(method.partition("@")[0], 0.7 if method in rising else 0.08)
+    mu = float(method.partition("=")[2] or 1.6) if "mu=" in method else 1.6
     accuracy = 0.12 + 0.4 * t + 0.03 * rng.standard_normal(steps)
     frame = {
         "step": np.arange(steps),
-        "entropy": 0.34
-        + (end * mu / (1 if "@" not in run.method else 1.6) - 0.34) * t
-        + 0.01 * rng.standard_normal(steps),
+        "entropy": 0.34 + (end * mu / (1 if "@" not in method else 1.6) - 0.34) * t + 0.01 * rng.standard_normal(steps),
         "accuracy": accuracy.clip(0),
         "validation_accuracy": np.where(np.arange(steps) % 10 == 0, accuracy + 0.1, np.nan),
         "validation_pass": np.where(np.arange(steps) % 10 == 0, 0.6 + 0.3 * accuracy, np.nan),
-        "clip_fraction": 0.0 if run.method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
+        "clip_fraction": 0.0 if method == "grpo" else 0.03 / mu**2 * (1 + 0.2 * rng.standard_normal(steps)),
         "s_star_mean": 0.09 - 0.03 * t + 0.003 * rng.standard_normal(steps),
         "s_centered_mean": 2e-4 * rng.standard_normal(steps),
         "s_centered_std": 0.12 + 0.01 * rng.standard_normal(steps),
@@ -87,7 +86,7 @@ def write_metrics(results: Path, run: Run, steps: int = STEPS, **columns) -> Non
         ),
     }
     sizes = zip(("pos_gt", "pos_lt", "neg_gt", "neg_lt"), (-0.02, 0.01, 0.015, -0.012), strict=True)
-    for (part, size), kept in zip(sizes, KEPT.get(run.method, (1, 1, 1, 1)), strict=True):
+    for (part, size), kept in zip(sizes, KEPT.get(method, (1, 1, 1, 1)), strict=True):
         frame[f"lens_{part}"] = size * rng.uniform(0.8, 1.2, steps)
         frame[f"lens_{part}_kept"] = kept * frame[f"lens_{part}"]
     write_parquet(run.metrics_file(results), pd.DataFrame(frame | columns))
@@ -113,8 +112,8 @@ def write_evaluation(
 ) -> None:
     if correct is None:
         problems, k = PROBLEMS.get(dataset, (30, 32))
-        rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.method, 0.46)
-        rng = np.random.default_rng([run.seed, *run.method.encode(), *dataset.encode()])
+        rate = {"base": 0.2, "grpo": 0.45, "clip_b": 0.6}.get(run.path[1], 0.46)
+        rng = np.random.default_rng([run.seed, *run.path[1].encode(), *dataset.encode()])
         correct = rng.random((problems, 1 if temperature == 0 else k)) < rng.beta(4 * rate, 4 - 4 * rate, (problems, 1))
     write_parquet(run.evaluation_file(results, dataset, temperature), evaluation_frame(correct))
 

@@ -89,13 +89,12 @@ def test_the_balance_of_what_raises_and_lowers_the_entropy(tmp_path):
 
 
 def write_sweep(results, entropies: dict[float, float]) -> None:
-    """Runs of Clip_B at the values of Figure 2; those above 2.5 drop nothing."""
+    """Runs of Clip_B at the values of Figure 2; those above 2.5 drop nothing. The laptop's own mu is 2.0."""
     for mu, entropy in entropies.items():
+        method = "clip_b" if mu == 2.0 else f"clip_b@mu={mu}"
         for seed in range(5):
             dropped = np.where(np.arange(STEPS) == 3, 0.02, 0.0) if mu < 2.5 else 0.0
-            write_curve(
-                results, f"clip_b@mu={mu}", seed, entropy=entropy + 0.001 * (seed - 2) * mu, clip_fraction=dropped
-            )
+            write_curve(results, method, seed, entropy=entropy + 0.001 * (seed - 2) * mu, clip_fraction=dropped)
 
 
 def test_the_trend_over_all_doses_of_the_sweep(tmp_path):
@@ -109,7 +108,7 @@ def test_the_trend_over_all_doses_of_the_sweep(tmp_path):
     write_sweep(tmp_path, {1.5: 0.1, 2.0: 0.2, 2.4: 0.3, 2.6: 7.0, 2.8: 7.0})
     assert finding("mu_entropy_clip_b", tmp_path).verdict == "does not hold"
     for seed in range(5):
-        write_curve(tmp_path, "clip_b@mu=2.0", seed, clip_fraction=0.0)
+        write_curve(tmp_path, "clip_b", seed, clip_fraction=0.0)
     found = finding("mu_entropy_clip_b", tmp_path)
     assert no_interval(found)
     assert found.reason.startswith("2 values that drop tokens make no trend")

@@ -55,7 +55,7 @@ def test_a_bound_may_be_left_out_and_a_problem_without_a_rate_is_dropped(low, hi
 )
 def test_a_filter_that_keeps_nothing_says_what_there_was(rates, message):
     with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        bounds(0.25, 1.0).keeps(pd.Series(rates))
+        bounds(0.25, 1.0).check_keeps_some(pd.Series(rates))
 
 
 def test_the_configured_bounds_are_those_of_the_paper():

@@ -351,3 +351,20 @@ def test_processor_time_is_that_of_server_and_commands(monkeypatch, tmp_path):
         for process in preload._started:
             process.stdin.close()
             process.wait(WAIT)
+
+
+def test_output_goes_to_a_pipe_where_the_server_has_a_file(tmp_path):
+    """A file can seek, and what Python has learnt of it does not hold for a pipe."""
+    address = tmp_path / "address"
+    starter = STARTER.replace(
+        "sys.stdin.read()", f"open({str(address)!r}, 'w').write(os.environ[{SERVER!r}]); sys.stdin.read()"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != SERVER} | {"TMPDIR": str(tmp_path)}
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, "-c", starter]
+        with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log):
+            wait_for(address.is_file)
+            environment[SERVER] = address.read_text()
+            run = subprocess.run([*COMMAND, "config"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout

@@ -243,6 +243,9 @@ def serve(load: Callable[[list[str]], object]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # The streams of the server know whether its own files can seek, which may differ.
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

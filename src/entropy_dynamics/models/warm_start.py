@@ -37,9 +37,9 @@ def warm_start(
 ) -> list[float]:
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
-    From random weights: Muon for the matrices of the blocks, AdamW for everything else. Pretrained: AdamW without weight
-    decay and with gradient clipping. Both: linear warm-up, linear decay.
-    Deterministic for given batches, machine and number of threads.
+    From random weights: Muon for the matrices of the blocks, AdamW for everything else. Pretrained: AdamW without
+    weight decay and with gradient clipping. Both: linear warm-up, linear decay. Deterministic for given batches, number
+    of threads and machine.
 
     Args:
         batches: from `solution_batches`.

@@ -51,7 +51,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     correct = correct.reindex([problem.id for problem in problems])
     counts = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}
     frame = pd.DataFrame(counts).rename_axis("problem_id").reset_index()
-    config.pass_rates.keeps(frame["rate"])
+    config.pass_rates.check_keeps_some(frame["rate"])
     if ranks.is_main:
         write_table(out, frame, record)
         shards.delete()

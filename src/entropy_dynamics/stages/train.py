@@ -60,6 +60,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     check_model_directory(base, config)
     tokenizer = load_tokenizer(base)
     rates = read_parquet(pass_rates)
+    config.pass_rates.check_keeps_some(rates["rate"])
     kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
     problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
     validation_set = layout.problems(config.training.validation_set)

@@ -56,21 +56,20 @@ class PassRateConfig(Section):
         return self
 
     def keeps(self, rates: pd.Series) -> pd.Series:
-        """Mask of the rates between the bounds; False for NaN, the rate of a problem that was not sampled.
-
-        Raises:
-            UserError: no rate is.
-        """
+        """Mask of the rates between the bounds; False for NaN, the rate of a problem that was not sampled."""
         low, high = -1 if self.low is None else self.low, 2 if self.high is None else self.high
-        kept = (rates > low) & (rates < high)
-        if kept.any():
-            return kept
+        return (rates > low) & (rates < high)
+
+    def check_keeps_some(self, rates: pd.Series) -> None:
+        """Raise UserError if no rate is between the bounds."""
+        if self.keeps(rates).any():
+            return
         count, zeros, ones = int(rates.notna().sum()), int((rates == 0).sum()), int((rates == 1).sum())
         if zeros + ones == count:
             raise UserError(f"all {count} rates are 0 or 1 ({zeros} and {ones}): nothing is left to train on")
         raise UserError(
-            f"none of {count} rates is between {max(low, 0):g} and {min(high, 1):g} ({zeros} are 0, {ones} are 1): "
-            "nothing is left to train on; widen pass_rates.low and pass_rates.high"
+            f"none of {count} rates is between {self.low or 0:g} and {1 if self.high is None else self.high:g} "
+            f"({zeros} are 0, {ones} are 1): nothing is left to train on; widen pass_rates.low and pass_rates.high"
         )
 
 
