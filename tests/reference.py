@@ -32,6 +32,7 @@ def training_config(**changes) -> TrainingConfig:
         "compile": False,
         "checkpoint_every": 0,
         "checkpoints_kept": 1,
+        "keep_steps": [],
         "tokens_per_micro_batch": 200,
         "reduce_every_micro_batch": False,
         "single_forward_tokens": SINGLE_FORWARD,

@@ -270,7 +270,7 @@ class NoCheckpoints:
     def others(self):
         return []
 
-    def save(self, trained, rows, method_state, ahead):
+    def save(self, trained, rows, method_state, ahead, finished=False):
         self.saved.append(len(rows))
 
 

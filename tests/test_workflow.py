@@ -199,7 +199,7 @@ NEW_CLAIM = """  - id: figure5_again
                 *((f"configs/{name}.yaml", "", "\n# a comment\n") for name in ("base", "scale/laptop", "scale/smoke")),
                 *((f"configs/{name}.yaml", "", "\n# a comment\n") for name in (f"model/{MODEL}", "method/clip_b")),
                 ("configs/scale/laptop.yaml", "distill-llama-8b, ", ""),  # one model more or less
-                ("configs/machine.yaml", "overrides: []", "threads: 2\ntraining: {tokens_per_micro_batch: 2000}"),
+                ("configs/machine.yaml", "overrides: []", "training: {tokens_per_micro_batch: 2000, keep_steps: [2]}"),
             ],
             {},
         ),
@@ -241,6 +241,16 @@ def test_more_seeds_keep_existing_runs(project):
 def test_a_single_run_is_a_target(project):
     target = "results/smoke/runs/qwen2.5-7b-instruct/s_star_keep_pos_gt/seed7/metrics.parquet"
     assert planned(project, target) == {"model": 1, "pass_rates": 1, "train": 1}  # the seed's own untrained model
+
+
+def test_the_policy_of_an_earlier_step_waits_for_the_longer_run(project):
+    """Unless that has finished without leaving it; without `keep_steps`, a shorter run is a run of its own."""
+    finished, new = (f"results/smoke/runs/{MODEL}/grpo@training.steps=2/seed{seed}/metrics.parquet" for seed in (0, 7))
+    untrained = {"model": 1, "pass_rates": 1}
+    assert planned(project, new) == untrained | {"train": 1}
+    with edited(project, ("configs/machine.yaml", "overrides: []", "training: {keep_steps: [2]}")):
+        assert planned(project, new) == untrained | {"train": 2}
+        assert planned(project, finished) == {"train": 1}
 
 
 def test_a_run_on_two_ranks_reserves_a_core_for_each(project):

@@ -18,12 +18,14 @@ from entropy_dynamics.analysis.experiments import (
 from entropy_dynamics.config import (
     BASE,
     TRAIN,
+    configured_shorter_runs,
     known_names,
     load_config,
     method_label,
     read_yaml,
     select_scale,
     settings_of,
+    shorter_runs,
     split_method,
 )
 from entropy_dynamics.errors import UserError, closest, nearest
@@ -181,6 +183,22 @@ def untrained(wildcards):
         for name in (wildcards.model, PASS_RATE_MODEL)
     )
     return [LAYOUT.facts(wildcards.model, BASE, model), LAYOUT.pass_rates(filtered)]
+
+
+@one_line()
+def longer(wildcards):
+    """The metrics of the run that leaves its policy to this one, if there is one (`training.keep_steps`).
+
+    The config of a finished run tells what it left, so that other `keep_steps` later on rerun nothing.
+    """
+    run = (wildcards.model, wildcards.method.partition("@")[0], wildcards.seed)
+    if "@training.steps=" not in wildcards.method:
+        return []
+    if (file := LAYOUT.config(*run)).is_file():
+        shorter = shorter_runs(run[1], read_yaml(file)["training"])
+    else:
+        shorter = configured_shorter_runs(SCALE, *run[:2])
+    return [LAYOUT.metrics(*run)] * (wildcards.method in shorter)
 
 
 def checked(wildcards):

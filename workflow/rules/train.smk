@@ -5,6 +5,7 @@ rule train:
     input:
         checked,
         untrained,
+        longer,
         [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
     output:
         LAYOUT.metrics(*RUN),

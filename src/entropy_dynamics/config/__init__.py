@@ -2,6 +2,7 @@
 
 from entropy_dynamics.config.loading import (
     CONFIGS,
+    configured_shorter_runs,
     flatten,
     known_names,
     load_config,
@@ -11,6 +12,7 @@ from entropy_dynamics.config.loading import (
     scale_names,
     select_scale,
     settings_of,
+    shorter_runs,
     split_method,
     stored_as,
     to_yaml,
@@ -26,6 +28,7 @@ __all__ = [
     "Config",
     "RunConfig",
     "StageConfig",
+    "configured_shorter_runs",
     "flatten",
     "known_names",
     "load_config",
@@ -35,6 +38,7 @@ __all__ = [
     "scale_names",
     "select_scale",
     "settings_of",
+    "shorter_runs",
     "split_method",
     "stored_as",
     "to_yaml",

@@ -144,6 +144,23 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
     return f"{name}@{','.join(kept)}" if kept else name
 
 
+def shorter_runs(method: str, training: Mapping[str, Any]) -> dict[str, int]:
+    """The runs to which a run leaves its policies (`training.keep_steps`): method -> number of steps.
+
+    Args:
+        training: the `training` section of the run's config.
+    """
+    kept = [] if "@" in method else training.get("keep_steps", [])
+    return {f"{method}@training.steps={steps}": steps for steps in kept if steps < training["steps"]}
+
+
+def configured_shorter_runs(
+    scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
+) -> dict[str, int]:
+    """The `shorter_runs` of a run that has not been trained, without importing torch."""
+    return shorter_runs(method, _merged(scale, model, method, overrides, configs)[0]["training"])
+
+
 @cache
 def _plain_run(scale: str, model: str, method: str, configs: Path) -> dict[str, Any]:
     return dict(flatten(_merged(scale, model, method, (), configs)[0]))

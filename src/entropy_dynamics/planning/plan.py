@@ -13,7 +13,16 @@ from typing import Any
 
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import Experiment, Run, known_experiments, load_experiment
-from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, RunConfig, StageConfig, load_config
+from entropy_dynamics.config import (
+    BASE,
+    CONFIGS,
+    TRAIN,
+    Config,
+    RunConfig,
+    StageConfig,
+    configured_shorter_runs,
+    load_config,
+)
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.duration import (
     other_seconds,
@@ -62,7 +71,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"train, {_family(self.config)}" if self.trains else self.stage.replace("_", " ")
+        what = "train" if self.config.training.steps else "earlier steps"
+        return f"{what}, {_family(self.config)}" if self.trains else self.stage.replace("_", " ")
 
     @property
     def label(self) -> str:
@@ -150,6 +160,7 @@ class Job:
 class Plan:
     config: Config
     trained: int  # number of runs
+    shorter: int  # number of runs whose policy a longer one leaves (`training.keep_steps`)
     evaluated: int  # number of evaluations of untrained models
     jobs: tuple[Job, ...] = ()  # on a CPU only those of pretrained models
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
@@ -173,6 +184,10 @@ def make_plan(
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
     trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
+    pairs = dict.fromkeys((run.model, run.method) for run in trained)
+    names = {pair: configured_shorter_runs(scale, *pair, overrides, configs) for pair in pairs}
+    left = {(run.model, name, run.seed) for run in trained for name in names[run.model, run.method]}
+    shorter = {run.path for run in trained} & left
     jobs: list[Job] = []
     for model in bare.models:
         if bare.hardware.device == "cpu" and model in bare.toy_models:
@@ -181,14 +196,16 @@ def make_plan(
         if trained and model == bare.pass_rates.model:
             untrained = {bare.untrained(model, run.seed) for run in trained}
             jobs.append(Job("pass_rates", (config,) * len(untrained)))
-        methods = [run.method for run in (*trained, *evaluated) if run.model == model]
-        loaded = {method: load_config(scale, model, method, overrides, configs) for method in dict.fromkeys(methods)}
-        groups: dict[tuple[str, str, int], list[RunConfig]] = {}
-        for method in methods:
-            kind = ("evaluate", "") if method == BASE else ("train", _family(loaded[method]))
-            groups.setdefault((*kind, ranks_of(loaded[method])), []).append(loaded[method])
-        jobs += [Job(stage, tuple(runs)) for (stage, _, _), runs in groups.items()]
-    return Plan(bare, len(trained), len(evaluated), tuple(jobs), _disk(jobs))
+        runs = [run for run in (*trained, *evaluated) if run.model == model]
+        methods = dict.fromkeys(run.method for run in runs)
+        loaded = {method: load_config(scale, model, method, overrides, configs) for method in methods}
+        groups: dict[tuple[str, str, int, bool], list[RunConfig]] = {}
+        for run in runs:
+            own = loaded[run.method].with_steps(0) if run.path in shorter else loaded[run.method]
+            kind = ("evaluate", "") if run.method == BASE else ("train", _family(own))
+            groups.setdefault((*kind, ranks_of(own), own.training.steps == 0), []).append(own)
+        jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
+    return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
 
 
 def check_fits(plan: Plan) -> None:

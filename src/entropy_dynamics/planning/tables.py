@@ -13,7 +13,8 @@ def format_plan(plan: Plan, markdown: bool = False) -> str:
     """The plan as plain-text tables for a terminal, or as Markdown."""
     config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
     on_cpu = config.hardware.device == "cpu"
-    runs = f"{plan.trained} training runs and {plan.evaluated} evaluations of untrained models"
+    shorter = f", {plan.shorter} policies of their earlier steps" if plan.shorter else ""
+    runs = f"{plan.trained} training runs{shorter} and {plan.evaluated} evaluations of untrained models"
     if on_cpu and not plan.jobs:
         return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
     overview = [

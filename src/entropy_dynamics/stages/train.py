@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, to_yaml
+from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
 from entropy_dynamics.distributed.precision import PRECISIONS, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -131,17 +131,23 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             ranks.note(note)
         auto = config.training.precision == "auto"  # then the machine decides, and a run does not change its precision
         chosen = {"precision": precision_on(ranks.device, "auto")} if auto else {}
-        checkpoints = Checkpoints(
-            layout.checkpoints(model_name, method_name, seed),
-            ranks,
-            made_from={"config": settings_of("train", config), "seed": seed}
-            | {key: record[key] for key in ("inputs", "prompts")}
-            | chosen,
-            made_by={key: record[key] for key in ("git", "code_sha256", "packages")},
-            kept=config.training.checkpoints_kept,
-        )
+
+        def checkpoints_of(name: str, steps: int) -> Checkpoints:
+            return Checkpoints(
+                layout.checkpoints(model_name, name, seed),
+                ranks,
+                made_from={"config": settings_of("train", config.with_steps(steps)), "seed": seed}
+                | {key: record[key] for key in ("inputs", "prompts")}
+                | chosen,
+                made_by={"method": method_name} | {key: record[key] for key in ("git", "code_sha256", "packages")},
+                kept=config.training.checkpoints_kept,
+            )
+
+        checkpoints = checkpoints_of(method_name, config.training.steps)
+        shorter = shorter_runs(method_name, dict(config.training)).items()
+        left = {steps: checkpoints_of(name, steps) for name, steps in shorter}
         try:
-            rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log)
+            rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log, left)
         except NotFiniteError as error:
             failure = layout.failure(model_name, method_name, seed)
             save_failure(failure, trainer, tokenizer, str(error))

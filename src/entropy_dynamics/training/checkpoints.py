@@ -42,13 +42,13 @@ class Checkpoints:
         Args:
             made_from: config and hashes of the inputs. Checkpoints made from anything else are never resumed or
                 deleted.
-            made_by: code and packages. A checkpoint made by other code is resumed, and that code is recorded in
-                `earlier`.
+            made_by: method, code and packages. A checkpoint made by a longer run or by other code is resumed, and its
+                maker is recorded in `earlier`.
             kept: number of most recent checkpoints to keep.
         """
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
-        self.earlier: list[dict[str, Any]] = []  # other code and packages that computed some of the steps
+        self.earlier: list[dict[str, Any]] = []  # other makers of some of the steps
         self.ahead: list[list[Rollout]] = []  # rollouts sampled ahead, from the checkpoint that was resumed
         self.latest = 0  # steps done at the latest complete checkpoint; none is needed before the first step
         self.damaged: list[Path] = []  # skipped by `resume`; deleted after the next complete checkpoint
@@ -59,6 +59,7 @@ class Checkpoints:
         rows: list[dict[str, float]],
         method_state: dict[str, float],
         ahead: Sequence[Sequence[Rollout]] = (),
+        finished: bool = False,
     ) -> None:
         """Write a checkpoint after `len(rows)` steps, unless the latest is of the same step, and delete older ones.
 
@@ -66,6 +67,7 @@ class Checkpoints:
             rows: the metrics of every step so far.
             method_state: see `Method.state_dict`.
             ahead: rollouts already sampled for the next steps (`training.staleness`).
+            finished: the run has no more steps: the optimizer's state is left out.
 
         Raises:
             UserError: the checkpoint cannot be written.
@@ -78,8 +80,8 @@ class Checkpoints:
                 shutil.rmtree(stale)
         self.ranks.barrier()
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
-        record["made_by"] = [*self.earlier, self.made_by]
-        tensors = _tensors(trained, _state(trained))
+        record |= {"made_by": [*self.earlier, self.made_by], "finished": finished}
+        tensors = _tensors(trained, _state(trained), finished)
         writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
         try:
             with _one_line_faults(temporary):
@@ -98,7 +100,7 @@ class Checkpoints:
         self.latest, self.damaged = len(rows), []
 
     def _rename(self, temporary: Path, final: Path) -> None:
-        if final.exists():  # only a damaged one can be there
+        if final.exists():  # a damaged one, or that of a longer run which does this step again
             shutil.rmtree(final)
         temporary.rename(final)
         flush(self.folder)
@@ -116,10 +118,10 @@ class Checkpoints:
             path = self.folder / name
             damage, record = self._read(path)
             if damage is None:
-                self._load(path, trained)
+                self._load(path, trained, record.get("finished", False))
                 self.latest = record["steps_done"]
                 self.ahead = _rollouts(path / AHEAD) if AHEAD in record["files"] else []
-                self.earlier = [by for by in record["made_by"] if _code(by) != _code(self.made_by)]
+                self.earlier = [by for by in record["made_by"] if _maker(by) != _maker(self.made_by)]
                 return record["rows"], record["method"]
             self.damaged.append(path)
             self.ranks.note(f"checkpoint {path} is damaged ({damage}) and is skipped")
@@ -155,9 +157,9 @@ class Checkpoints:
         """Folders with checkpoints of this run from a different config or different inputs."""
         return [path for path in self.root.glob("*") if path != self.folder]
 
-    def _load(self, path: Path, trained: Trained) -> None:
+    def _load(self, path: Path, trained: Trained, finished: bool) -> None:
         state = _state(trained)
-        tensors = _tensors(trained, state)  # shares memory with `state`, so loading fills both
+        tensors = _tensors(trained, state, finished)  # shares memory with `state`, so loading fills both
         with _one_line_faults(path):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
         for name, (module, optimizer) in trained.items():
@@ -222,8 +224,9 @@ def _rollouts(path: Path) -> list[list[Rollout]]:
     return ahead
 
 
-def _code(made_by: dict[str, Any]) -> list[Any]:
-    return [made_by.get(key) for key in ("code_sha256", "packages")]  # not the commit, which may differ for equal code
+def _maker(made_by: dict[str, Any]) -> list[Any]:
+    # not the commit, which may differ for equal code
+    return [made_by.get(key) for key in ("method", "code_sha256", "packages")]
 
 
 def _state(trained: Trained) -> dict[str, dict[str, Any]]:
@@ -235,10 +238,16 @@ def _state(trained: Trained) -> dict[str, dict[str, Any]]:
     return state
 
 
-def _tensors(trained: Trained, state: dict[str, dict[str, Any]]) -> dict[str, Tensor]:
-    """All tensors, tied weights once. The remaining state, the optimizer's settings, comes from the config."""
+def _tensors(trained: Trained, state: dict[str, dict[str, Any]], finished: bool) -> dict[str, Tensor]:
+    """All tensors, tied weights once. The remaining state, the optimizer's settings, comes from the config.
+
+    Args:
+        finished: without those of the optimizers.
+    """
     tensors = {}
     for section, values in state.items():
+        if finished and section.endswith("optimizer"):
+            continue
         module, _ = trained[section.partition("/")[0]]
         tied = {key for key in values if section.endswith("model")} - {name for name, _ in module.named_parameters()}
         tensors |= {

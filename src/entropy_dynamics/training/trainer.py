@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -189,12 +190,19 @@ class Trainer:
         self.ahead.pop(0)  # at the end: if the step fails, the checkpoint holds its rollouts
         return row | clock.seconds
 
-    def run(self, name: str, checkpoints: Checkpoints, log: Callable[[int, Row], None]) -> list[Row]:
+    def run(
+        self,
+        name: str,
+        checkpoints: Checkpoints,
+        log: Callable[[int, Row], None],
+        shorter: Mapping[int, Checkpoints] = MappingProxyType({}),
+    ) -> list[Row]:
         """Train to the end, starting from the last checkpoint, and save one every `checkpoint_every` steps.
 
         Args:
             name: name of the run, shown with its progress.
             log: called with the number and the metrics of every step.
+            shorter: number of steps -> checkpoints of the run that ends after them, which gets its last one from here.
 
         Returns:
             The metrics of all steps, including those before the checkpoint.
@@ -209,6 +217,9 @@ class Trainer:
         rows, warned = self._resume(checkpoints), False
         with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
             for step in range(len(rows), steps):
+                if step in shorter:
+                    shorter[step].earlier = checkpoints.earlier
+                    shorter[step].save(self.trained(), rows, self.method.state_dict(), finished=True)
                 try:
                     row = self.step(step)
                 except NotFiniteError:
@@ -227,7 +238,7 @@ class Trainer:
                 finished = len(rows) == steps
                 ends = limit.reached() and not finished
                 if ends or (every and (finished or len(rows) % every == 0)):
-                    checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead)
+                    checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead, finished)
                 if ends:
                     self.ranks.note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it")
                     self.ranks.barrier()  # the first rank to exit ends the others
@@ -240,7 +251,7 @@ class Trainer:
         if rows:
             self.method.load_state_dict(method_state)
             self.ahead = checkpoints.ahead
-            others = "; other code or packages made some of its steps" if checkpoints.earlier else ""
+            others = "; a longer run, other code or packages made some of its steps" if checkpoints.earlier else ""
             self.ranks.note(f"resumes from the checkpoint after step {len(rows)}{others}")
         elif checkpoints.others():
             self.ranks.note(f"{checkpoints.root} has checkpoints of another config or other inputs")

@@ -139,6 +139,10 @@ class RunConfig(StageConfig):
         evaluation = self.evaluation.model_copy(update={"temperature": float(temperature)})
         return self.model_copy(update={"evaluation": evaluation})
 
+    def with_steps(self, steps: int) -> Self:
+        """This config with a different number of training steps."""
+        return self.model_copy(update={"training": self.training.model_copy(update={"steps": steps})})
+
     @model_validator(mode="after")
     def _advantages_are_of_one_kind(self) -> Self:
         if self.training.advantage == "gae" and self.method.params.overrides("advantages"):

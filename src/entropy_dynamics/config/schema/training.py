@@ -75,6 +75,10 @@ class TrainingConfig(Section):
     checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
     """Steps between checkpoints; 0: none."""
     checkpoints_kept: Annotated[PositiveInt, PER_MACHINE]
+    keep_steps: Annotated[list[PositiveInt], PER_MACHINE]
+    """Numbers of steps after which a run of a method without parameters leaves its policy to the shorter run, such as
+    `grpo@training.steps=10`, which then trains nothing. If parameters of the method depend on `steps`, as entrocraft's
+    do, the shorter run trains nevertheless."""
     tokens_per_micro_batch: Annotated[PositiveInt, PER_MACHINE]
     """Maximum number of tokens in a micro-batch, including padding; without ranks there is none, and a prefix that
     several sequences share counts once."""
