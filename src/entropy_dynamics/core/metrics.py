@@ -61,7 +61,7 @@ def change_metrics(before: TokenStats, after: TokenStats, mask: Chosen) -> dict[
     """Changes by a policy update, measured on the tokens that the old policy sampled, nats.
 
     `entropy_change` is the change of their mean entropy. `s_centered_after` is the mean of S_c under the new policy,
-    `s_centered_reweighted` that of r S_c with the importance ratio r, whose expectation is zero (Corollary 2.1).
+    `s_centered_reweighted` is the mean of r S_c with the importance ratio r; its expectation is zero (Corollary 2.1).
     """
     ratio, s_centered = (after.logp - before.logp)[mask].double().exp(), after.s_centered[mask].double()
     old, new = (stats.entropy[mask].double().mean().item() for stats in (before, after))
@@ -76,13 +76,13 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
     """The push on the entropy in each quadrant of sign(A) and sign(S*), for GRPO and for the method (Section 4.2).
 
     `lens_<pos|neg>_<gt|lt>` is -A S* of the tokens in that quadrant, summed and divided by the number of all response
-    tokens; positive values raise the entropy (Theorem 1). `..._kept` has the effective advantage in place of A. Tokens
+    tokens; positive values raise the entropy (Theorem 1). `..._kept` uses the effective advantage instead of A. Tokens
     with A = 0 are assigned by the sign of the effective advantage.
 
     Args:
         stats: under the policy before the first update on the batch.
         advantages: A, GRPO's advantage of every rollout.
-        effective: the method's, see `effective_advantages`.
+        effective: the method's effective advantages (`effective_advantages`).
     """
     method, s_star = effective[mask].double(), stats.s_star[mask].double()
     grpo = advantages[:, None].expand(mask.shape)[mask].double()

@@ -59,7 +59,7 @@ def make_grpo_trainer(
 
 
 class EntropyControlMixin:
-    """To be placed before GRPOTrainer among the bases. For the attributes see `make_grpo_trainer`."""
+    """Mixin that must precede GRPOTrainer among the bases. `make_grpo_trainer` documents its attributes."""
 
     entropy_control: Method
     through: Through

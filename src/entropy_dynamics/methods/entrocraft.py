@@ -24,7 +24,7 @@ from entropy_dynamics.validation import PositiveInt
 
 @method("entrocraft")
 class Entrocraft(Method):
-    """Inside the band it is GRPO."""
+    """GRPO inside the band."""
 
     start: NonNegativeFloat = 0.65
     """Center of the band at the first step, nats."""

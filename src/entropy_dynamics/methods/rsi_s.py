@@ -5,9 +5,9 @@
 RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of nearly
 deterministic distributions, and the least likely ones.
 
-Source: only the abstract of arXiv 2606.31575, which mentions "a stable RSI interval" of a quantity that "couples the
-token's entropy with the probability of the selected token" and gives no formula. The formula and the bounds come from a
-third party; no official code was found.
+Source: the abstract of arXiv 2606.31575, which mentions "a stable RSI interval" of a quantity that "couples the token's
+entropy with the probability of the selected token" and gives no formula. Formula and bounds come from a third party; no
+official code was found.
 """
 
 from typing import Annotated, Any, ClassVar

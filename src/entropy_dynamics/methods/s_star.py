@@ -1,8 +1,8 @@
 """The eight ablations of Figure 1: keep or mask the tokens with one sign of S* (paper, Section 5.2).
 
 `s_star_keep_pos_gt` updates only tokens of positive samples with S* > 0; `s_star_mask_pos_gt` updates all other tokens.
-Theorem 1 predicts the direction in which each moves the entropy. That `keep` also drops the samples of the opposite
-sign is our interpretation (docs/decisions.md): otherwise keep_pos_gt and mask_pos_lt would be the same run.
+Theorem 1 predicts the direction in which each moves the entropy. `keep` also drops the samples of the opposite sign,
+which is our interpretation (docs/decisions.md): otherwise keep_pos_gt and mask_pos_lt would be the same run.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The method in README.md does what it says, with the parameters of its YAML."""
+"""The method of docs/methods.md does what it says, with the parameters of its YAML."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from conftest import ROOT
 from entropy_dynamics import methods
 from entropy_dynamics.core.token_stats import token_stats
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def confident(monkeypatch):
     others = {name: kind for name, kind in methods.method_types().items() if name != "confident"}  # it may be a file
     monkeypatch.setattr(methods, "_METHODS", others)
     monkeypatch.setitem(sys.modules, "confident", module := ModuleType("confident"))
-    exec(re.search(r"```python\n(.*?)```", README, re.DOTALL)[1], module.__dict__)
-    config = yaml.safe_load(re.search(r"```yaml\n(.*?)```", README, re.DOTALL)[1])["method"]
+    exec(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], module.__dict__)
+    config = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])["method"]
     return methods.load_method(config["name"], **config["params"])
 
 
