@@ -63,7 +63,7 @@ def test_claims_json_has_the_promised_keys(results):
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "by_seed", "seeds_needed", "reason"]
     for one in found:
-        of_a_run = {"scale", "ours"} if one["subject"] == "this run" else set()
+        of_a_run = {"scale", "ours", "topic"} if one["subject"] == "this run" else set()
         assert set(one) - {"why", "rests_on", "paper", "label"} == {*keys, *of_a_run}
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
@@ -72,6 +72,9 @@ def test_claims_json_has_the_promised_keys(results):
     ranges = {one["claimed"].split()[0]: [end is None for end in one["range"]] for one in found}
     assert ranges == {"above": [False, True], "below": [True, False], "from": [False, False]}
     own = [one for one in found if one["subject"] == "this run"]
+    topics = {one["id"]: one["topic"] for one in own}
+    assert topics["entropy_held_clip_b_qwen2.5"] == topics["entropy_held_distill"] == "clipping keeps it up"
+    assert topics["entropy_held_clip_higher"] == ""
     assert len(own) >= 15
     verdicts = {one["id"]: one["verdict"] for one in own}
     assert verdicts["entropy_held_clip_b_qwen2.5"] == "holds"
@@ -310,6 +313,7 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
         ("tests: {over_seeds", "tests: {over_seed", "unknown key 'tests.over_seed'; did you mean 'over_seeds'"),
         ("paper:", "papers:", "unknown key 'papers'; did you mean 'paper'"),
         ("claims:", "claims: [", "not valid YAML"),
+        ("claims:", "topics: {Entropy: [a, b*]}\nclaims:", "topics: no claim has the id 'b*'"),
         (
             "id: a,",
             "id: a, for: {m: clip_b},",

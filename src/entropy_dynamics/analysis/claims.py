@@ -3,9 +3,10 @@
 Snakemake imports this module to find the input files of its rule, so it imports nothing heavy.
 """
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import inf
 from pathlib import Path
 from string import Template
@@ -289,9 +290,23 @@ Specs = Annotated[
 
 class ClaimsFile(Section):
     tests: Descriptions
+    topics: dict[str, Names] = Field(default_factory=dict)
+    """Topic -> ids of its claims, or patterns of them."""
     claims: Specs
     paper: PaperGains | None = None
     """null: claims about models that the paper does not have."""
+
+    @model_validator(mode="after")
+    def _topics_have_claims(self) -> Self:
+        for pattern in chain.from_iterable(self.topics.values()):
+            if not fnmatch.filter((claim.id for claim in self.claims), pattern):
+                raise ValueError(f"topics: no claim has the id {pattern!r}")
+        return self
+
+    def topic(self, claim: ClaimSpec) -> str:
+        """The first topic of a claim; empty if it has none."""
+        of = (topic for topic, ids in self.topics.items() if any(fnmatch.fnmatchcase(claim.id, id) for id in ids))
+        return next(of, "")
 
 
 class FieldPaper(Section):

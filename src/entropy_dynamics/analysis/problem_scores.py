@@ -39,9 +39,9 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             scores: np.ndarray = getattr(samples, metric)
             return scores
         case "all_correct":
-            return (samples.correct == samples.k).astype(float)
+            return np.where(samples.correct == samples.k, 1.0, 0.0)
         case "middle":
-            return (np.abs(samples.pass_rates - 0.5) <= 0.25).astype(float)
+            return np.where(np.abs(samples.pass_rates - 0.5) <= 0.25, 1.0, 0.0)
 
 
 def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:

@@ -204,6 +204,7 @@ class _Entry(_Judged):
     statement: str = ""
     place: str = ""
     ours: bool = False
+    topic: str = ""
     scale: str | None = None
     unit: str = ""
     claimed: str = ""
