@@ -13,7 +13,7 @@ import pytest
 from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.paper_gains import sampling_errors
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import VERDICTS, judge
 from entropy_dynamics.config import known_names, split_method

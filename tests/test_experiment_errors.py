@@ -10,7 +10,7 @@ from entropy_dynamics.analysis.claims import load_claims, read_claims
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.analysis.paper_gains import judge_gains
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from synthetic_results import ROOT, SCALE, SEEDS

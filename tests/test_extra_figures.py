@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.analysis.sweeps import strength_frame
 from entropy_dynamics.cli import main

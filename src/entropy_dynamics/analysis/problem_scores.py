@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.results import Samples
+from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.analysis.specs import Metric
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE

@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDif
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns, shared_seeds
-from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
     MIN_SEEDS,

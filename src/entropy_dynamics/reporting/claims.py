@@ -8,7 +8,7 @@ from typing import Any
 
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
-from entropy_dynamics.analysis.results import Model, Results
+from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims_figure import write_figure

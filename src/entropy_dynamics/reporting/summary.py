@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.replication import verdicts_of
+from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout

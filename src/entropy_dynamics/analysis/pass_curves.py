@@ -7,7 +7,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import paired, pass_curve, with_seeds
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import PassSpec
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
 
