@@ -51,7 +51,12 @@ EXPERIMENTS = [
     ("table6", "evaluatons", ["aime24"], "unknown key 'evaluatons'; did you mean 'evaluations'"),
     ("table6", "title", 3, "title is 3; it should be a valid string"),
     ("table6", "seeds", "three", "seeds is 'three'; it should be 'tables', 'extras' or 'pilot'"),
-    ("table6", "metrics", ["avg", "pas"], "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority' or 'unique'"),
+    (
+        "table6",
+        "metrics",
+        ["avg", "pas"],
+        "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'",
+    ),
     ("table6", "metrics", ["avg", "avg"], "metrics: ['avg', 'avg'] has an entry twice"),
     ("table6", "evaluations", [], "evaluations is []; it should have at least 1 item"),
     ("table6", "runs", None, "runs is None; it should be a valid list"),
