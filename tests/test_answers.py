@@ -2,10 +2,11 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import problem_scores
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 
@@ -32,6 +33,9 @@ def test_votes_and_different_answers_by_hand(tmp_path):
     found = samples(tmp_path, ANSWERS)
     assert problem_scores("majority", found).tolist() == [1, 0, 0.5, 1, 0, 0]
     assert problem_scores("unique", found).tolist() == [2 / 4, 2 / 4, 1 / 4, 1 / 4, 0, 0]
+    thirds = -(2 / 3 * np.log(2 / 3) + 1 / 3 * np.log(1 / 3))  # A twice, B once
+    expected = np.array([thirds, np.log(2), 0, 0, 0, 0]) / np.log(4)
+    assert problem_scores("answer_entropy", found) == pytest.approx(expected)
 
 
 def test_unknown_answers_are_no_votes(tmp_path):
@@ -39,3 +43,4 @@ def test_unknown_answers_are_no_votes(tmp_path):
     found = samples(tmp_path, [["", "", "", ""]] * 3)
     assert np.isnan(found.majority).all()
     assert np.isnan(found.unique).all()
+    assert np.isnan(found.answer_entropy).all()

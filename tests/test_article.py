@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.article import effect, needed, tally

@@ -13,7 +13,7 @@ import pytest
 from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.paper_gains import sampling_errors
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import VERDICTS, judge
 from entropy_dynamics.config import known_names, split_method
@@ -63,7 +63,7 @@ def test_claims_json_has_the_promised_keys(results):
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "by_seed", "seeds_needed", "reason"]
     for one in found:
-        of_a_run = {"scale", "ours"} if one["subject"] == "this run" else set()
+        of_a_run = {"scale", "ours", "topic"} if one["subject"] == "this run" else set()
         assert set(one) - {"why", "rests_on", "paper", "label"} == {*keys, *of_a_run}
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
@@ -72,6 +72,9 @@ def test_claims_json_has_the_promised_keys(results):
     ranges = {one["claimed"].split()[0]: [end is None for end in one["range"]] for one in found}
     assert ranges == {"above": [False, True], "below": [True, False], "from": [False, False]}
     own = [one for one in found if one["subject"] == "this run"]
+    topics = {one["id"]: one["topic"] for one in own}
+    assert topics["entropy_held_clip_b_qwen2.5"] == topics["entropy_held_distill"] == "clipping keeps it up"
+    assert topics["entropy_held_clip_higher"] == ""
     assert len(own) >= 15
     verdicts = {one["id"]: one["verdict"] for one in own}
     assert verdicts["entropy_held_clip_b_qwen2.5"] == "holds"
@@ -273,6 +276,17 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
 """
 
 
+def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
+    loop = "id: '${m}_${q}', for: [[{m: grpo, side: above}, {m: clip_b, side: below}], [{q: 7b}, {q: 4b}]]"
+    text = GOOD.replace("id: a", loop).replace("{grpo: tables}", "{'${m}': tables}").replace("above: 0", "'${side}': 0")
+    (tmp_path / "claims.yaml").write_text(text)
+    claims = {claim.spec.id: claim for claim in load_claims(SCALE, SEEDS, tmp_path)}
+    assert list(claims) == ["grpo_7b", "grpo_4b", "clip_b_7b", "clip_b_4b"]
+    assert [list(claim.runs) for claim in claims.values()] == [["grpo"], ["grpo"], ["clip_b"], ["clip_b"]]
+    assert claims["grpo_4b"].spec.claimed == "above 0"
+    assert claims["clip_b_4b"].spec.claimed == "below 0"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -289,6 +303,8 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
         ("[entropy]", "[entropy, loss]", "the statistic 'drop' is of 1 columns"),
         ("[entropy]", "[step]", "step is the x axis"),
+        ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
+        ("statistic: drop", "statistic: drop, target: 1", "target is for the statistics steps_to and sum_to"),
         ("[entropy]", "[entropi]", "claim a: unknown column 'entropi'; did you mean 'entropy'?"),
         ("above: 0", "above: zero", "claims[0].above is 'zero'; it should be a valid number"),
         ("above: 0", "within: [0]", "claims[0].within is [0]; it should have at least 2 items"),
@@ -297,6 +313,15 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
         ("tests: {over_seeds", "tests: {over_seed", "unknown key 'tests.over_seed'; did you mean 'over_seeds'"),
         ("paper:", "papers:", "unknown key 'papers'; did you mean 'paper'"),
         ("claims:", "claims: [", "not valid YAML"),
+        ("claims:", "topics: {Entropy: [a, b*]}\nclaims:", "topics: no claim has the id 'b*'"),
+        (
+            "id: a,",
+            "id: a, for: {m: clip_b},",
+            "for: should be a list of tables, each a list of rows such as {m: clip_b}",
+        ),
+        ("id: a,", "id: a, for: [[clip_b]],", "for: a row should be a mapping such as {m: clip_b}"),
+        ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "for: no row has 'n', of '${n}'"),
+        ("id: a,", "id: a, for: [[{m: clip_b}, {m: clip_v}]],", "two claims have the id 'a'"),
     ],
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):

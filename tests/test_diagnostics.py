@@ -65,6 +65,17 @@ def test_problems_that_only_one_file_has_are_counted(tmp_path, capsys):
     assert capsys.readouterr().err == "the difference is of the 1 problems that both have, of 3 and 2\n"
 
 
+def test_two_files_are_compared_at_all_k_at_once(tmp_path, capsys):
+    """The second always solves half of 60 problems, and none of the others; the first each in one sample of four."""
+    grades = {str(problem): [1, 0, 0, 0] for problem in range(60)}
+    one = samples(tmp_path / "one.parquet", "problem_id", "correct", grades)
+    half = {name: [int(name) % 2] * 4 for name in grades}
+    two = samples(tmp_path / "two.parquet", "problem_id", "correct", half)
+    assert main(["pass-at-k", str(one), str(two)]) == 0
+    said = "all k to 4 at once (95 % band): the second gains at k = 1 to 1, loses at k = 3 to 4\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_path, capsys):
     halves = [{name: GRADES[name] for name in names} for names in ("ab", "cd")]
     for method in ("grpo", "clip_b@mu=2.5"):

@@ -6,12 +6,10 @@ import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
-from trainer_logs import FALLING, STEPS, TRAINERS, lines, of_trainer, ours, tensorboard
+from trainer_logs import FALLING, STEPS, TRAINERS, lines, of_trainer, ours
 
 
-@pytest.mark.parametrize(
-    "write", [ours, tensorboard, *map(of_trainer, TRAINERS)], ids=["with the lens", "TensorBoard", *TRAINERS]
-)
+@pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with the lens", *TRAINERS])
 def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     write(tmp_path)
     text = run(capsys, "entropy-watch", tmp_path)

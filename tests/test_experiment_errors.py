@@ -10,7 +10,7 @@ from entropy_dynamics.analysis.claims import load_claims, read_claims
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.paper import PaperValues
 from entropy_dynamics.analysis.paper_gains import judge_gains
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from synthetic_results import ROOT, SCALE, SEEDS
@@ -51,7 +51,12 @@ EXPERIMENTS = [
     ("table6", "evaluatons", ["aime24"], "unknown key 'evaluatons'; did you mean 'evaluations'"),
     ("table6", "title", 3, "title is 3; it should be a valid string"),
     ("table6", "seeds", "three", "seeds is 'three'; it should be 'tables', 'extras' or 'pilot'"),
-    ("table6", "metrics", ["avg", "pas"], "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority' or 'unique'"),
+    (
+        "table6",
+        "metrics",
+        ["avg", "pas"],
+        "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'",
+    ),
     ("table6", "metrics", ["avg", "avg"], "metrics: ['avg', 'avg'] has an entry twice"),
     ("table6", "evaluations", [], "evaluations is []; it should have at least 1 item"),
     ("table6", "runs", None, "runs is None; it should be a valid list"),

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.analysis.sweeps import strength_frame
 from entropy_dynamics.cli import main
@@ -80,6 +80,23 @@ def test_pass_at_k_by_hand(solved):
         [100 * one for one in (interval.value, interval.low, interval.high)], abs=1e-3
     )
     assert (row["seeds"], frame.loc[MODEL, "aime24", "base", 2]["seeds"]) == (3, 3)
+
+
+def test_pass_at_k_says_from_which_k_a_method_loses(folder):
+    """Clip_B always solves half of the problems, but for one a seed; GRPO solves nearly all in one sample of four."""
+    for run in runs_of_table1(seeds=5):
+        counts = [4 * (problem % 2) for problem in range(60)] if run.method == "clip_b" else [1] * 60
+        counts[run.seed] = 2 if run.method == "clip_b" else 0
+        for dataset in DATASETS:
+            write_counts(folder, run, dataset, counts, 4)
+    frame = report("pass_at_k", folder, seeds=5).set_index(["model", "dataset", "method", "k"]).sort_index()
+    clip_b, clip_v, grpo = (frame.loc[MODEL, "aime24", method] for method in ("clip_b", "clip_v", "grpo"))
+    assert clip_b["difference"].round().tolist() == [26, 2, -47]
+    assert (clip_b["difference_low"] > 0).tolist() == [True, False, False]
+    assert (clip_b["difference_high"] < 0).tolist() == [False, False, True]
+    assert clip_b["loses_from"].tolist() == [3, 3, 3]
+    assert clip_v["loses_from"].isna().all()
+    assert grpo["difference"].isna().all()
 
 
 def test_pass_at_k_ends_at_the_scores_of_table1(solved):

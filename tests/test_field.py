@@ -10,7 +10,7 @@ import pytest
 
 from entropy_dynamics.analysis.claims import input_files, load_claims, read_field
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line, write_field

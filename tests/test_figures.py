@@ -12,7 +12,7 @@ import pytest
 from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.experiments import Run, load_experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.curves import draw_curves

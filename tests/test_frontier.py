@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.frontier import frontier_gain
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.reporting.figures import DRAW
 from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
 

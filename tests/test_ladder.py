@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, entropy_law, ladder_frame, saturating
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.figures import DRAW

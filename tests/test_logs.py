@@ -2,9 +2,6 @@
 
 import json
 import math
-import struct
-import sys
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -24,6 +21,12 @@ from trainer_logs import (
 def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
     pd.DataFrame({"Step": [0], "a - entropy": [1.0], "b - entropy": [1.0]}).to_csv(path := tmp_path / "e.csv")
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
+
+
+def test_a_curve_that_tensorboard_exports_is_read(tmp_path, capsys):
+    rows = "".join(f"1700000000.{step},{step},{value}\n" for step, value in enumerate(FALLING))
+    (path := tmp_path / "actor.csv").write_text(f"Wall time,Step,Value\n{rows}")
+    assert "Entropy fell from 1.39 to 0.2 nats" in run(capsys, "entropy-watch", path, "--entropy", "Value")
 
 
 def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
@@ -99,46 +102,6 @@ def test_a_state_without_a_history_is_one_line(text, message, tmp_path, capsys):
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {message}"
 
 
-class Record:
-    """Stands in for the message of wandb, which is not installed here: a row of numbers, as JSON."""
-
-    def ParseFromString(self, data):
-        items = [SimpleNamespace(key=key, value_json=json.dumps(value)) for key, value in json.loads(data).items()]
-        self.history = SimpleNamespace(item=items)
-
-    def HasField(self, name):
-        return name == "history"
-
-
-def write_wandb(path, rows):
-    """LevelDB's log, records across its blocks of 32 KiB in parts; checksums are not read."""
-    data = bytearray(7)
-    for row in rows:
-        left, begun = json.dumps(row).encode(), False
-        while left:
-            if (room := 2**15 - len(data) % 2**15) < 7:
-                data += bytes(room)
-                continue
-            part, left = left[: room - 7], left[room - 7 :]
-            data += bytes(4) + struct.pack("<HB", len(part), (3 if left else 4) if begun else (2 if left else 1)) + part
-            begun = True
-    path.write_bytes(data)
-
-
-def test_an_offline_wandb_file(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())
-    protobuf = SimpleNamespace(wandb_internal_pb2=SimpleNamespace(Record=Record))
-    monkeypatch.setitem(sys.modules, "wandb.proto", protobuf)
-    rows = [{"actor/entropy": value, "_step": step, "text": "x" * 3000} for step, value in enumerate(FALLING)]
-    write_wandb(path := tmp_path / "run.wandb", rows)
-    assert "last 4 of 40 steps). Half of it was over by step 13;" in run(capsys, "entropy-watch", path)
-    write_wandb(path, [row if row["_step"] < 20 else row | {"actor/entropy": math.nan} for row in rows])
-    assert main(["entropy-watch", str(path)]) == 0
-    assert capsys.readouterr().err == f"{path}: actor/entropy is NaN at 20 of 40 steps, first at step 20\n"
-    write_wandb(path, [{"actor/entropy": value} for value in FALLING])
-    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: it logs no step (step, ")
-
-
 def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
     for last in (5, 40):  # by name checkpoint-40 comes first
         (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
@@ -159,7 +122,7 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
         (
             "notes.txt",
             "x",
-            "{} should be one of metrics.parquet, trainer_state.json, *tfevents*, *.wandb, metrics.jsonl",
+            "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl",
         ),
         ("empty.jsonl", "", "{} has no rows"),
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
@@ -204,19 +167,7 @@ def nan_in_parquet(folder, values):
     pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "metrics.parquet")
 
 
-def nan_in_tensorboard(folder, values):
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder)) as writer:
-        for step, value in enumerate(values):
-            writer.add_scalar("actor/entropy", value, step)
-            writer.add_scalar("loss", 1.0, step + 1)  # of a step without an entropy, in the end
-
-
-@pytest.mark.parametrize(
-    "write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet, nan_in_tensorboard]
-)
+@pytest.mark.parametrize("write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet])
 def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     """Not the steps that log no entropy: those of other rows, or after the last."""
     write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
@@ -227,22 +178,6 @@ def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     assert err.startswith(f"{tmp_path}/")
     assert len(err.splitlines()) == 1
     assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
-
-
-def test_events_after_a_restart_replace_those_before_it(tmp_path, capsys):
-    """It crashed at step 30, was resumed at 20 and has not come as far yet."""
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    for time, steps, value in ((1, range(31), 1.4), (2, range(20, 28), 0.2)):
-        with SummaryWriter(str(tmp_path)) as writer:
-            for step in steps:
-                writer.add_scalar("entropy", value, step)
-        (file,) = tmp_path.glob("events*")
-        file.rename(tmp_path / f"{time}.tfevents")  # as if a second had passed
-    metrics = read_metrics(tmp_path)[0]["entropy"]
-    assert metrics[:20].tolist() == pytest.approx([1.4] * 20)
-    assert metrics[20:].tolist() == pytest.approx([0.2] * 8 + [1.4] * 3)
 
 
 def test_checkpoints_are_read_in_the_order_of_their_steps(tmp_path):
@@ -332,13 +267,8 @@ def dataset(folder):
     pd.DataFrame({"prompt": ["1 + 1"]}).to_parquet(folder / "train.parquet")
 
 
-def events(folder):
-    (folder / "events.out.tfevents.1").write_bytes(b"")
-
-
-@pytest.mark.parametrize("unrelated", [prompts, dataset, events])
-def test_an_unrelated_file_does_not_hide_what_the_log_lacks(unrelated, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)  # not installed
+@pytest.mark.parametrize("unrelated", [prompts, dataset])
+def test_an_unrelated_file_does_not_hide_what_the_log_lacks(unrelated, tmp_path, capsys):
     unrelated(tmp_path)
     assert "logs no entropy" not in error(capsys, "entropy-watch", tmp_path)  # alone, its own error is the answer
     log = tmp_path / "metrics.parquet"

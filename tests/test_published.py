@@ -16,7 +16,7 @@ import yaml
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
-from entropy_dynamics.analysis.results import Samples
+from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.analysis.statistics import score_interval
 from entropy_dynamics.cli import main
 from entropy_dynamics.results.files import write_json, write_parquet

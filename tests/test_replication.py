@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from conftest import ROOT
 from entropy_dynamics.analysis.replication import Replicate
 from entropy_dynamics.analysis.statistics import Interval, seed_interval
 from entropy_dynamics.cli import main
@@ -283,3 +285,19 @@ def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, 
     assert rows["a"][-3:-1] == [f"1 [{1 - half:.3g}, {1 + half:.3g}]", f"{half:.3g}"]
     said = "Seeds:    up to 4 are in both runs, so these are not independent: estimates correlate at 0.64"
     assert (said in summary) == shares
+
+
+@pytest.mark.parametrize("run", ["first", "xeon"])
+def test_effects_by_seed_are_those_of_the_published_counts(run):
+    """Pass@K of Clip_B minus GRPO's, averaged over two models and three data sets, without the project's statistics."""
+    folder = ROOT / "docs/reference" / run
+    counts = pd.read_parquet(folder / "counts.parquet")
+    chosen = np.isclose(counts["temperature"], 0.7) & counts["model"].isin(["qwen2.5-7b-instruct", "qwen3-4b-base"])
+    counts = counts[chosen & counts["dataset"].isin(["aime24", "aime25", "dapo500"])]
+    solved = counts.assign(solved=100.0 * (counts["correct"] > 0))
+    scores = solved.groupby(["method", "seed", "model", "dataset"])["solved"].mean().groupby(["method", "seed"]).mean()
+    effects = scores["clip_b"] - scores["grpo"]
+    [claim] = [one for one in json.loads((folder / "claims.json").read_text()) if one["id"] == "pass_gain_clip_b"]
+    assert {int(seed): effect for seed, effect in claim["by_seed"].items()} == pytest.approx(
+        effects.to_dict(), rel=1e-5
+    )

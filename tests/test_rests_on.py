@@ -30,7 +30,7 @@ def test_the_claims_of_the_paper_are_fewer_findings():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("facet of pass_gain", "rests_on of pass_gain_clip_v names 'pass_gain', which is no independent claim"),
+        ("facet of pass_gain", "rests_on of figure4_solved names 'pass_gain', which is no independent claim"),
         ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim of this file"),
         ("chance", "rests_on is 'chance'"),
     ],
@@ -39,7 +39,7 @@ def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
     folder = copytree(ROOT / "experiments", tmp_path / "experiments")
     path = folder / "claims.yaml"
     text = path.read_text()
-    start = text.index("- id: pass_gain_clip_v")
+    start = text.index("- id: figure4_solved")
     changed = re.sub("rests_on: .*", f"rests_on: {written}", text[start:], count=1)
     path.write_text(text[:start] + changed)
     with pytest.raises(UserError) as error:

@@ -1,12 +1,15 @@
 """Intervals against textbook values, simulated coverage and power, and hand-worked cases."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from entropy_dynamics.analysis.problem_scores import pass_curve
 from entropy_dynamics.analysis.statistics import (
     Interval,
     holm,
@@ -15,6 +18,7 @@ from entropy_dynamics.analysis.statistics import (
     seed_interval,
     seeds_needed,
     share_interval,
+    simultaneous,
     smallest_effect,
 )
 from simulated_seeds import SEEDS, coverage, covered_differences, covered_scores
@@ -251,3 +255,54 @@ def test_the_smallest_effect_by_hand():
     found = smallest_effect([seed_interval(lower), seed_interval(upper)])
     error = (np.pi / 2 / 5 * 2.5) ** 0.5  # standard error of the median
     assert (found.value, found.low, found.high) == (2, 0, pytest.approx(2 + stats.t.ppf(0.9875, 4) * error))
+
+
+# Over k at once
+
+
+def test_a_band_over_all_k_is_that_of_passk_inference():
+    """Its published example: the trained model gains at k = 1 to 10 and loses at k = 61 to 128.
+
+    At k = 61 the upper bound is within the simulation error of zero.
+    """
+    counts = json.loads((Path(__file__).parent / "passk_inference.json").read_text())
+    base, trained = (pass_curve(np.array(counts[name]), 128) for name in ("base", "rl"))
+    band = simultaneous([trained - base])
+    assert np.flatnonzero(band.low > 0).tolist() == list(range(10))
+    losses = np.flatnonzero(band.high < 0) + 1
+    assert losses[0] in (61, 62)
+    assert losses.tolist() == list(range(losses[0], 129))
+    for k, mean, low, high in (
+        (1, 0.0759581, 0.0654665, 0.0864498),
+        (61, -0.0123935, -0.0247579, -2.908e-05),
+        (128, -0.0198113, -0.0359236, -0.0036990),
+    ):
+        found = band.value[k - 1], band.low[k - 1], band.high[k - 1]
+        assert found == pytest.approx((mean, low, high), abs=1.2e-4)
+
+
+def test_a_band_over_all_k_covers_a_curve_where_its_points_do_not():
+    """Two arms of one distribution: five seeds whose levels differ, and problems whose rates differ by seed."""
+    rng, runs, outside, points_outside = np.random.default_rng(0), 150, 0, 0
+
+    def arm(rates):
+        of_seed = np.clip(rates * rng.uniform(0.4, 1.6, (5, 1)) * rng.uniform(0.5, 1.5, (5, len(rates))), 0, 1)
+        return np.stack([pass_curve(rng.binomial(8, seed), 8) for seed in of_seed], axis=1)
+
+    for _ in range(runs):
+        rates = rng.beta(0.6, 2, 40)
+        difference = arm(rates) - arm(rates)
+        band = simultaneous([difference])
+        outside += not ((band.low <= 0) & (band.high >= 0)).all()
+        points = [score_interval([of_k]) for of_k in difference]
+        points_outside += not all(point.low <= 0 <= point.high for point in points)
+    assert outside / runs <= 0.08
+    assert points_outside / runs > outside / runs + 0.02
+
+
+def test_a_band_where_all_scores_are_equal_has_no_bounds():
+    curve = np.zeros((3, 20))
+    curve[1, ::2] = 1
+    band = simultaneous([curve])
+    assert np.isnan(band.low).tolist() == [True, False, True]
+    assert band.value.tolist() == [0, 0.5, 0]

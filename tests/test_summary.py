@@ -74,14 +74,16 @@ def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
 def test_the_sentence_of_the_page_counts_what_has_a_value():
     """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
 
+    def of(topic, *found):
+        return [entry("a", verdict, effect) | {"topic": topic} for verdict, effect in found]
+
     entries = [
-        *(entry(f"pass_gain_{i}", "holds", 1) for i in range(2)),
-        entry("pass_gain_2", "inconclusive", 1),
-        entry("pass_gain_3", "inconclusive"),
-        entry("avg_gain_clip_b", "does not hold", 1),
-        entry("avg_gain_clip_v", "inconclusive", 1),
-        *(entry(f"best_pass_{i}", verdict, 1) for i, verdict in enumerate(["holds", "does not hold"])),
-        entry("matched_pass_clip_b_qwen3", "inconclusive"),
+        *of("Pass@K rises", ("holds", 1), ("holds", 1), ("inconclusive", 1), ("inconclusive", None)),
+        *of("Avg@K rises", ("does not hold", 1), ("inconclusive", 1)),
+        *of("the highest Pass@K of any temperature rises", ("holds", 1), ("does not hold", 1)),
+        *of("Avg@K rises at equal Pass@K", ("inconclusive", None)),
+        *of("", ("holds", 1)),
+        entry("of an earlier release", "holds", 1),
     ]
     assert in_a_sentence(entries) == (
         "Holds: Pass@K rises (2 of 3); does not hold: Avg@K rises (0 of 2); "

@@ -12,7 +12,7 @@ import pytest
 
 from entropy_dynamics.analysis import scores
 from entropy_dynamics.analysis.experiments import Run, load_experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import holm, score_interval, share_interval
 from entropy_dynamics.errors import UserError

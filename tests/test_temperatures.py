@@ -9,7 +9,7 @@ import pytest
 
 from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass
 from entropy_dynamics.analysis.verdicts import Finding, judge
 from entropy_dynamics.results.files import write_parquet

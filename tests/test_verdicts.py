@@ -84,6 +84,24 @@ def test_collapse_by_hand(tmp_path):
     assert (found.interval.low, found.interval.high) == pytest.approx((1 - 0.16 / 0.3, 1 - 0.05 / 0.3))
 
 
+def test_steps_and_seconds_to_a_target_by_hand(tmp_path):
+    """40 steps, so means over four; accuracy rises from 0 to 1 at a step, so the mean is 0.5 two steps later."""
+    for seed, (grpo, clip_b) in enumerate([(10, 12), (11, 12), (8, 12), (10, 20), (10, 9)]):
+        for method, rise in (("grpo", grpo), ("clip_b", clip_b)):
+            seconds = 2.0 if method == "grpo" else 1.0
+            write_curve(tmp_path, method, seed, accuracy=np.arange(STEPS) >= rise, seconds_training=seconds)
+    steps = CLIP | {"test": "curve_difference", "model": MODEL, "statistic": "steps_to", "columns": ["accuracy"]}
+    steps |= {"target": 0.5}
+    found = finding(steps, tmp_path)
+    assert list(found.by_seed) == [2, 1, 4, 10, -1]
+    seconds = steps | {"statistic": "sum_to", "columns": ["accuracy", "seconds_training"]}
+    assert list(finding(seconds, tmp_path).by_seed) == [14 - 24, 14 - 26, 14 - 20, 22 - 24, 11 - 24]
+    write_curve(tmp_path, "clip_b", 1, accuracy=0.4, seconds_training=1.0)
+    never = finding(steps, tmp_path)
+    assert no_interval(never)
+    assert "the steps_to of clip_b is undefined" in never.reason
+
+
 def test_a_correlation_over_the_measured_steps(tmp_path):
     rng = np.random.default_rng(0)
     for seed in range(5):

@@ -8,7 +8,7 @@ import pytest
 from conftest import SETS
 from entropy_dynamics import methods
 from entropy_dynamics.analysis.experiments import load_experiment
-from entropy_dynamics.analysis.results import Samples
+from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.verification import chain

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pandas as pd
-import pytest
 
 STEPS = 40
 FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]
@@ -16,15 +15,6 @@ def ours(folder):
     frame["predicted_entropy_change"] = np.gradient(FALLING)
     parts = {"lens_pos_lt": 1.0, "lens_pos_gt": -3.0, "lens_neg_gt": 2.0, "lens_neg_lt": -1.0}
     frame.assign(**parts).to_parquet(folder / "metrics.parquet")
-
-
-def tensorboard(folder):
-    pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder)) as writer:
-        for step, value in enumerate(FALLING):
-            writer.add_scalar("actor/entropy", value, step)
 
 
 def lines(path, rows):

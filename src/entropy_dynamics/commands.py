@@ -23,7 +23,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.lock import held
 
 if TYPE_CHECKING:
-    from entropy_dynamics.analysis.results import Results
+    from entropy_dynamics.analysis.run_data import Results
     from entropy_dynamics.distributed.ranks import Ranks
 
 
@@ -41,7 +41,7 @@ def _scale_by_name(folder: Path) -> str:
 
 
 def _results(options: argparse.Namespace) -> "Results":
-    from entropy_dynamics.analysis.results import Results
+    from entropy_dynamics.analysis.run_data import Results
 
     seeds = dict(load_config(options.scale, overrides=options.set).seeds)
     return Results(_layout(options).root, options.scale, seeds)
@@ -277,7 +277,7 @@ def archive(options: argparse.Namespace) -> None:
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; the folder of a scale is needed, such as results/laptop")
     if options.publish:
-        from entropy_dynamics.analysis.results import Results
+        from entropy_dynamics.analysis.run_data import Results
         from entropy_dynamics.reporting.publish import publish
 
         for path in publish(Results(folder, folder.name, {}), options.publish, options.doi):
@@ -307,7 +307,7 @@ def restore(options: argparse.Namespace) -> None:
 
 
 def pass_at_k(options: argparse.Namespace) -> None:
-    from entropy_dynamics.diagnostics.pass_at_k import pass_at_k_table, power_table
+    from entropy_dynamics.diagnostics.graded_samples import pass_at_k_table, power_table
 
     columns = options.problem, options.correct, options.threshold
     if options.power:

@@ -3,14 +3,16 @@
 Snakemake imports this module to find the input files of its rule, so it imports nothing heavy.
 """
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from string import Template
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from entropy_dynamics.analysis.columns import DERIVED, METRICS
 from entropy_dynamics.analysis.experiments import (
@@ -23,7 +25,7 @@ from entropy_dynamics.analysis.experiments import (
     runs_of,
     seeds_of,
 )
-from entropy_dynamics.analysis.specs import Columns, Names, SeedGroup
+from entropy_dynamics.analysis.specs import Columns, Metric, Names, SeedGroup
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yaml
 from entropy_dynamics.errors import UserError, closest
 from entropy_dynamics.results.layout import Layout
@@ -42,6 +44,8 @@ Statistic = Literal[
     "same_sign",
     "correlation_difference",
     "ratio_difference",
+    "steps_to",
+    "sum_to",
 ]
 """mean | log_mean: its logarithm, so that a difference is a log ratio | log_sd: logarithm of the standard deviation of
 the column's logarithm, i.e. of its relative fluctuation | drop of the mean from the first to the last
@@ -49,9 +53,10 @@ tenth of the steps, as a share | ratio of the means of two columns | size_differ
 means, first minus second | correlation of two columns | same_sign: share of the steps at which two have the same sign,
 minus the share expected of unrelated ones with as many negative steps | correlation_difference: of the first column's
 correlation with the second, minus that with the third | ratio_difference: of two ratios of means, first to second minus
-third to fourth."""
+third to fourth | steps_to: number of steps until the column's mean over a tenth of the steps first reaches `target` |
+sum_to: sum of the second column until the first has reached it; both are undefined for a run that does not."""
 Basis = Annotated[str, Field(pattern=r"^(identity|by construction|independent|facet of [\w.]+)$")]
-COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2, "same_sign": 2}
+COLUMNS_OF: dict[str, int] = {"ratio": 2, "size_difference": 2, "correlation": 2, "same_sign": 2, "sum_to": 2}
 COLUMNS_OF |= {"correlation_difference": 3, "ratio_difference": 4}
 Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass"] | float
 POINTS = ("best_point", "matched_avg")
@@ -124,12 +129,16 @@ class CurveClaim(ClaimSpec):
     columns: Columns
     window: Literal["all", "second_half", "last_tenth"] = "all"
     """The steps that count."""
+    target: float | None = None
+    """For the statistics steps_to and sum_to."""
 
     @model_validator(mode="after")
     def _fits_columns(self) -> Self:
         needed = COLUMNS_OF.get(self.statistic, 1)
         if len(self.columns) != needed:
             raise ValueError(f"the statistic {self.statistic!r} is of {needed} columns")
+        if (self.target is None) == self.statistic.endswith("_to"):
+            raise ValueError("target is for the statistics steps_to and sum_to, which need one")
         return self
 
 
@@ -164,9 +173,7 @@ class ScoreDifference(ClaimSpec):
     models: Names
     runs: Methods
     against: Methods
-    metric: Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct", "majority", "unique"]
-    """pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve | majority: share of
-    problems whose most frequent answer is correct | unique: different correct answers over K."""
+    metric: Metric
     evaluations: Names
     minus: list[str] = Field(default_factory=list)
     """Data sets whose mean difference is subtracted from that of `evaluations`."""
@@ -231,6 +238,38 @@ def _distinct_ids(claims: list[ClaimSpec]) -> list[ClaimSpec]:
     return claims
 
 
+def _expanded(entries: Any) -> Any:
+    """The entries, of which one with `for` stands for a claim per combination of its tables' rows.
+
+    `for: [[{m: clip_b}, {m: clip_v}], [{s: qwen2.5}, {s: qwen3}]]` makes four claims, with `${m}` and `${s}` replaced
+    in all keys and texts.
+    """
+    if not isinstance(entries, list):
+        return entries
+    claims = []
+    for entry in entries:
+        tables = entry.get("for", []) if isinstance(entry, dict) else []
+        if not isinstance(tables, list) or not all(isinstance(table, list) for table in tables):
+            raise ValueError("for: should be a list of tables, each a list of rows such as {m: clip_b}")
+        for rows in product(*tables):
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("for: a row should be a mapping such as {m: clip_b}")
+            claims.append(_filled(entry, {name: str(text) for row in rows for name, text in row.items()}))
+    return claims
+
+
+def _filled(part: Any, texts: Mapping[str, str]) -> Any:
+    """A part of an entry, without `for`, with `${name}` replaced by the text of that name."""
+    if isinstance(part, dict):
+        return {_filled(key, texts): _filled(value, texts) for key, value in part.items() if key != "for"}
+    if isinstance(part, list):
+        return [_filled(value, texts) for value in part]
+    try:
+        return Template(part).substitute(texts) if isinstance(part, str) else part
+    except KeyError as error:
+        raise ValueError(f"for: no row has {error}, of {part!r}") from None
+
+
 class Descriptions(Section):
     """Explanations of the tests, for readers of the verdicts."""
 
@@ -242,15 +281,32 @@ class Descriptions(Section):
 
 
 Specs = Annotated[
-    list[Annotated[ClaimSpec, OneOf("test", lambda: TESTS)]], Field(min_length=1), AfterValidator(_distinct_ids)
+    list[Annotated[ClaimSpec, OneOf("test", lambda: TESTS)]],
+    Field(min_length=1),
+    BeforeValidator(_expanded),
+    AfterValidator(_distinct_ids),
 ]
 
 
 class ClaimsFile(Section):
     tests: Descriptions
+    topics: dict[str, Names] = Field(default_factory=dict)
+    """Topic -> ids of its claims, or patterns of them."""
     claims: Specs
     paper: PaperGains | None = None
     """null: claims about models that the paper does not have."""
+
+    @model_validator(mode="after")
+    def _topics_have_claims(self) -> Self:
+        for pattern in chain.from_iterable(self.topics.values()):
+            if not fnmatch.filter((claim.id for claim in self.claims), pattern):
+                raise ValueError(f"topics: no claim has the id {pattern!r}")
+        return self
+
+    def topic(self, claim: ClaimSpec) -> str:
+        """The first topic of a claim; empty if it has none."""
+        of = (topic for topic, ids in self.topics.items() if any(fnmatch.fnmatchcase(claim.id, id) for id in ids))
+        return next(of, "")
 
 
 class FieldPaper(Section):

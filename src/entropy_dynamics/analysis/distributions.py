@@ -7,7 +7,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import with_seeds
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec
 from entropy_dynamics.analysis.statistics import share_interval
 

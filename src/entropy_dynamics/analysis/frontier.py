@@ -6,7 +6,7 @@ from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import on_shared_seeds, problem_scores, with_seeds
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import METRICS, ComparedSpec, FrontierSpec
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 from entropy_dynamics.analysis.temperatures import matched_pass

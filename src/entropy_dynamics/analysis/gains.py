@@ -8,7 +8,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import Third, score_columns
-from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec
 from entropy_dynamics.analysis.statistics import score_interval

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment, Run
-from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.specs import LensSpec
 
 PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # columns of metrics.parquet

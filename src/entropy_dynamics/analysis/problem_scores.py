@@ -6,13 +6,13 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.results import Samples
+from entropy_dynamics.analysis.run_data import Samples
+from entropy_dynamics.analysis.specs import Metric
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
-Metric = Literal["avg", "pass", "pass_minus_avg", "pass_area", "all_correct", "majority", "unique"]
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
 T = TypeVar("T")
@@ -35,12 +35,13 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return difference
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
-        case "majority":
-            return samples.majority
-        case "unique":
-            return samples.unique
+        case "majority" | "unique" | "answer_entropy":
+            scores: np.ndarray = getattr(samples, metric)
+            return scores
         case "all_correct":
             return np.where(samples.correct == samples.k, 1.0, 0.0)
+        case "middle":
+            return np.where(np.abs(samples.pass_rates - 0.5) <= 0.25, 1.0, 0.0)
 
 
 def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:

@@ -13,7 +13,7 @@ from pandas.api.types import is_integer_dtype, is_numeric_dtype
 from pydantic import BaseModel
 
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.results import Model, Results
+from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.config import stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole

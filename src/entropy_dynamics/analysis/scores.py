@@ -8,7 +8,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import paired, problem_scores, with_seeds
-from entropy_dynamics.analysis.results import Results, final_means
+from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.specs import MetricsSpec, ScoresSpec
 from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE

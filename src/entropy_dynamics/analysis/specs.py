@@ -11,10 +11,14 @@ from entropy_dynamics.validation import OneOf, Section
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 
 
-Score = Literal["avg", "pass", "majority", "unique"]
+Score = Literal["avg", "pass", "majority", "unique", "answer_entropy"]
 HEADINGS: dict[Score, str] = {"avg": "Avg", "pass": "Pass", "majority": "Maj", "unique": "Unique"}
+HEADINGS |= {"answer_entropy": "Entropy"}
 """Metrics of tables. Maj@K is the share of problems whose most frequent answer is correct, Unique@K the number of
-different correct answers over K."""
+different correct answers over K, Entropy@K the entropy of the correct answers over ln K."""
+Metric = Score | Literal["pass_minus_avg", "pass_area", "all_correct", "middle"]
+"""Metrics of claims. pass_area: mean of Pass@k over log k | all_correct: share of problems that all samples solve |
+middle: share of problems that between a quarter and three quarters of the samples solve."""
 
 
 def _distinct(names: list[str]) -> list[str]:

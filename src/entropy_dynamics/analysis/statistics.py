@@ -22,6 +22,7 @@ POWER = 0.9
 T_SEEDS = 3  # minimum for an interval; with two seeds, Student's t is too wide to be useful
 MIN_SEEDS = 5  # minimum for a distribution-free interval, and therefore for a verdict
 MAX_SEEDS = 100  # `seeds_needed` reports no larger number
+SIMULATED = 10_000  # curves
 ROUNDING = 1e-9  # smaller differences come from the order of summation
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
@@ -147,6 +148,31 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
     if columns[0].ndim == 1:
         return Interval.normal(sum(column.mean() for column in columns), error)
     return over_seeds(over_problems(columns)).widened(error)
+
+
+def simultaneous(columns: Sequence[Float[np.ndarray, "k *seed problem"]]) -> Interval:
+    """Medians of curves over k as in `score_interval`, with a band that contains all of a curve with 95 % probability.
+
+    Its half-width is the standard error times the quantile of the largest |t| over k (sup-t: Montiel Olea and
+    Plagborg-Moller 2019), simulated with the correlation of the points of a curve over seeds and problems. NaN where
+    all scores are equal, and below three seeds.
+    """
+    points = [score_interval([column[k] for column in columns]) for k in range(len(columns[0]))]
+    value, error = np.array([[point.value, point.standard_error] for point in points]).T
+    half, known, rng = np.full(len(points), np.nan), error > ROUNDING, np.random.default_rng(0)
+    if known.any():
+        columns = [column[known] for column in columns]
+        means = [column.mean(axis=tuple(range(1, column.ndim - 1))) for column in columns]
+        covariance = sum(np.cov(mean) / mean.shape[-1] for mean in means)
+        if columns[0].ndim > 2:
+            covariance = covariance + np.cov(over_problems(columns)) / points[0].seeds
+        scale = np.sqrt(np.diag(np.atleast_2d(covariance)))
+        correlation = covariance / np.outer(scale, scale)
+        t = rng.multivariate_normal(np.zeros(len(scale)), correlation, SIMULATED, method="eigh")
+        if math.isfinite(df := points[0].df):
+            t /= np.sqrt(rng.chisquare(df, (SIMULATED, 1)) / df)
+        half[known] = np.quantile(np.abs(t).max(axis=1), LEVEL) * error[known]
+    return Interval(value, value - half, value + half, seeds=points[0].seeds)
 
 
 def over_problems(columns: Sequence[Scores]) -> PerSeed:

@@ -8,9 +8,9 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import Arm, Metric, paired, problem_scores
-from entropy_dynamics.analysis.results import Results, final_means
-from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, SweepsSpec
+from entropy_dynamics.analysis.problem_scores import Arm, paired, problem_scores
+from entropy_dynamics.analysis.run_data import Results, final_means
+from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, Metric, SweepsSpec
 from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
 from entropy_dynamics.config import scale_names
 

@@ -7,8 +7,9 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.problem_scores import Metric, problem_scores
-from entropy_dynamics.analysis.results import Samples
+from entropy_dynamics.analysis.problem_scores import problem_scores
+from entropy_dynamics.analysis.run_data import Samples
+from entropy_dynamics.analysis.specs import Metric
 
 Evaluation = Mapping[str, Samples]
 """Data set -> counts of one policy at one temperature."""

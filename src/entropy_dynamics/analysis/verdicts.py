@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDif
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns, shared_seeds
-from entropy_dynamics.analysis.results import Results, Samples
+from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
     MIN_SEEDS,
@@ -151,7 +151,7 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
     weights = _trend(claim, spec, results, finding) if isinstance(spec, SweepTrend) else claim.weights
     values = np.zeros(finding.seeds)
     for method, weight in weights.items():
-        values += weight * np.array([_statistic(spec.statistic, rows) for rows in curves[spec.model, method]])
+        values += weight * np.array([_statistic(spec, rows) for rows in curves[spec.model, method]])
         if not np.isfinite(values).all():
             steps = min(map(len, curves[spec.model, method]))
             few = f" ({steps}, and it takes {MIN_STEPS})" if steps < MIN_STEPS else ""
@@ -215,11 +215,12 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
     return frame
 
 
-def _statistic(name: str, rows: np.ndarray) -> float:
+def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
     """The statistic of a [steps, columns] array; NaN if undefined."""
+    name = spec.statistic
     if not len(rows) or (name.startswith(("correlation", "same_sign")) and len(rows) < MIN_STEPS):
         return float("nan")
-    means = rows.mean(axis=0)
+    means, tenth = rows.mean(axis=0), max(1, len(rows) // 10)
     with np.errstate(divide="ignore", invalid="ignore"):
         match name:
             case "mean":
@@ -233,8 +234,11 @@ def _statistic(name: str, rows: np.ndarray) -> float:
                 p, q = falls.mean(axis=0)
                 return float((falls[:, 0] == falls[:, 1]).mean() - (p * q + (1 - p) * (1 - q)))
             case "drop":
-                first, tenth = rows[:, 0], max(1, len(rows) // 10)
-                return float(1 - first[-tenth:].mean() / first[:tenth].mean())
+                return float(1 - rows[-tenth:, 0].mean() / rows[:tenth, 0].mean())
+            case "steps_to" | "sum_to":
+                reached = np.flatnonzero(np.convolve(rows[:, 0], np.full(tenth, 1 / tenth), "valid") >= spec.target)
+                steps = reached[0] + tenth if len(reached) else 0
+                return float(steps if name == "steps_to" else rows[:steps, 1].sum()) if steps else float("nan")
             case "ratio":
                 return float(means[0] / means[1])
             case "size_difference":

@@ -1,9 +1,8 @@
 """Reads the metrics that a training run logged, from the files of many trainers."""
 
 import json
-import struct
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     """Read the metrics of a run.
 
     Args:
-        run: our metrics.parquet, TRL's trainer_state.json, TensorBoard events, an offline W&B file, metrics as JSONL
-            (prime-rl, Tinker, verl's file logger), a CSV file exported by W&B or any parquet file; or a folder that
-            contains one of these. If a folder has several kinds, the first one that logs an entropy is used.
+        run: our metrics.parquet, TRL's trainer_state.json, metrics as JSONL (prime-rl, Tinker, verl's file logger), a
+            CSV file exported by W&B or TensorBoard or any parquet file; or a folder that contains one of these. If a
+            folder has several kinds, the first one that logs an entropy is used.
         column: the entropy column; by default the first of `ENTROPY` that exists.
 
     Returns:
@@ -62,7 +61,6 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     ]
     first, *more = logs or frames
     source = f"{first} and {len(more)} more" if more else str(first)
-    # Files are sorted by name: parts before and after a restart have a time in theirs, so later values come last.
     rows = [frame for frame in frames.values() if len(frame)]
     if first.name == CHECKPOINT:  # checkpoint-9 sorts after checkpoint-10, but is the earlier one
         rows.sort(key=lambda frame: frame.index.max())
@@ -86,8 +84,6 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
     kinds = {
         METRICS: _parquet,
         CHECKPOINT: _trainer_state,
-        "*tfevents*": _tensorboard,
-        "*.wandb": _wandb,
         "metrics.jsonl": _json_lines,
         "*.jsonl": _json_lines,
         "*.csv": _csv,
@@ -101,7 +97,7 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
         if files:
             try:
                 tried.append({file: _read(file, read, names) for file in files})
-            except (ModuleNotFoundError, UserError):
+            except UserError:
                 if any(len(frame) for frames in tried for frame in frames.values()):
                     continue  # such as a dataset beside the log, which has the answer or the names to suggest
                 raise
@@ -124,9 +120,9 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
             ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
             nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
             frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
-    except (ModuleNotFoundError, UserError):
+    except UserError:
         raise
-    except Exception as error:  # readers have their own exception classes, such as protobuf's
+    except Exception as error:  # damaged content fails in many ways
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{file} cannot be read: {cause}") from error
     return frame
@@ -195,7 +191,7 @@ def _run_of(file: Path) -> Path:
     """The folder of a run whose checkpoints or restarts have separate files, or the single file of a run."""
     if file.name == CHECKPOINT:
         return file.parents[file.parent.name.startswith("checkpoint-")]
-    return file.parent if "tfevents" in file.name else file
+    return file
 
 
 def _parquet(file: Path) -> pd.DataFrame:
@@ -236,45 +232,3 @@ def _trainer_state(file: Path) -> pd.DataFrame:
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
     return _by_step(pd.DataFrame(state["log_history"]))
-
-
-def _tensorboard(file: Path) -> pd.DataFrame:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
-    series = {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
-    for name in events.Tags()["tensors"]:
-        values = {event.step: event.tensor_proto.float_val for event in events.Tensors(name)}
-        if all(len(value) == 1 for value in values.values()):
-            series[name] = {step: value[0] for step, value in values.items()}
-    marked = {name: pd.Series(values).map(lambda x: "NaN" if np.isnan(x) else x) for name, values in series.items()}
-    return pd.DataFrame(marked).rename_axis("step")
-
-
-def _wandb(file: Path) -> pd.DataFrame:
-    from wandb.proto import wandb_internal_pb2
-
-    rows = []
-    for data in _log_records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            rows.append({name: json.loads(value, parse_constant=_constant) for name, value in row.items()})
-    return _by_step(pd.DataFrame(rows))
-
-
-def _log_records(data: bytes) -> Iterator[bytes]:
-    """The records of a W&B file: LevelDB's log format, blocks of 32 KiB, after a header of 7 bytes."""
-    at, record = 7, b""
-    while at + 7 <= len(data):
-        if (room := 2**15 - at % 2**15) < 7:  # padding: a part of a record does not start here
-            at += room
-            continue
-        size, kind = struct.unpack_from("<HB", data, at + 4)
-        record += data[at + 7 : at + 7 + size]
-        at += 7 + size
-        if kind in (1, 4):  # a full record, or the last part of one
-            yield record
-            record = b""

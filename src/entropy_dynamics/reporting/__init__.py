@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `compare` needs no pandas
-    from entropy_dynamics.analysis.results import Results
+    from entropy_dynamics.analysis.run_data import Results
 
 
 def render(name: str, results: "Results") -> list[Path]:

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.claims import read_claims
-from entropy_dynamics.analysis.replication import verdicts_of
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.claims_json import verdicts_of
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import MAX_SEEDS
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import BASE, TRAIN

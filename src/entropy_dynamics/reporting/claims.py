@@ -8,7 +8,7 @@ from typing import Any
 
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
-from entropy_dynamics.analysis.results import Model, Results
+from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims_figure import write_figure
@@ -20,16 +20,17 @@ def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
     claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, ours, scale, label, subject,
-    unit, claimed, range, why, rests_on, paper, test, seeds, by_seed, seeds_needed, reason}:
+    unit, claimed, range, why, rests_on, topic, paper, test, seeds, by_seed, seeds_needed, reason}:
 
     - `ours` is whether the claim is this project's own and only follows from the one at `place`;
     - `range` is the claimed range, with null for an open bound, and `claimed` is the same in words;
     - `effect`, `low`, `high` and `detectable` are null if unknown;
     - `why` is the reason for a threshold other than 0;
     - `rests_on` is "identity", "by construction", "facet of <id>" or "independent";
+    - `topic` is that of `topics` in claims.yaml, or "";
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
     - `subject` is "this run" for claims, judged from the files of this scale, and "paper" for the gains that the paper
-      prints, judged from its numbers alone, without `scale` and `ours`;
+      prints, judged from its numbers alone, without `scale`, `ours` and `topic`;
     - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
       `by_seed` is the effect of each by its number, or {} if the effect is not computed seed by seed;
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
@@ -46,6 +47,7 @@ def write_claims(results: Results) -> list[Path]:
     models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
     entries = [
         _entry(claim, finding, models, results, tests)
+        | {"topic": file.topic(claim.spec)}
         | {"paper": _by_paper(judge_paper(claim, file.paper.evaluations if file.paper else {}, results.paper))}
         for claim, finding in zip(claims, findings, strict=True)
     ]

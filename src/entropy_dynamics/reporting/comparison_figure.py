@@ -7,7 +7,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from entropy_dynamics.analysis.replication import Replicate, replicates, verdicts_of
+from entropy_dynamics.analysis.claims_json import verdicts_of
+from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.reporting.claims_figure import STYLES, TINY
 from entropy_dynamics.reporting.style import OWN, RC, WIDTH, Look, cycle, pretty, save
 

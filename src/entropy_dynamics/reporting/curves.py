@@ -12,7 +12,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from entropy_dynamics.analysis.curves import SPARSE, Line, column, curves_frame, panel_lines
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Panel
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, looks, pretty, what_ran
 

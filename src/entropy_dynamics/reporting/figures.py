@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.frontier import draw_frontier

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.frontier import frontier_frame
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import FrontierSpec
 from entropy_dynamics.reporting.style import (
     LINE_LEGEND,

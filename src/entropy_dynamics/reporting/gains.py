@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, looks, pretty, what_ran
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.distributions import filter_frame, solved_frame
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec
 from entropy_dynamics.reporting.style import BARS, WIDTH, add_footer, intervals, pretty, what_ran
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import LogFormatterMathtext, NullLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.reporting.style import (
     LINE_LEGEND,

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from entropy_dynamics.analysis.corollary_chain import Link, links, links_frame
 from entropy_dynamics.analysis.curves import column
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.links import Link, links, links_frame
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LinksSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer, cycle

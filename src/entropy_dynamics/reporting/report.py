@@ -10,9 +10,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.experiments import FIRST, known_experiments
-from entropy_dynamics.analysis.replication import verdicts_of
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Spec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.results.files import written_whole

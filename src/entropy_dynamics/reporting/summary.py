@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.replication import verdicts_of
+from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
@@ -17,16 +17,6 @@ SHOWN = {  # -> how the id begins of the claim about the main models together, o
     "Pass@K (points)": "pass_gain_{}",
     "Avg@K greedy": "greedy_{}",
     "Avg@K at equal Pass@K": "matched_pass_{}",
-}
-TOPICS = {  # topic -> prefixes of the ids of its claims
-    "GRPO's entropy falls": ("entropy_falls_",),
-    "the covariance of advantages and S* predicts its changes": ("corollary4_sign", "corollary4_mean", "figure5_sign"),
-    "tokens act on it as in Figure 1": ("figure1_",),
-    "clipping keeps it up": ("entropy_held_clip_b_", "entropy_held_clip_v_", "entropy_held_distill"),
-    "Pass@K rises": ("pass_gain_",),
-    "Avg@K rises": ("avg_gain_",),
-    "Avg@K rises at equal Pass@K": ("matched_pass_",),
-    "the highest Pass@K of any temperature rises": ("best_pass_",),
 }
 METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 LINES = 3  # maximum number of lines about claims that do not hold
@@ -63,14 +53,14 @@ def _counts(entries: Collection[dict[str, Any]]) -> str:
 
 
 def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
-    """The verdict on each topic: it holds if most of its claims hold and none is refuted.
+    """The verdict on each topic of `entries`: it holds if most of its claims hold and none is refuted.
 
     It does not hold if a claim is refuted and none holds; otherwise it is open. Claims without a value are left out,
     and so are topics without any other claim.
     """
     by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-    for topic, ids in TOPICS.items():
-        judged = (entry for entry in entries if entry["effect"] is not None and entry["id"].startswith(ids))
+    for topic in dict.fromkeys(entry["topic"] for entry in entries if entry.get("topic")):
+        judged = (entry for entry in entries if entry["effect"] is not None and entry.get("topic") == topic)
         verdicts = Counter(entry["verdict"] for entry in judged)
         if count := verdicts.total():
             refuted, held = verdicts["does not hold"], verdicts["holds"]

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, StrengthSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame

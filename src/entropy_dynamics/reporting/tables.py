@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import POOLED, score_columns, scores_frame
 from entropy_dynamics.analysis.specs import HEADINGS, ScoresSpec
 from entropy_dynamics.analysis.statistics import LEVEL

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from entropy_dynamics.analysis.results import Model
+from entropy_dynamics.analysis.run_data import Model
 
 MATH = {"η": r"\eta", "Δ": r"\Delta", "−": "-", "×": r"\times"}
 

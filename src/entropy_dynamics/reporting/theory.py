@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import TheorySpec
 from entropy_dynamics.analysis.theory import THEOREMS, Density, densities, theory_frame
 from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer

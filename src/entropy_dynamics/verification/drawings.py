@@ -13,7 +13,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.claims import input_files
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import ScoresSpec
 from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom, norm
 
-from entropy_dynamics.analysis.statistics import Interval, share_interval
+from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
 from entropy_dynamics.diagnostics.reading import RUN, column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
@@ -43,7 +43,8 @@ def pass_at_k_table(
         A table and notes. The table has one row per k. For each file, named by the part of its path that distinguishes
         it, and for each part of a file (see `_parts`), it has the value and the bounds of its 95 % interval over
         problems; for two of them, also those of the second minus the first on the problems that both have. There is a
-        note for each file that lacks grades, and one if a file has problems that the other lacks.
+        note for each file that lacks grades, one if a file has problems that the other lacks, and one about the
+        difference at all k at once (`simultaneous`).
 
     Raises:
         UserError: an unreadable file, a folder without files, a missing column, samples without a problem, no grades
@@ -69,8 +70,14 @@ def pass_at_k_table(
             of = " and ".join(str(len(of_file)) for of_file in counts)
             notes.append(f"the difference is of the {len(shared)} problems that both have, of {of}")
         first, second = (of_file.loc[shared] for of_file in counts)
-        differences = [share_interval((1 + _scores(second, k) - _scores(first, k)) / 2) for k in ks]
-        tables.append(2 * _columns("difference", differences) - 100)
+        curve = np.stack([_scores(second, k) - _scores(first, k) for k in range(1, fewest + 1)])
+        tables.append(2 * _columns("difference", [share_interval((1 + curve[k - 1]) / 2) for k in ks]) - 100)
+        band = simultaneous([curve])
+        if np.isfinite(band.low).any():
+            gains, losses = _spans(band.low > 0), _spans(band.high < 0)
+            notes.append(
+                f"all k to {fewest} at once (95 % band): the second gains at k = {gains}, loses at k = {losses}"
+            )
     return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
@@ -232,6 +239,12 @@ def _names(files: Sequence[Path]) -> list[str]:
 def _shared(paths: Sequence[tuple[str, ...]]) -> int:
     """Number of leading parts that all paths share."""
     return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
+def _spans(chosen: np.ndarray) -> str:
+    """The chosen k, counted from 1: '1 to 10, 60 to 60', or 'none'."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    return ", ".join(f"{start + 1} to {end}" for start, end in edges.reshape(-1, 2)) or "none"
 
 
 def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:

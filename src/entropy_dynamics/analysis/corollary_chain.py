@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.results import Results
+from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LinksSpec
 from entropy_dynamics.analysis.statistics import Interval, seed_interval
 from entropy_dynamics.analysis.theory import slope_and_correlation

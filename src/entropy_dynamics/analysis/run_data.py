@@ -76,6 +76,8 @@ class Samples:
     """Whether the most frequent answer is correct, of equally frequent ones the share; NaN if answers are unknown."""
     unique: Float[np.ndarray, " problem"]
     """Number of different correct answers over K; NaN if answers are unknown."""
+    answer_entropy: Float[np.ndarray, " problem"]
+    """Entropy of the distribution of the correct answers over ln K, 0 without any; NaN if answers are unknown."""
 
     @property
     def pass_rates(self) -> Float[np.ndarray, " problem"]:
@@ -89,14 +91,17 @@ class Samples:
 
 
 def _votes(frame: pd.DataFrame, problem: np.ndarray, problems: int, k: int) -> dict[str, np.ndarray]:
-    """`majority` and `unique` of each problem. Samples without a readable answer have no vote."""
+    """Scores by the answers to each problem. Samples without a readable answer have no vote."""
     if (frame["answer"] == "").all():  # restored from counts
-        return dict.fromkeys(("majority", "unique"), np.full(problems, np.nan))
+        return dict.fromkeys(("majority", "unique", "answer_entropy"), np.full(problems, np.nan))
     votes = frame.assign(problem=problem).groupby(["problem", "answer"])["correct"].agg(["size", "max"])
+    right = votes.loc[votes["max"].astype(bool), "size"]
+    share = right / right.groupby("problem").transform("sum")
     first = votes["size"] == votes.groupby("problem")["size"].transform("max")
     found = {
         "majority": votes[first].groupby("problem")["max"].mean(),
         "unique": votes.groupby("problem")["max"].sum() / k,
+        "answer_entropy": -(share * np.log(share)).groupby("problem").sum() / np.log(max(k, 2)),
     }
     return {name: column.reindex(range(problems), fill_value=0).to_numpy(float) for name, column in found.items()}
 
