@@ -182,7 +182,6 @@ def _parser() -> argparse.ArgumentParser:
     stage("field", "Judge the claims of other papers by the results so far.")
     stage("controls", "Judge the claims about controls by the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
-    stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
