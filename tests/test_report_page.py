@@ -121,7 +121,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     shown = " ".join(browser.find_element("tag name", "body").text.split())
     score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
     assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
-    assert "paper 49.68" in shown
+    assert "49.68 (+1.65)" in shown
     assert "toy Qwen2 for Qwen2.5-7B-Instruct" in shown
     browser.switch_to.default_content()
     browser.save_screenshot(str(screenshots / "page.png"))
@@ -277,10 +277,10 @@ def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     assert "Toy models show the mechanism" in text
     assert "toy Qwen2 for Qwen2.5-7B-Instruct, " in text.partition("No verdicts yet")[0]
     assert not re.search("claims hold|All tables and figures|>Claims", text)  # nothing that is still empty
-    runs = len([run for run in live.experiment("table1").runs if run.method != "base"])
-    assert (progress := re.search(r"Training now \((\d+) of (\d+) runs left\)", text))
-    assert int(progress[2]) - int(progress[1]) == len(list(live.root.glob("runs/*/*/*/metrics.parquet")))
-    assert int(progress[2]) > runs
+    left, total = map(int, re.search(r"Training now \((\d+) of (\d+) runs left\)", text).groups())
+    runs = {run.path for run in live.experiment("table1").runs if run.method != "base"}
+    assert total >= len(runs)
+    assert total - left == sum(live.layout.metrics(*run).is_file() for run in runs)
     assert f"clip_v, seed 7, {MODEL}: step 6 of 10</h3>" in text
     assert f"clip_v, seed 8, {MODEL}: step 6 of 10, stopped</h3>" in text
     assert 'points="30.0,1.0 60.0,20.0"' in text  # half the entropy is half the height, 38

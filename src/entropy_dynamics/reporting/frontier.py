@@ -44,6 +44,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, **LINE_LEGEND)
     baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
     notes = [f"numbers: temperatures of {baseline}, in the same order on every line; bars: {intervals(experiment)}"]
+    notes += ["cut off at the frame, which leaves out points with less than half of the highest Pass@K"]
     notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
     add_footer(figure, [*what_ran(experiment, results), *notes])
     return figure, frame
@@ -69,7 +70,9 @@ def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look], baselin
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
             ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
             ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
-    ax.set_xlim(left=max(0, ax.get_xlim()[0]))  # an interval may reach below zero
-    ax.set_ylim(bottom=max(0, ax.get_ylim()[0]))
+    near = rows[rows["pass"] > rows["pass"].max() / 2]  # a method that collapsed would press the others together
+    for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
+        low, high = near[score].min(), near[score].max()
+        limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
     ax.set_title("sampled", fontsize=6.5, pad=3)
     ax.set_xlabel("Pass@K (%)")

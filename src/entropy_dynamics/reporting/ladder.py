@@ -56,9 +56,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
         if rungs[f"{gain}_gain"].isna().all():
             beyond = f"none: in some seed\noutside the Pass@K\nof {baseline}"
             right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)
-            right.grid(visible=False)
-            right.set_yticks([])
-            right.tick_params(axis="x", length=0)
+            right.axis("off")
         else:
             right.axhline(0, color="black", linewidth=0.6)
         left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)

@@ -110,8 +110,9 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":", zorder=0.7)
         for method, look in looks(methods, spec.baseline).items():
             rows = frame[frame["method"] == method]
-            thin = {"linewidth": 0.5, "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
-            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look | thin)
+            above.plot(rows["entropy"], rows[metric], **look | {"marker": "", "linewidth": 0.5, "alpha": 0.4})
+            points = {"linestyle": "", "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
+            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look | points)
         above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)", xscale="log")
         above.set_xticks([0.1, 0.2, 0.3, 0.5, 1], ["0.1", "0.2", "0.3", "0.5", "1"])
         above.xaxis.set_minor_formatter("")

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
@@ -74,7 +73,8 @@ def _lines(
     A line without any number is left out.
     """
     baseline = results.method_label(experiment.spec.baseline)
-    papers = rows.loc[(row["model"], experiment.spec.baseline)] if row["method"] != experiment.spec.baseline else None
+    key = row["model"], experiment.spec.baseline
+    papers = rows.loc[key] if row["method"] != experiment.spec.baseline and key in rows.index else None
     lines = {
         row["label"]: [_number(row, name, ".1f") for name in names],
         f"{row['difference'].split()[0]} difference per seed": [
@@ -89,20 +89,22 @@ def _lines(
 
 
 def _number(row: pd.Series, name: str, form: str) -> Cell:
-    if np.isnan(row[name]):
+    if pd.isna(row[name]):
         return Cell()
     low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return Cell(f"{row[name]:{form}}", "" if np.isnan(low) else f"[{low:{form}}, {high:{form}}]")
+    return Cell(f"{row[name]:{form}}", "" if pd.isna(low) else f"[{low:{form}}, {high:{form}}]")
 
 
 def _difference(row: pd.Series, name: str) -> Cell:
-    return replace(_number(row, name, "+z.1f"), bold=row[f"{name}_p"] < 1 - LEVEL)
+    return replace(_number(row, name, "+z.1f"), bold=bool(row[f"{name}_p"] < 1 - LEVEL))
 
 
 def _paper(score: float, baseline: pd.Series | None, name: str) -> Cell:
     """The paper's score with its difference from the paper's baseline."""
-    gain = np.nan if baseline is None else score - baseline[f"{name}_paper"]
-    return Cell() if np.isnan(score) else Cell(f"{score:.2f}", "" if np.isnan(gain) else f"({gain:+z.2f})")
+    if pd.isna(score):
+        return Cell()
+    known = baseline is not None and not pd.isna(baseline[f"{name}_paper"])
+    return Cell(f"{score:.2f}", f"({score - baseline[f'{name}_paper']:+z.2f})" if known else "")
 
 
 def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
