@@ -14,12 +14,11 @@ from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import VERDICTS, judge
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
-from entropy_dynamics.reporting.claims_figure import distance, with_unit
+from entropy_dynamics.reporting.claims import gains_line, headlines, summary_line, write_claims
+from entropy_dynamics.reporting.templates import in_digits
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from single_claims import OTHER, write_curve
@@ -73,7 +72,7 @@ def test_claims_json_has_the_promised_keys(results):
     assert ranges == {"above": [False, True], "below": [True, False], "from": [False, False]}
     own = [one for one in found if one["subject"] == "this run"]
     topics = {one["id"]: one["topic"] for one in own}
-    assert topics["entropy_held_clip_b_qwen2.5"] == topics["entropy_held_distill"] == "clipping keeps it up"
+    assert topics["entropy_held_clip_b_qwen2.5"] == topics["entropy_held_distill"] == "Clipping keeps entropy up"
     assert topics["entropy_held_clip_higher"] == ""
     assert len(own) >= 15
     verdicts = {one["id"]: one["verdict"] for one in own}
@@ -116,26 +115,25 @@ def test_the_picture_has_a_row_for_each_claim_and_the_same_bytes_again(results):
     assert [path.read_bytes() for path in write(results)] == first
 
 
-def test_an_effect_of_scores_or_entropies_has_its_unit():
-    assert with_unit(-3.94, "points, the smallest of six") == "−3.9 pt"
-    assert with_unit(-0.002139, "nats / η") == "−0.0021 nats/η"
-    assert with_unit(3681, "mean ΔH / mean of -η Cov") == "3700"
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ((0.000878502, 0.000869178, 0.00098321), "0.00088 [0.00087, 0.00098]"),
+        ((17.27, 10.08, 28.5), "17 [10, 28]"),
+        ((-3.94, -5.4, -2.2), "-3.9 [-5.4, -2.2]"),
+        ((11.6, 0.1, 18.3), "11.6 [0.1, 18.3]"),  # apart from 0, its threshold
+        ((3681.2, None, None), "3700"),
+    ],
+)
+def test_an_effect_has_the_digits_that_its_interval_allows(numbers, shown):
+    assert in_digits(dict(zip(("effect", "low", "high"), numbers, strict=True))) == shown
 
 
-def test_distances_are_beyond_one_exactly_where_there_is_a_verdict():
-    claims = [claim.spec for claim in load_claims(SCALE, SEEDS, ROOT / "experiments")]
-    above = next(one for one in claims if one.bounds == (0, np.inf))
-    within = claims[0].model_copy(update={"within": [0.95, 1.05]})
-    below = next(one for one in claims if one.bounds == (-np.inf, 0))
-    assert distance(above, Interval(2, 1, 5)) == pytest.approx(2)
-    assert distance(above, Interval(2, -2, 3)) == pytest.approx(0.5)
-    assert distance(above, Interval(-2, -3, -1)) == pytest.approx(-2)
-    assert distance(below, Interval(-2, -3, -1)) == pytest.approx(2)
-    assert distance(within, Interval(1, 0.99, 1.01)) == pytest.approx(5)  # from 0.95 to 1.05
-    assert distance(within, Interval(1.1, 1.0, 1.2)) == pytest.approx(-0.5)
-
-
-# The paper's own numbers
+def test_headlines_are_in_points_and_the_gains_come_first():
+    units = {"other": "nats", "last": "points", "avg_gain_clip_b": "points", "pass_gain_clip_b": "points"}
+    entries = [{"id": id, "unit": unit} for id, unit in units.items()]
+    assert [entry["id"] for entry in headlines(entries)] == ["pass_gain_clip_b", "avg_gain_clip_b", "last"]
+    assert len(headlines([{"id": str(i), "unit": "points"} for i in range(20)])) == 10
 
 
 def test_sampling_errors_against_brute_force():

@@ -298,7 +298,7 @@ def test_the_methods_of_a_figure_differ_without_color():
 def test_a_method_of_the_paper_looks_the_same_in_every_figure(results):
     """GRPO, Clip_B and Clip_V: color and marker of their lines or points, by the legends of all figures."""
     seen = {}
-    for name in ("figure6", "frontier", "gains", "pass_at_k", "ladder", "learning", "difficulty", "figure8"):
+    for name in ("frontier", "gains", "pass_at_k", "ladder", "learning", "difficulty", "figure8"):
         figure, _ = drawing(name, results)
         (legend,) = figure.legends
         marks = [line for line in legend.findobj(Line2D) if line.get_marker() in {*MARKERS, "D"}]

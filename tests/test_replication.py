@@ -47,10 +47,10 @@ def test_differences_and_their_intervals_by_hand(compare):
     assert rows["apart"][-3:] == ["5.5 [0.5, 10.5]", "–", "**no**"]
     assert rows["skewed"][-3:] == ["1 [-4, 13]", "–", "yes"]
     assert summary.splitlines() == [
-        "Effects:  2 of 3 (67%) have zero in the interval of their difference; expected: about 97 %",
-        "Power:    90 % for a difference of unknown size; 0 of 0 would agree had the second run found the threshold, "
+        "Effects:  2 of 3 (67%) agree: the 95% interval of their difference includes zero; expected: about 97%",
+        "Power:    90% for a difference of unknown size; 0 of 0 would agree had the second run found the threshold, "
         "0 of 0 had it found the opposite sign",
-        "Verdicts: 2 of 3 changed, 1 of them reversed; expected from their intervals: unknown, as a file has no ranges",
+        "Verdicts: 2 of 3 changed, 1 of them reversed; expected by chance: unknown, as a file has no ranges",
         "Differ:   same (holds → inconclusive), apart (holds → does not hold)",
     ]
 
@@ -118,7 +118,7 @@ def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counte
     code, summary, rows = compare([*first, claim("new", "holds", 3, 2, 4)], second)
     assert (code, list(rows)) == (0, ["one_seed", "missing", "exact", "new"])
     assert [row[-1] for row in rows.values()] == ["–", "–", "–", "**no**"]
-    assert "0 of 1 (0%) have zero" in summary
+    assert "0 of 1 (0%) agree" in summary
     assert "0 of 1 changed" in summary
 
 
@@ -159,7 +159,7 @@ def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):
     code, summary, rows = compare(first, second)
     assert code == 0
     assert summary.splitlines()[2:] == [
-        "Verdicts: 0 of 1 changed, 0 of them reversed; expected from their intervals: about 0; "
+        "Verdicts: 0 of 1 changed, 0 of them reversed; expected by chance: about 0; "
         "1 more have an interval in one run only",
         "Differ:   none",
     ]
@@ -170,7 +170,7 @@ def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
     first = [claim("moved", "holds", 1, 0.5, 2) | {"range": [0, None]}, claim("same", "holds", 1, 0.5, 2)]
     second = [claim("moved", "inconclusive", 1, 0.4, 2) | {"range": [1, None]}, claim("same", "holds", 2, 0.5, 3)]
     _, summary, rows = compare(first, second)
-    assert "1 of 1 (100%) have zero" in summary
+    assert "1 of 1 (100%) agree" in summary
     assert "0 of 1 changed" in summary
     assert "; 1 more were judged by another range" in summary
     assert rows["moved"][-1] == "–"
@@ -179,7 +179,7 @@ def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
 def test_one_run_with_ranges_is_enough(compare):
     known = [claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]}]
     _, summary, _ = compare([claim("gain", "holds", 1.5, 0.5, 2)], known)
-    assert "expected from their intervals: about 0" in summary
+    assert "expected by chance: about 0" in summary
 
 
 def test_a_run_beside_itself_is_called_that(compare):

@@ -1,17 +1,19 @@
-"""A run in fifteen plain lines."""
+"""A run in a few plain lines."""
 
 import json
 
 import pytest
 
 from entropy_dynamics.cli import main
-from entropy_dynamics.reporting.summary import in_a_sentence
+from entropy_dynamics.reporting.summary import topics
+
+REASON = "grpo does not reach the Pass@K of clip_b"
 
 
 def entry(
     id: str, verdict: str, effect: float | None = None, low: float | None = None, high: float | None = None
 ) -> dict:
-    ends = {"effect": effect, "low": low, "high": high}
+    ends = {"effect": effect, "low": low, "high": high, "unit": "points", "reason": "" if effect else REASON}
     return {"id": id, "label": f"the claim {id}", "subject": "this run", "seeds": 5, "verdict": verdict} | ends
 
 
@@ -21,6 +23,8 @@ def root(tmp_path):
         entry("avg_gain_clip_b", "does not hold", -2.1, -3.25, -1.0),
         entry("pass_gain_clip_b", "holds", 11.5, 7.0, 15.5),
         entry("pass_gain_clip_v", "inconclusive", 2.5),
+        entry("matched_pass_clip_b_qwen3", "inconclusive"),
+        entry("matched_pass_clip_v_qwen3", "inconclusive") | {"reason": "runs/a/metrics.parquet is missing"},
         *(entry(f"false{i}", "does not hold") for i in range(60)),
         entry("the papers", "holds") | {"subject": "paper"},
     ]
@@ -32,15 +36,20 @@ def root(tmp_path):
 def test_counts_gains_and_what_does_not_hold(root, capsys):
     assert main(["summary", str(root)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 15
+    assert len(lines) <= 18
     assert max(map(len, lines[1:])) <= 100
-    assert lines[0] == f"{root}: of 63 claims 1 holds, 61 do not, 1 is inconclusive"
+    assert lines[0] == f"{root}: of 65 claims 1 holds, 61 do not, 3 are inconclusive (2 of them without a value)"
     by_quantity = {line[:24].strip(): line[24:] for line in lines[3:8]}
-    assert by_quantity["Avg@K (points)"].split("  ")[0] == "-2.1 [-3.25, -1]"
-    assert by_quantity["Pass@K (points)"].split() == ["+11.5", "[7,", "15.5]", "+2.5"]
-    assert by_quantity["Avg@K greedy"].split() == ["unknown", "unknown"]
-    assert lines[9].startswith("Does not hold: the claim avg_gain_clip_b; the claim false0; ")
-    assert lines[-1].endswith(" ...")
+    assert by_quantity["Avg@K (points)"].split("  ")[0] == "-2.1 [-3.2, -1.0]"
+    assert by_quantity["Pass@K (points)"].split() == ["+11.5", "[7.0,", "15.5]", "+2.5"]
+    assert by_quantity["Avg@K at equal Pass@K"].split() == by_quantity["Avg@K greedy"].split() == ["unknown", "unknown"]
+    text = "\n".join(lines)
+    assert "Avg@K greedy: not a claim of this run" in text
+    reasons = "GRPO does not reach the Pass@K of Clip_B, the runs that it needs are not complete"
+    assert f"Avg@K at equal Pass@K: {reasons}" in " ".join(text.split())
+    assert "Does not hold: the claim avg_gain_clip_b; the claim false0; " in text
+    assert lines[-2].endswith(" ...")
+    assert lines[-1] == "Everything on one page: entropy-dynamics report writes it"
 
 
 def test_the_page_is_named_where_there_is_one(root, capsys):
@@ -61,7 +70,7 @@ def test_verdicts_without_data_are_counted(root, capsys):
 def test_in_the_folder_itself(root, capsys, monkeypatch):
     monkeypatch.chdir(root)
     assert main(["summary", "."]) == 0
-    assert capsys.readouterr().out.startswith(f"{root}: of 63 claims ")
+    assert capsys.readouterr().out.startswith(f"{root}: of 65 claims ")
 
 
 def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
@@ -71,22 +80,25 @@ def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
     )
 
 
-def test_the_sentence_of_the_page_counts_what_has_a_value():
+def test_the_topics_of_the_page_count_what_has_a_value():
     """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
 
-    def of(topic, *found):
-        return [entry("a", verdict, effect) | {"topic": topic} for verdict, effect in found]
+    def of(topic: str, *found: dict) -> list[dict]:
+        return [one | {"topic": topic} for one in found]
 
     entries = [
-        *of("Pass@K rises", ("holds", 1), ("holds", 1), ("inconclusive", 1), ("inconclusive", None)),
-        *of("Avg@K rises", ("does not hold", 1), ("inconclusive", 1)),
-        *of("the highest Pass@K of any temperature rises", ("holds", 1), ("does not hold", 1)),
-        *of("Avg@K rises at equal Pass@K", ("inconclusive", None)),
-        *of("", ("holds", 1)),
+        *of("Pass@K rises", *(entry(f"pass_gain_{i}", "holds", 1) for i in range(2))),
+        *of("Pass@K rises", entry("pass_gain_2", "inconclusive", 1), entry("pass_gain_3", "inconclusive")),
+        *of("Avg@K rises", entry("avg_gain_clip_b", "does not hold", -3.94, -5.4, -2.2)),
+        *of("Avg@K rises", entry("avg_gain_clip_v", "inconclusive", 1)),
+        *of("The highest Pass@K of any temperature rises", entry("b", "holds", 1), entry("c", "does not hold", 1)),
+        *of("Avg@K rises at equal Pass@K", entry("matched_pass_clip_b_qwen3", "inconclusive")),
+        *of("", entry("d", "holds", 1)),
         entry("of an earlier release", "holds", 1),
     ]
-    assert in_a_sentence(entries) == (
-        "Holds: Pass@K rises (2 of 3); does not hold: Avg@K rises (0 of 2); "
-        "open: the highest Pass@K of any temperature rises (1 of 2)."
-    )
-    assert in_a_sentence([]) == ""
+    assert topics(entries) == [
+        ("holds", "Pass@K rises"),
+        ("does not hold", "Avg@K rises: Clip_B -3.9 [-5.4, -2.2], Clip_V +1 points"),
+        ("inconclusive", "The highest Pass@K of any temperature rises: +1, +1 points"),
+    ]
+    assert topics([]) == []

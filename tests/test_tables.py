@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from entropy_dynamics.analysis.statistics import holm, score_interval, share_int
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import write_report
-from entropy_dynamics.reporting.tables import write_table
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import (
     DATASETS,
@@ -97,26 +95,22 @@ def test_table_numbers_by_hand(tmp_path, monkeypatch):
     raw = scores_frame(results.experiment("table1"), results).filter(regex="_difference_p$").to_numpy().ravel()
     monkeypatch.undo()
     assert adjusted == pytest.approx(holm(raw), abs=1e-4, nan_ok=True)  # of all together, not column by column
-    # LaTeX shows other differences, those of the means, and corrects for their number.
-    latex = tex.read_text()
-    shown = len(re.findall(r"& (?:\\textbf\{)?(?:\+|\$-\$)\d", latex))
-    assert 0 < shown < known
-    assert f"Holm's correction for {shown} comparisons" in latex
-    experiment = results.experiment("table1")
-    pooled = replace(experiment, spec=experiment.spec.model_copy(update={"pooled": True}))
-    assert write_table(pooled, results)[2].read_text() == latex
-    assert f"Holm's correction for {known + shown} comparisons" in md.read_text()
-    means = [
-        np.mean([table.loc[(MODEL, "clip_b"), f"{name}_{metric}"] for name in DATASETS]) for metric in ("avg", "pass")
-    ]
-    (line,) = (line for line in latex.split(r"\midrule")[1].splitlines() if line.startswith("Clip$_{\\mathcal{B}"))
-    assert re.findall(r"& ([\d.]+)", line) == [f"{mean:.1f}" for mean in means]
-    assert "paper 19.69 (+2.81)" in text
+    assert set(table.difference) == {"median over seeds"}
+    # LaTeX says the same as Markdown.
+    plain = re.sub(r"\\textbf\{(.*?)\}", r"\1", tex.read_text().replace("$-$", "-"))
+    rows = [line.removesuffix(r" \\[3pt]").removesuffix(r" \\") for line in plain.splitlines() if "& " in line]
+    shown = [re.split(r" ?& ", line)[1:] for line in rows[1:]]
+    markdown = text.partition("Samples without")[0].replace("*", "").splitlines()
+    cells = [line.strip("| ").split(" | ") for line in markdown if re.match(r"\| [^ |-]", line)]
+    assert shown == [row[1:] for row in cells]
+    labels = ["Base model", "median difference per seed", "the paper", "GRPO", "the paper", "Clip_B"]
+    assert [row[0] for row in cells[:6]] == labels
+    assert cells[6][0] == labels[1]
+    assert cells[7][:2] == ["the paper", "19.69 (+2.81)"]
 
 
-@pytest.mark.parametrize(("name", "columns"), [("table1", 2), ("losses_on_policy", 3)])
+@pytest.mark.parametrize(("name", "columns"), [("table1", 6), ("losses_on_policy", 9)])
 def test_latex_has_as_many_cells_in_every_line(results, name, columns):
-    """Only the means over the data sets, and the entropy: they fit a column."""
     tex = draw(name, results, SEEDS)[2].read_text()
     body = tex[tex.index(r"\toprule") : tex.index(r"\bottomrule")].splitlines()
     lines = [line for line in body if "&" in line]
@@ -166,12 +160,12 @@ def page(results) -> str:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_page_says_what_the_markdown_says(results, page, name):
-    section = re.search(rf'<section id="{name}">.*?</section>', page, re.DOTALL)[0]
+    section = re.search(rf'<(section|details) id="{name}">.*?</\1>\n(?=<[dsh/])', page, re.DOTALL)[0]
     text = "".join(re.findall(r"<table>.*?</table>", section, re.DOTALL))
     page, markdown = Words(text.replace("−", "-")), (results / f"tables/{name}.md").read_text()
     assert page.bold == re.findall(r"\*\*([+-][^*]+)\*\*", markdown)
     lines = [line for line in markdown.splitlines() if re.match(r"\| [^ |*-]", line)]  # neither heads, rules nor models
-    cells = [[re.sub(r"<br>|\*\*|(?<=Clip)_", "", cell) for cell in line.strip("| ").split(" | ")] for line in lines]
+    cells = [[re.sub(r"\*\*|(?<=Clip)_", "", cell).strip() for cell in line[2:-2].split(" | ")] for line in lines]
     assert [row for row in page.rows if len(row) > 1 and row[0]] == cells
     assert not re.search(r"(?<!toy Qwen2 for )(Qwen|R1-)(?!2 for)", text)
 

@@ -182,12 +182,16 @@ def _parser() -> argparse.ArgumentParser:
     stage("field", "Judge the claims of other papers by the results so far.")
     stage("controls", "Judge the claims about controls by the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
-    stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
-        sub.add_argument("--compare", type=Path, metavar="RUN", help="run to compare with: claims.json or its folder")
-    summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
+        sub.add_argument(
+            "--compare",
+            type=Path,
+            metavar="RUN",
+            help="run to compare with: claims.json or its folder (default at the laptop scale: docs/reference/second)",
+        )
+    summary = command("summary", "The verdicts and gains of a run in a few lines, and where its page is.")
     summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")

@@ -235,15 +235,6 @@ def report(options: argparse.Namespace) -> None:
     print(write_report(_results(options), options.compare))
 
 
-def article(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.article import PACKAGES, build_pdf, write_article
-
-    tex = write_article(_results(options))
-    pdf = build_pdf(tex)
-    print(tex)
-    print(pdf or f"no PDF: pdflatex is not installed (Debian: apt install {PACKAGES})")
-
-
 def watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.watch import serve
 
@@ -257,12 +248,10 @@ def summary(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.comparison import write_comparison
+    from entropy_dynamics.reporting.comparison import draw_comparison, write_comparison
 
     print(write_comparison(*options.runs, table=options.table), end="")
     if options.figure:
-        from entropy_dynamics.reporting.comparison_figure import draw_comparison
-
         draw_comparison(*options.runs, options.figure)
 
 

@@ -98,24 +98,3 @@ rule report:
         page=PAGE,
     shell:
         "entropy-dynamics {params.page} > {log} 2>&1"
-
-
-rule article:
-    input:
-        rules.tables.input,
-        rules.figures.input,
-        LAYOUT.claims("json"),
-        LAYOUT.problems_report,
-    output:
-        LAYOUT.article("tex"),
-        [LAYOUT.article("pdf")] if shutil.which("pdflatex") else [],
-    log:
-        LAYOUT.log("article"),
-    localrule: True
-    conda:
-        "../../environment.yml"
-    params:
-        scale=SCALE,
-        seeds=SET_SEEDS,
-    shell:
-        "entropy-dynamics article --scale {params.scale} {params.seeds} 2>&1 | tee {log}"

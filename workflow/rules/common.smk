@@ -1,7 +1,6 @@
 # Shared by all rules: the selected scale, the layout of its results, and the settings that a result depends on.
 import re
 import shlex
-import shutil
 import sys
 from contextlib import contextmanager
 from functools import cache
@@ -106,10 +105,7 @@ for position, name in enumerate(reversed(ORDER)):
             URGENCY[model, untrained] = URGENCY[(untrained,)] = position
 MOST_URGENT = len(ORDER)
 
-# the reference run, with other than the default seeds, with which the report compares this run
-REFERENCE = Path("docs/reference/second")
-COMPARED = SCALE == "laptop" and (REFERENCE / "claims.json").is_file()
-PAGE = f"report --scale {SCALE} {SET_SEEDS}{f' --compare {REFERENCE}' * COMPARED}"
+PAGE = f"report --scale {SCALE} {SET_SEEDS}"
 
 
 def no_rule_for(target):

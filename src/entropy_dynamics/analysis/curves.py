@@ -32,8 +32,8 @@ class Column:
 COLUMNS = {
     "entropy": Column("token entropy", "nats", same_axis=True),
     "accuracy": Column("accuracy", "%", 100, same_axis=True),
-    "validation_accuracy": Column("Avg@k, validation", "%", 100, same_axis=True),
-    "validation_pass": Column("Pass@k, validation", "%", 100, same_axis=True),
+    "validation_accuracy": Column("Avg@K, validation", "%", 100, same_axis=True),
+    "validation_pass": Column("Pass@K, validation", "%", 100, same_axis=True),
     "clip_fraction": Column("clipped tokens", "%", 100),
     "s_star_mean": Column("batch mean", "nats", legend="$S_*$"),
     "s_centered_mean": Column("batch mean", "nats", legend="$S_* - \\mathrm{E}[S]$"),
@@ -66,7 +66,7 @@ class Line:
     method: str
     column: str
     curve: pd.DataFrame
-    """Columns of `curve_over_seeds`, and x, the position on the x axis."""
+    """Columns of `curve_over_seeds`, and x, x_low and x_high, the position on the x axis."""
     points: pd.DataFrame | None
     """A second column of the same runs."""
     lengths: tuple[int, ...]
@@ -85,8 +85,10 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
         }
         points, lengths = curves.get(panel.points or ""), tuple(map(len, frames))
         for name in panel.columns:
-            x = curves[name].index.to_series() if panel.x == "step" else curves[panel.x]["value"]
-            lines.append(Line(method, name, curves[name].join(x.rename("x"), how="inner"), points, lengths))
+            steps = curves[name].index.to_series()
+            x = pd.DataFrame({"value": steps, "low": steps, "high": steps}) if panel.x == "step" else curves[panel.x]
+            x = x.rename(columns={"value": "x", "low": "x_low", "high": "x_high"})
+            lines.append(Line(method, name, curves[name].join(x, how="inner"), points, lengths))
     return lines
 
 

@@ -42,7 +42,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.validation import parse
 
 EXPERIMENTS = Path("experiments")
-FIRST = ("table1", "figure6", "figure1")  # to be made and shown, in this order
+FIRST = ("learning", "table1", "figure6", "figure1")  # to be made first; the page opens with the first picture
 THEORY = "theory_check"  # the theorems are checked on its untrained model
 NOT_EXPERIMENTS = {"paper_values", "claims"}
 Seeds = Mapping[str, int]

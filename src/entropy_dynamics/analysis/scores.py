@@ -1,6 +1,5 @@
 """Tables of scores: our value with its interval, the difference from the baseline, and the paper's value."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,30 +9,32 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import paired, problem_scores, with_seeds
 from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.specs import MetricsSpec, ScoresSpec
-from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval, share_interval
+from entropy_dynamics.analysis.statistics import (
+    MIN_SEEDS,
+    Interval,
+    holm,
+    mean_interval,
+    score_interval,
+    share_interval,
+)
 from entropy_dynamics.config import BASE
 
 POOLED = "mean"
 """The name of the mean over the data sets in the columns of `scores_frame`."""
 
 
-def scores_frame(
-    experiment: Experiment[MetricsSpec], results: Results, columns: Mapping[str, list[str]] | None = None
-) -> pd.DataFrame:
+def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, in the order of the experiment; scores and shares in percent.
 
     For each data set and metric: <dataset>_<metric>, _low, _high and _paper; _difference, _difference_low and
-    _difference_high, the median over seeds of the difference from the baseline on the same seeds and problems; and
-    _difference_p, its p value after Holm's correction for all differences of the table. For each data set: _unreadable
-    and _truncated, the shares of samples without an answer in the required format and of those cut off at the token
-    limit; _problems; and _samples, the number of samples per problem. A table with `entropy` also has the columns of
-    `_entropy`; a pooled table has those of the mean over data sets, under the data set name POOLED.
-
-    Args:
-        columns: name -> data sets over whose scores the column is a mean; None: `score_columns`.
+    _difference_high, the difference from the baseline on the same seeds and problems; and _difference_p, its p value
+    after Holm's correction for all differences of the table. Scores are means over seeds. The column difference says
+    whether differences are: with few seeds they are, with more they are medians, as in the claims. For each data set:
+    _unreadable and _truncated, the shares of samples without an answer in the required format and of those cut off at
+    the token limit; _problems; and _samples, the number of samples per problem. A table with `entropy` also has the
+    columns of `_entropy`; a pooled table has those of the mean over data sets, under the data set name POOLED.
     """
-    rows = []
-    columns = columns or score_columns(experiment)
+    rows, columns = [], score_columns(experiment)
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
         values = {
@@ -51,7 +52,9 @@ def scores_frame(
         for method in experiment.methods(model):
             row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
             label = results.label(experiment.spec, method)
-            row |= {"method": method, "label": label, "seeds": len(experiment.of(model, method))}
+            seeds = len(experiment.of(model, method))
+            averaged = "median over seeds" if seeds >= MIN_SEEDS else "mean over seeds"  # as `seed_interval`
+            row |= {"method": method, "label": label, "seeds": seeds, "difference": averaged}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
             for column, datasets in columns.items():
@@ -70,10 +73,10 @@ def scores_frame(
                     row |= difference.times(100).columns(f"{name}_difference")
                     row[f"{name}_difference_p"] = difference.p
             for dataset, by_method in samples.items():
-                seeds = by_method[method]
-                row[f"{dataset}_unreadable"] = 100 * np.mean([seed.unreadable for seed in seeds])
-                row[f"{dataset}_truncated"] = 100 * np.mean([seed.truncated for seed in seeds])
-                row |= {f"{dataset}_problems": len(seeds[0].correct), f"{dataset}_samples": seeds[0].k}
+                of_seeds = by_method[method]
+                row[f"{dataset}_unreadable"] = 100 * np.mean([seed.unreadable for seed in of_seeds])
+                row[f"{dataset}_truncated"] = 100 * np.mean([seed.truncated for seed in of_seeds])
+                row |= {f"{dataset}_problems": len(of_seeds[0].correct), f"{dataset}_samples": of_seeds[0].k}
             rows.append(row)
     frame = pd.DataFrame(rows)
     tests = [name for name in frame if name.endswith("_difference_p")]

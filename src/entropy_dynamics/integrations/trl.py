@@ -1,7 +1,7 @@
 """Entropy control in TRL's GRPOTrainer: token weights decided once per generation batch, TRL's own loss.
 
     from entropy_dynamics.integrations.trl import make_grpo_trainer
-    trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=2.5)(model=..., args=..., ...)
+    trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=1.0)(model=..., args=..., ...)
 
 After TRL has generated and scored its rollouts, one forward pass without gradients computes log p, H, S* and E[S] of
 each token. The weights go into the advantages, which TRL accepts as [batch, token], or, if all are 0 or 1, into its
@@ -9,6 +9,7 @@ loss mask. Statistics are over the generation batch of all processes, under the 
 batch of an optimizer step if steps_per_generation = gradient_accumulation_steps and num_iterations = 1 (the defaults).
 """
 
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -29,6 +30,7 @@ TESTED = "1.16"
 HOOKS = ("_generate_and_score_completions", "_compute_loss", "_prepare_inputs")
 TOKEN_TOTAL = ("cispo", "dapo", "vespo")  # losses divided by num_items_in_batch
 MASK_TOTAL = ("grpo", "sapo", "bnpo")  # losses divided by the sum of their mask; the other divisors are constant
+IDLE = 10  # batches in a row without a changed weight, after which a warning says so
 Through = Literal["advantages", "loss_mask"]
 
 
@@ -63,6 +65,7 @@ class EntropyControlMixin:
 
     entropy_control: Method
     through: Through
+    idle_batches = 0
 
     def _generate_and_score_completions(self: Any, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
@@ -82,6 +85,9 @@ class EntropyControlMixin:
         generator = torch.Generator(mask.device).manual_seed(self.args.seed + self.state.global_step)
         weights = self.entropy_control.checked_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
+        if (pushed := (whole_mask > 0) & (whole_advantages != 0)).any():  # others have nothing to drop
+            self._warn_if_idle(bool((weights[pushed] == 1).all()))
+
         first = self.accelerator.process_index * len(mask)
         local = weights[first : first + len(mask), : mask.shape[1]]
         if self.accelerator.is_main_process and self.state.global_step in sampled_steps(self.state.max_steps):
@@ -98,6 +104,17 @@ class EntropyControlMixin:
         metrics = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
+
+    def _warn_if_idle(self: Any, idle: bool) -> None:
+        """Warn once, after `IDLE` batches in a row in which the method left all weights at 1, i.e. trained as GRPO."""
+        self.idle_batches = self.idle_batches + 1 if idle else 0
+        if self.idle_batches == IDLE and self.entropy_control.overrides("token_weights"):
+            name = type(self.entropy_control).__name__
+            warnings.warn(
+                f"{name} has dropped no token in {IDLE} batches, which is plain GRPO: lower mu, or its own threshold, "
+                "until entropy_control/clip_fraction is above 0",
+                stacklevel=2,
+            )
 
     def _check_mask(self: Any, weights: Tensor, kept: bool) -> None:
         """Raise UserError if the loss mask cannot express the weights or the denominator of the method."""

@@ -2,18 +2,26 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims_figure import write_figure
-from entropy_dynamics.reporting.templates import fill, one_model
+from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, pretty, save
+from entropy_dynamics.reporting.templates import fill, in_digits, one_model
 from entropy_dynamics.results.files import write_json, write_text
+
+HEADLINES = ("pass_gain_", "avg_gain_", "path_pass_", "best_pass_", "competitive_clip_", "greedy_", "matched_pass_")
+"""How the ids of the most interesting claims on scores begin."""
+SHOWN = 10
 
 
 def write_claims(results: Results) -> list[Path]:
@@ -59,11 +67,10 @@ def write_claims(results: Results) -> list[Path]:
     write_json(json, entries + gains)
     rows |= {"groups": groups_line(entries), "gains_summary": gains_summary, "tests": tests}
     write_text(md, fill("claims.md", head=head, summary=summary, **rows))
-    replaced = {name for name, model in models.items() if model and not model.is_the_papers}
-    labels = [entry["label"] for entry in entries]
-    write_figure(
-        claims, labels, findings, replaced, [line for line in (head, summary, gains_summary) if line], *pictures
-    )
+    smaller = any(model and not model.is_the_papers for model in models.values())
+    with rc_context(RC):
+        notes = [head, "smaller models ran under the models' names" if smaller else ""]
+        save(_draw(headlines(entries), notes), "Headline claims", *pictures)
     return [json, md, *pictures]
 
 
@@ -97,6 +104,43 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
     head, summary = _head(models, results), summary_line(entries)
     write_text(md, fill("field.md", head=head, summary=summary, papers=sections, tests=used))
     return [json, md]
+
+
+def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most `SHOWN` claims on scores, which share the unit of points, the most interesting first."""
+    order = [
+        next((i for i, head in enumerate(HEADLINES) if entry["id"].startswith(head)), len(HEADLINES))
+        for entry in entries
+    ]
+    ranked = sorted(zip(order, entries, strict=True), key=lambda pair: pair[0])
+    return [entry for _, entry in ranked if entry["unit"] == "points"][:SHOWN]
+
+
+def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
+    """One row per claim: effect and 95% interval in points; a gray line marks a threshold other than 0."""
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.16 * len(entries)), layout="constrained")
+    ax = figure.subplots()
+    ax.axvline(0, color="black", linewidth=0.8, zorder=1)
+    for row, entry in enumerate(entries):
+        look, known = VERDICT_LOOKS[entry["verdict"]], entry["effect"] is not None
+        if known:
+            low, high = (entry["effect"] if entry[end] is None else entry[end] for end in ("low", "high"))
+            ends = [[entry["effect"] - low], [high - entry["effect"]]]
+            ax.errorbar(entry["effect"], row, xerr=ends, markersize=4, elinewidth=1, **look)
+        ax.vlines([bound for bound in entry["range"] if bound], row - 0.4, row + 0.4, color="0.5", linewidth=0.8)
+        text = in_digits(entry, "+").replace("-", "−") if known else "no value"
+        ax.text(1.02, row, text, transform=ax.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
+    ax.set_yticks(range(len(entries)), [pretty(entry["label"]) for entry in entries], fontsize=6)
+    ax.set_ylim(max(len(entries), 1) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("effect, 95% interval (points)")
+    handles = [
+        Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in VERDICT_LOOKS.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
+    add_footer(figure, notes)
+    return figure
 
 
 def _entry(
@@ -202,5 +246,4 @@ def _cells(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def _effect(entry: dict[str, Any]) -> str:
-    interval = "no interval" if entry["low"] is None else f"[{entry['low']:.4g}, {entry['high']:.4g}]"
-    return f"{entry['effect']:.4g} {interval}"
+    return in_digits(entry) + (" no interval" if entry["low"] is None else "")

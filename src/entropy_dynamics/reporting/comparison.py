@@ -1,15 +1,24 @@
-"""Two runs' verdicts and effects side by side, as Markdown."""
+"""Two runs' verdicts and effects side by side: as text, as Markdown, and as a forest plot."""
 
 import math
 from pathlib import Path
 from statistics import median
+from typing import IO
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.reporting.style import OWN, RC, VERDICT_LOOKS, WIDTH, Look, cycle, pretty, save
 from entropy_dynamics.reporting.templates import fill
 
 SHOWN = 6  # maximum number of differing claims that are listed
 UNITS = 2  # and of units, the most frequent
+RUNS = [cycle(OWN), cycle(OWN + 1)]  # looks not used for any method or verdict
+TINY = 1e-9  # minimum half-width, as an interval may have none after rounding
 
 
 def write_comparison(first: Path, second: Path, table: bool = False) -> str:
@@ -26,17 +35,18 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
         identical = f"All {len(compared)} effects are identical: these are the same runs{more}"
         return fill("comparison.md", lines=[identical], rows=[_row(claim) for claim in claims] if table else [])
     share = f"{len(compared) - len(apart)} of {len(compared)} ({1 - len(apart) / len(compared):.0%})"
-    effects = f"{share} have zero in the interval of their difference"
+    effects = f"{share} agree: the 95% interval of their difference includes zero"
     verdicts = f"{len(changed)} of {len(compared)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
     chance = sum(claim.chance_of_change for claim in compared)
     expected = "unknown, as a file has no ranges" if math.isnan(chance) else f"about {chance:.0f}"
-    named = [f"{claim.id} ({' → '.join(claim.verdicts)})" for claim in changed]
-    named += [f"{claim.id} (effect)" for claim in apart if claim not in changed]
+    labels = {id: entry["label"] or id for id, entry in verdicts_of(first).items()}
+    named = [f"{labels[claim.id]} ({' → '.join(claim.verdicts)})" for claim in changed]
+    named += [f"{labels[claim.id]} (effect)" for claim in apart if claim not in changed]
     lines = [
-        f"Effects:  {effects}; expected: about 97 %",
+        f"Effects:  {effects}; expected: about 97%",
         f"Power:    {_power(compared)}",
         *_shared(compared),
-        f"Verdicts: {verdicts}; expected from their intervals: {expected}{more}",
+        f"Verdicts: {verdicts}; expected by chance: {expected}{more}",
         f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
         f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
     ]
@@ -55,7 +65,7 @@ def _power(claims: list[Replicate]) -> str:
     at, opposite = (f"{of.count(True)} of {len(of) - of.count(None)}" for of in found.values())
     size = ", ".join(medians) or "unknown size"
     had = f"{at} would agree had the second run found the threshold, {opposite} had it found the opposite sign"
-    return f"90 % for a difference of {size}; {had}"
+    return f"90% for a difference of {size}; {had}"
 
 
 def _shared(claims: list[Replicate]) -> list[str]:
@@ -81,3 +91,60 @@ def _number(interval: Interval) -> str:
         return "–"
     ends = "" if math.isnan(interval.low) else f" [{interval.low:.3g}, {interval.high:.3g}]"
     return f"{interval.value:.3g}{ends}"
+
+
+def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None:
+    """Draw a forest plot of each claim's effect in both runs, with intervals; claims that disagree come first.
+
+    Each row has its own unit: the first run's effect is at 0, and 1 is half the width of the interval of the
+    difference, so that the runs disagree if the second one's mark is outside the gray band.
+
+    Args:
+        target: a file, or a stream, to which SVG is written.
+    """
+    labels = {id: entry["label"] for id, entry in verdicts_of(first).items()}
+    claims = sorted((claim for claim in replicates(first, second) if claim.agrees is not None), key=_agreement)
+    with rc_context(RC):
+        figure = Figure(figsize=(WIDTH, 0.9 + 0.132 * len(claims)), layout="constrained")
+        ax = figure.subplots()
+        ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
+        for row, claim in enumerate(claims):
+            for place, (effect, look) in enumerate(zip(claim.effects, RUNS, strict=True)):
+                value, low, high = (_scaled(claim, end) for end in (effect.value, effect.low, effect.high))
+                ends = [[value - low], [high - value]]
+                ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **_mark(look))
+            numbers = " → ".join(f"{effect.value:.2g}" for effect in claim.effects).replace("-", "−")
+            ax.text(1.02, row, numbers, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
+        ax.set_yticks(range(len(claims)), [pretty(labels[claim.id]) for claim in claims], fontsize=5.5)
+        for tick, claim in zip(ax.get_yticklabels(), claims, strict=True):
+            tick.set_color("black" if claim.agrees else VERDICT_LOOKS["does not hold"]["color"])
+        ax.set_ylim(len(claims) - 0.4, -0.6)
+        ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
+        ax.tick_params(axis="y", length=0)
+        ax.grid(axis="y", visible=False)
+        ax.set_xlabel("difference between the runs\n(1: edge of its 95% interval)", fontsize=6)
+        names = zip((first, second), RUNS, strict=True)
+        handles = [Line2D([], [], label=str(name), **_mark(look)) for name, look in names]
+        figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=1)
+        if isinstance(target, Path):
+            save(figure, "Two runs side by side", target)
+        else:
+            figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def _agreement(claim: Replicate) -> float:
+    """Negative if the runs disagree; 0 if the interval of the difference ends at 0."""
+    difference = claim.difference
+    return min(-difference.low, difference.high) / _half_width(claim)
+
+
+def _half_width(claim: Replicate) -> float:
+    return max((claim.difference.high - claim.difference.low) / 2, TINY)
+
+
+def _scaled(claim: Replicate, value: float) -> float:
+    return (value - claim.effects[0].value) / _half_width(claim)
+
+
+def _mark(look: Look) -> Look:
+    return {"color": look["color"], "marker": look["marker"], "markersize": 3, "linestyle": ""}

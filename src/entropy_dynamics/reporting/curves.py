@@ -14,7 +14,7 @@ from entropy_dynamics.analysis.curves import SPARSE, Line, column, curves_frame,
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Panel
-from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, looks, pretty, what_ran
+from entropy_dynamics.reporting.style import LINE_LEGEND, NOTE, ROUND, WIDTH, Look, add_footer, looks, pretty, what_ran
 
 MARKERS = 6  # per line
 APART = 0.03  # distance between the points of two lines at the same step, as a fraction of the axis
@@ -34,13 +34,19 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
     styles = _styles(experiment, results, lines, labels)
     legends = []
+    plain: Look = {"marker": ""} if any(panel.points for panel in panels) else {}  # markers are the points
     for first in range(columns):  # the panels of a column share their legend
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
-        handles = [Line2D([], [], label=label, **styles[label]) for label in shown]
+        handles = [
+            Line2D([], [], label=text, **styles[label] | plain)
+            for label, text in zip(shown, _without_method(shown, baseline), strict=True)
+        ]
+        if plain:
+            handles.append(Line2D([], [], color="0.4", marker="o", linestyle="", label="validation problems"))
         for i in below:
             ax = axes.flat[i]
-            _draw_lines(ax, panels[i], lines[i], [styles[label] for label in labels[i]])
+            _draw_lines(ax, panels[i], lines[i], [styles[label] | plain for label in labels[i]])
             if panels[i].title:
                 ran = results.model(experiment.model_of(panels[i])).ran.replace(" for ", " for\n")
                 ax.set_title(pretty(panels[i].title.replace("{model}", ran)))
@@ -70,6 +76,14 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
     return pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
 
 
+def _without_method(labels: list[str], baseline: str) -> list[str]:
+    """'mu 1.5' for 'Clip_B (mu 1.5)' if the other lines are of Clip_B, too, which is then in the title of the panel."""
+    swept = [label.partition(" (") for label in labels if label != baseline]
+    if len(swept) < 2 or len({method for method, *_ in swept}) > 1 or not all(values for *_, values in swept):
+        return labels
+    return [label if label == baseline else label.partition(" (")[2].removesuffix(")") for label in labels]
+
+
 def _styles(
     experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]], labels: list[list[str]]
 ) -> dict[str, Look]:
@@ -87,17 +101,22 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
         curve, trajectory = line.curve, panel.x != "step"
         apart = max(1, len(curve) // MARKERS)
         marks: Look = {"markevery": (i * apart // len(lines), apart)}  # lines have their markers at different steps
-        if panel.points:
-            marks = {"marker": ""}
-        elif trajectory:  # a marker at its start
+        if trajectory:  # a marker at its start
             marks = {"markevery": slice(1)}
         elif line.column in SPARSE:  # at each measurement
             marks = {}
         ax.plot(curve["x"], curve["value"], **(style | marks))
-        if trajectory and len(curve) > 1:  # and an arrow for its direction
+        if trajectory and len(curve) > 1:  # and at its end an arrow for its direction, and the spread of the seeds
             before, end = curve[["x", "value"]].to_numpy()[-2:]
             arrow = {"arrowstyle": "-|>", "color": style["color"], "linewidth": 1.1, "shrinkB": 0}
             ax.annotate("", end, before, arrowprops=arrow)
+            last = curve.iloc[-1]
+            spread = {
+                f"{axis}err": [[last[name] - last[f"{low}low"]], [last[f"{low}high"] - last[name]]]
+                for axis, name, low in (("x", "x", "x_"), ("y", "value", ""))
+            }
+            ax.errorbar(*end, **spread, fmt="none", ecolor=style["color"], elinewidth=0.6)
+            ax.annotate("start", curve[["x", "value"]].iloc[0], (0, -9), **NOTE)
         if len(line.lengths) > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
         if line.points is not None:  # with whiskers, and with the lines' points side by side
@@ -105,13 +124,13 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -
             points, value = line.points, line.points["value"]
             spread = [value - points["low"], points["high"] - value] if len(line.lengths) > 1 else None
             look = {"color": style["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-            ax.errorbar(points.index + shift, value, spread, fmt=style["marker"], elinewidth=0.7, **look)
+            ax.errorbar(points.index + shift, value, spread, fmt="o", elinewidth=0.7, **look)
 
 
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
     """Labels, scales and limits, with the paper's `levels` in view."""
     ax.set_ylabel(column(panel.columns[0]).axis)
-    ax.xaxis.set_major_locator(MaxNLocator(4, integer=panel.x == "step"))
+    ax.xaxis.set_major_locator(MaxNLocator(6 if panel.x == "step" else 5, steps=ROUND))
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_minor_formatter(NullFormatter())
@@ -122,7 +141,7 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
             low, high = np.log10([min([np.quantile(positive, 0.1), *marked]), max([positive.max(), *marked])])
             ax.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
     else:
-        ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
+        ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND, min_n_ticks=3))
         low, high = ax.get_ylim()
         if low < 0 < high:
             ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
@@ -158,9 +177,9 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
     notes = []
     if any(panel.points for panel in experiment.spec.panels):
         whiskers = "" if experiment.seeds == "one seed" else ", whiskers: lowest to highest seed"
-        notes.append(f"lines: training samples; markers: validation problems, side by side at one step{whiskers}")
+        notes.append(f"lines: training samples; markers side by side are of one step{whiskers}")
     if any(panel.x != "step" for panel in experiment.spec.panels):
-        notes.append("trajectories over training, from the marker to the arrow")
+        notes.append("trajectories over training, to the arrow; whiskers at its end: lowest to highest seed")
     pairs = zip(experiment.spec.panels, lines, strict=True)
     for panel, line in ((panel, line) for panel, drawn in pairs for line in drawn):
         label = pretty(results.label(experiment.spec, line.method))

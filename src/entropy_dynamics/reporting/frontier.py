@@ -38,12 +38,13 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
         of_model = frame[frame["model"] == model]
         left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
         _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, styles)
-        _draw_sampled(right, of_model[of_model["temperature"] > 0], styles)
+        _draw_sampled(right, of_model[of_model["temperature"] > 0], styles, experiment.spec.baseline)
         left.set_ylabel("Avg@K (%)")
     handles, _ = rows[0].axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, **LINE_LEGEND)
-    temperatures = ", ".join(f"{value:g}" for value in sorted(frame["temperature"].unique()) if value)
-    notes = [f"temperatures {temperatures}, from the upper left on; bars: {intervals(experiment)}"]
+    baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
+    notes = [f"numbers: temperatures of {baseline}, in the same order on every line; bars: {intervals(experiment)}"]
+    notes += ["cut off at the frame, which leaves out points with less than half of the highest Pass@K"]
     notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
     add_footer(figure, [*what_ran(experiment, results), *notes])
     return figure, frame
@@ -58,14 +59,20 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[
         ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
 
 
-def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look]) -> None:
+def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look], baseline: str) -> None:
     for method, of_method in rows.groupby("method", sort=False):
         line, look = of_method.sort_values("temperature"), styles[str(method)] | {"linewidth": 0.7}
         ax.plot(line["pass"], line["avg"], label=method, **look)
+        for at in line.to_dict("records") if method == baseline else ():
+            ax.annotate(
+                f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), textcoords="offset points", fontsize=5.5
+            )
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
             ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
             ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
-    ax.set_xlim(left=max(0, ax.get_xlim()[0]))  # an interval may reach below zero
-    ax.set_ylim(bottom=max(0, ax.get_ylim()[0]))
+    near = rows[rows["pass"] > rows["pass"].max() / 2]  # a method that collapsed would press the others together
+    for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
+        low, high = near[score].min(), near[score].max()
+        limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
     ax.set_title("sampled", fontsize=6.5, pad=3)
     ax.set_xlabel("Pass@K (%)")

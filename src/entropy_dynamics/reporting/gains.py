@@ -4,12 +4,13 @@ from itertools import product
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
-from entropy_dynamics.reporting.style import WIDTH, add_footer, intervals, looks, pretty, what_ran
+from entropy_dynamics.reporting.style import ROUND, WIDTH, add_footer, intervals, looks, pretty, what_ran
 
 
 def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -36,12 +37,13 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
         ax.set_title(f"{ran}\n{HEADINGS[metric]}@K", fontsize=6)
         ax.grid(axis="y", visible=False)
     for ax in axes[-1]:
+        ax.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0]), strict=True)
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods))  # a column per method
     whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
-    add_footer(figure, [*what_ran(experiment, results, "median"), whiskers])
+    add_footer(figure, [*what_ran(experiment, results, differences=True), whiskers])
     return figure, frame
 
 
@@ -72,5 +74,5 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
         "over data sets and models",
         f"whiskers: {intervals(experiment)}",
     ]
-    add_footer(figure, [*what_ran(experiment, results, "median"), *notes])
+    add_footer(figure, [*what_ran(experiment, results, differences=True), *notes])
     return figure, frame

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatterMathtext, NullLocator
+from matplotlib.ticker import NullLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
@@ -56,21 +56,19 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
         if rungs[f"{gain}_gain"].isna().all():
             beyond = f"none: in some seed\noutside the Pass@K\nof {baseline}"
             right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)
-            right.grid(visible=False)
-            right.set_yticks([])
-            right.tick_params(axis="x", length=0)
+            right.axis("off")
         else:
             right.axhline(0, color="black", linewidth=0.6)
         left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
     for ax in axes[-1]:
         ax.set_xscale("log")
         ax.set_xlabel("parameters")
-        ax.xaxis.set_major_formatter(LogFormatterMathtext())
+        ax.xaxis.set_major_formatter(lambda size, _: f"{size / 1e6:g} M")
         ax.xaxis.set_minor_locator(NullLocator())
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    sizes = ", ".join(f"{size:,.0f}" for size in rungs["parameters"].unique())
+    sizes = ", ".join(f"{size / 1e6:.2g} M" for size in rungs["parameters"].unique())
     notes = [f"{results.scale} scale: toy models of {sizes} parameters"]
     notes += [
         "dashed: predicted from the models to the left of the gray line",

@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LinksSpec
 from entropy_dynamics.analysis.statistics import LEVEL
-from entropy_dynamics.reporting.style import IDENTITY, WIDTH, add_footer, cycle
+from entropy_dynamics.reporting.style import IDENTITY, ROUND, WIDTH, add_footer, cycle
 
 SAME_UNITS = ("entropy_change_first_order", "entropy_change")
 PER_ROW = 2
@@ -33,8 +33,8 @@ def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Fig
     seeds = "" if experiment.seeds == "one seed" else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds}"
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
-        f"a mark per step and seed; r: correlation over the steps of a run, median over runs{seeds}; "
-        "dashed: equal changes",
+        f"a mark per step and seed, without the outermost 1% at each end of an axis; r: correlation over all steps of "
+        f"a run, median over runs{seeds}; dashed: equal changes",
     ]
     add_footer(figure, notes)
     return figure, links_frame(experiment, results, drawn)
@@ -51,14 +51,25 @@ def _draw_link(ax: Axes, link: Link, letter: str) -> None:
         ax.axline((0, 0), slope=10 ** (unit["x"] - unit["y"]), **IDENTITY)
     r = link.correlation
     ends = "" if np.isnan(r.low) else f" [{r.low:.2f}, {r.high:.2f}]"
-    ax.set_title(f"({letter}) " + (f"$r$ {r.value:.2f}{ends}" if np.isfinite(r.value) else "too few steps"))
+    names = f"({letter}) {column(link.x).quantity} → {column(link.y).quantity}\n"
+    ax.set_title(names + (f"$r$ {r.value:.2f}{ends}" if np.isfinite(r.value) else "too few steps"), fontsize=6)
+    for axis, name in ((ax.set_xlim, "x"), (ax.set_ylim, "y")):
+        if len(link.steps):
+            axis(_frame(link.steps[name] / 10 ** unit[name]))
     ax.set_xlabel(f"{column(link.x).quantity} ($10^{{{unit['x']}}}$ nats)", fontsize=6)
     ax.set_ylabel(f"{column(link.y).quantity}\n($10^{{{unit['y']}}}$ nats)", fontsize=6)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(4))
+        axis.set_major_locator(MaxNLocator(4, steps=ROUND))
+
+
+def _frame(values: pd.Series) -> tuple[float, float]:
+    """Axis limits around most of the values: a few far away would press the others together."""
+    low, high = values.quantile([0.01, 0.99])
+    margin = 0.15 * (high - low) or 1.0
+    return min(low, 0) - margin, max(high, 0) + margin
 
 
 def _power_of_ten(values: pd.Series) -> int:
-    """The exponent of the largest value."""
-    largest = values.abs().max()
+    """The exponent of the largest value that is drawn."""
+    largest = values.abs().quantile(0.99)
     return int(np.floor(np.log10(largest))) if largest > 0 else 0

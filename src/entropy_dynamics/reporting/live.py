@@ -1,83 +1,138 @@
-"""Further contents of report.html: unfinished runs, and token samples of all runs."""
+"""Further contents of report.html: progress, unfinished runs, and token samples of all runs."""
 
-import json
 import math
 import re
 import time
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from entropy_dynamics.results.files import read_parquet
+from entropy_dynamics.analysis.experiments import known_experiments
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.config import BASE
+from entropy_dynamics.results.files import read_jobs, read_parquet
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.tasks.countdown.problems import parse_problem
 
 STEP = re.compile(r" (\d+)/(\d+)  entropy ([\d.]+)  accuracy ([\d.]+)")  # a line of training.progress
 SILENT = 600  # seconds without a new line after which a run counts as stopped
-SHOWN_TOKENS = 400  # per step; more responses are in its file
-SHOWN_BYTES = 2**21  # for all runs together, as JSON
+SHOWN_TOKENS = 400  # per step of a run; more responses are in its file
+ALL_TOKENS = 40_000  # of all runs together, about 2 MB as JSON
 COLUMNS = {"logp": "p", "entropy": "h", "s_star": "s", "s_expected": "e", "advantage": "a", "weight": "w"}
 
 
-def unfinished_runs(layout: Layout) -> list[dict[str, Any]]:
+def unfinished_runs(layout: Layout, baseline: str = "grpo") -> list[dict[str, Any]]:
     """Runs with steps in their logs, but no metrics yet: name, steps done and total, curves, whether they run now.
 
-    A curve is the points of an SVG polyline in a box of 100 by 40, and its last value.
+    A curve is the points of an SVG polyline in a box of 100 by 40, those of the baseline with the same model and seed,
+    and its last value.
     """
     shown = []
     for log in sorted(layout.root.glob("logs/runs/*/*/seed*.log")):
         model, method, seed = *log.parts[-3:-1], log.stem.removeprefix("seed")
-        steps = STEP.findall(log.read_text(encoding="utf-8", errors="replace"))
-        if not steps or layout.metrics(model, method, seed).is_file():
+        steps = _steps(log)
+        if not len(steps) or layout.metrics(model, method, seed).is_file():
             continue
-        step, (total, *_), *columns = np.array(steps, float).T
-        curves = {name: _polyline(step / total, y) for name, y in zip(("entropy", "accuracy"), columns, strict=True)}
+        other = _steps(layout.log("runs", model, baseline, seed)) if method != baseline else steps[:0]
+        total, curves = steps[0, 1], {}
+        for column, name in enumerate(("entropy", "accuracy"), 2):
+            top = max(*steps[:, column], *other[:, column], 1e-9)
+            points = [
+                " ".join(f"{100 * a / total:.1f},{39 - 38 * b / top:.1f}" for a, b in of[:, [0, column]])
+                for of in (steps, other)
+            ]
+            curves[name] = (*points, float(steps[-1, column]))
         runs_now = time.time() - log.stat().st_mtime < SILENT
         name = f"{method}, seed {seed}, {model}"
-        shown.append({"name": name, "done": int(step[-1]), "total": int(total), "curves": curves, "now": runs_now})
+        shown.append({"name": name, "done": int(steps[-1, 0]), "total": int(total), "curves": curves, "now": runs_now})
     return shown
 
 
-def _polyline(x: np.ndarray, y: np.ndarray) -> tuple[str, float]:
-    height = 38 * (1 - y / max(y.max(), 1e-9)) + 1
-    return " ".join(f"{100 * a:.1f},{b:.1f}" for a, b in zip(x, height, strict=True)), float(y[-1])
+def _steps(log: Path) -> np.ndarray:
+    """Step, number of steps, entropy and accuracy of each line of a log; none if there is no log."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return np.array(STEP.findall(text), float).reshape(-1, 4)
+
+
+def progress(results: Results) -> dict[str, Any]:
+    """The training runs of the tables and figures: how many are done, of how many, and the minutes left if known."""
+    names = results.config.experiments or [
+        name for name in known_experiments(results.folder) if results.experiment(name).spec.target is None
+    ]
+    runs = {run.path for name in names for run in results.experiment(name).runs if run.method != BASE}
+    done = sum(results.layout.metrics(*run).is_file() for run in runs)
+    trained = [job for job in read_jobs(results.layout.jobs) if job["rule"] == "train"]
+    minutes = busy_seconds(trained) / 60 / len(trained) * (len(runs) - done) if trained else None
+    return {"done": done, "total": len(runs), "minutes": minutes}
+
+
+def busy_seconds(jobs: Iterable[dict[str, Any]]) -> float:
+    """The time during which at least one of the jobs ran."""
+    busy, until = 0.0, 0.0
+    for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return busy
 
 
 def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The first responses of the sampled steps of all runs, lowest seeds first, up to `SHOWN_BYTES`.
+    """The first responses of the sampled steps of all runs: each has an equal share of `ALL_TOKENS`.
 
     Args:
         first: (model, method) pairs to put before all others.
     """
     order = {pair: place for place, pair in enumerate(first)}
-    files: dict[tuple[int, int, str, str], list[Path]] = {}
+    files: dict[tuple[int, str, str, int], dict[int, Path]] = {}
     for file in layout.root.glob("samples/*/*/seed*/step*.parquet"):
         model, method, seed = file.parts[-4:-1]
-        key = (int(seed.removeprefix("seed")), order.get((model, method), len(order)), method, model)
-        files.setdefault(key, []).append(file)
-    shown, size = [], 0
-    for (seed, _, method, model), steps in sorted(files.items()):
-        by_step = {int(file.stem.removeprefix("step")): file for file in steps}
-        sampled = {step: _responses(by_step[step]) for step in sorted(by_step)}
-        run = {"model": model, "method": method, "seed": seed, "steps": sampled}
-        size += len(json.dumps(run))
-        if shown and size > SHOWN_BYTES:
-            break
-        shown.append(run)
+        run = (order.get((model, method), len(order)), model, method, int(seed.removeprefix("seed")))
+        files.setdefault(run, {})[int(file.stem.removeprefix("step"))] = file
+    tokens = max(1, min(SHOWN_TOKENS, ALL_TOKENS // max(1, sum(map(len, files.values())))))
+    return [
+        {
+            "model": model,
+            "method": method,
+            "seed": seed,
+            "steps": {step: _shown(steps[step], tokens) for step in sorted(steps)},
+        }
+        for (_, model, method, seed), steps in sorted(files.items(), key=lambda item: item[0])
+    ]
+
+
+def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
+    """The responses up to the first that exceeds this number of tokens."""
+    shown, count = [], 0
+    for response in _responses(file, file.stat().st_mtime_ns):
+        if count < tokens:
+            shown.append(response)
+        count += len(response["t"])
     return shown
 
 
-def _responses(file: Path) -> list[dict[str, Any]]:
-    """Responses with one list per token column, cut off after `SHOWN_TOKENS`."""
+@lru_cache(4096)  # as `watch` rewrites the page again and again
+def _responses(file: Path, _: int) -> list[dict[str, Any]]:
+    """The first response, cut off after `SHOWN_TOKENS`, and those that fit beside it; one list per token column."""
     responses, count = [], 0
     for row in read_parquet(file).to_dict("records"):
-        tokens = list(row["token"])[: SHOWN_TOKENS - count]
-        columns = {short: [_short(value) for value in row[name][: len(tokens)]] for name, short in COLUMNS.items()}
-        responses.append({"prompt": row["prompt"], "correct": bool(row["correct"]), "t": tokens, **columns})
-        if (count := count + len(tokens)) >= SHOWN_TOKENS:
+        tokens = list(row["token"])[:SHOWN_TOKENS]
+        if responses and count + len(tokens) > SHOWN_TOKENS:
             break
+        columns = {short: [_short(value) for value in row[name][: len(tokens)]] for name, short in COLUMNS.items()}
+        responses.append({"prompt": _spoken(row["prompt"]), "correct": bool(row["correct"]), "t": tokens, **columns})
+        count += len(tokens)
     return responses
+
+
+def _spoken(prompt: str) -> str:
+    """'3,9,7,7=6: make 6 from 3, 9, 7, 7' for a Countdown problem in the toy models' notation."""
+    try:
+        numbers, target = parse_problem(prompt)
+    except ValueError:
+        return prompt
+    return f"{prompt}: make {target} from {', '.join(map(str, numbers.elements()))}"
 
 
 def _short(value: float) -> float | None:

@@ -14,6 +14,7 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.reporting.style import (
     GRAY,
     LINE_LEGEND,
+    ROUND,
     WIDTH,
     Look,
     add_footer,
@@ -55,4 +56,4 @@ def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, Look]) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
     ax.minorticks_off()
-    ax.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))

@@ -16,22 +16,24 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims import groups_line
-from entropy_dynamics.reporting.comparison import write_comparison
-from entropy_dynamics.reporting.comparison_figure import draw_comparison
-from entropy_dynamics.reporting.live import token_samples, unfinished_runs
-from entropy_dynamics.reporting.summary import in_a_sentence
-from entropy_dynamics.reporting.tables import table_values
-from entropy_dynamics.reporting.templates import fill
+from entropy_dynamics.reporting.claims import headlines
+from entropy_dynamics.reporting.comparison import draw_comparison, write_comparison
+from entropy_dynamics.reporting.live import busy_seconds, progress, token_samples, unfinished_runs
+from entropy_dynamics.reporting.summary import topics
+from entropy_dynamics.reporting.tables import Cell, table_values
+from entropy_dynamics.reporting.templates import fill, in_digits
 from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
+
+REFERENCES = {"laptop": Path("docs/reference/second")}
+"""Scale -> a published run with other seeds, with which the page compares a run."""
 
 
 def write_report(results: Results, beside: Path | None = None) -> Path:
     """Write report.html from everything in results/<scale>: verdicts, tables, figures, samples, unfinished runs.
 
     Args:
-        beside: claims.json of another run, or its folder, with which effects are compared.
+        beside: claims.json of another run, or its folder, with which effects are compared; None: that of `REFERENCES`.
 
     Raises:
         UserError: there is no such folder, or a file of the results or of the other run is missing or damaged.
@@ -39,6 +41,9 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
     layout = results.layout
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={results.scale}")
+    reference = REFERENCES.get(results.scale)
+    if beside is None and reference and reference.is_dir():
+        beside = reference
     if beside:
         verdicts_of(beside)
     judged = layout.claims("json").is_file()
@@ -62,24 +67,30 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
             }
         )
     by_name = {section["experiment"].name: section for section in sections}
+    top = [claim["id"] for claim in headlines(claims)]
+    claims.sort(key=lambda claim: top.index(claim["id"]) if claim["id"] in top else len(top))
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in by_name), None)
         claim["shown"] = _effect(claim)
-    models = results.models.values()
+    first = [name for name in FIRST if name in by_name]
+    lead = next((name for name in first if by_name[name]["picture"]), None)
+    opened = [by_name[name] for name in first if name == lead or by_name[name]["table"]]
+    folded = [section for section in sections if section not in opened]
+    folded.sort(key=lambda section: not section["experiment"].is_numbered)
+    models, unfinished = results.models.values(), unfinished_runs(layout)
     page = fill(
         "report.html",
         scale=results.scale,
         counts={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
         claims=claims,
-        groups=groups_line(claims) if any("rests_on" in claim for claim in claims) else "",
-        sentence=in_a_sentence(claims),
+        topics=topics(claims),
         claims_figure=_picture(layout.claims("svg")),
         comparison=_comparison(beside, layout.root) if beside and judged else None,
-        unfinished=unfinished_runs(layout),
+        unfinished=unfinished,
+        progress=progress(results) if any(run["now"] for run in unfinished) else None,
         samples=_json(token_samples(layout, dict.fromkeys(pair for name in opening for pair in _pairs(results, name)))),
-        first=[by_name[name] for name in FIRST if name in by_name],
-        numbered=[by_name[name] for name in by_name if name not in FIRST and by_name[name]["experiment"].is_numbered],
-        further=[section for section in sections if not section["experiment"].is_numbered],
+        opened=opened,
+        folded=folded,
         gate=_gate(layout),
         ran=what_ran(layout),
         models=[model.ran_with_size for model in models],
@@ -103,10 +114,12 @@ def _gate(layout: Layout) -> dict[str, Any] | None:
         return None
     rows = {f"seed {gate['seed']}": [f"{value:.3f}" for value in gate["measured"].values()] for gate in gates}
     ends = [pair or (None, None) for pair in gates[-1]["bounds"].values()]
-    bounds = [" to ".join("any" if end is None else f"{end:g}" for end in pair) for pair in ends]
+    words = [["any" if end is None else f"{end:g}" for end in pair] for pair in ends]
+    bounds = ["none" if pair == ["any", "any"] else " to ".join(pair) for pair in words]
+    cells = [{label: [Cell(value) for value in values]} for label, values in {**rows, "bounds": bounds}.items()]
     return {
         "columns": [name.replace("_", " ") for name in gates[0]["measured"]],
-        "rows": [{"label": label, "cells": cells} for label, cells in {**rows, "bounds": bounds}.items()],
+        "blocks": [("samples of the training problems, and the bounds outside of which nothing is trained", cells)],
         "faults": {gate["seed"]: gate["faults"] for gate in gates if gate["faults"]},
     }
 
@@ -126,7 +139,9 @@ def _comparison(first: Path, second: Path) -> dict[str, Any]:
         draw_comparison(first, second, svg)
     except UserError as error:
         return {"with": first, "lines": [str(error)], "picture": None}
-    return {"with": first, "lines": write_comparison(first, second).splitlines(), "picture": _data(svg.getvalue())}
+    lines = write_comparison(first, second).splitlines()
+    lines.sort(key=lambda line: not line.startswith(("Effects", "Verdicts")))  # these two are shown, others folded
+    return {"with": first, "lines": lines, "picture": _data(svg.getvalue())}
 
 
 def _pairs(results: Results, name: str) -> list[tuple[str, str]]:
@@ -142,12 +157,10 @@ def _json(value: list[dict[str, Any]]) -> Markup | None:
 def _effect(claim: dict[str, Any]) -> str:
     if claim["effect"] is None:
         return claim["reason"]
-    interval = "" if claim["low"] is None else f" [{claim['low']:.3g}, {claim['high']:.3g}]"
     needs = claim["reason"].rpartition("; ")[2] if claim["verdict"] == "inconclusive" else ""
-    shown = f"{claim['effect']:.3g}{interval} {claim['unit']}; claimed: {claim['claimed']}"
+    shown = f"{in_digits(claim)} {claim['unit']}; claimed: {claim['claimed']}"
     if paper := claim["paper"]:
-        interval = "" if paper["low"] is None else f" [{paper['low']:.3g}, {paper['high']:.3g}]"
-        shown += f"; the paper's scores: {paper['effect']:.3g}{interval}"
+        shown += f"; by the paper's scores {in_digits(paper)}"
     return f"{shown}; {needs}" if needs else shown
 
 
@@ -158,11 +171,7 @@ def what_ran(layout: Layout) -> list[str]:
         lines.append(f"{len(records)} training runs on {', '.join(dict.fromkeys(map(_machine, records)))}")
         lines.append(f"commit {', '.join(_commits(records))}")
     if jobs := read_jobs(layout.jobs):
-        busy, until = 0.0, 0.0
-        for start, end in sorted((job["start"], job["start"] + job["seconds"]) for job in jobs):
-            busy += max(0.0, end - max(start, until))
-            until = max(until, end)
-        lines.append(f"{busy / 60:.0f} min with jobs running")
+        lines.append(f"took {busy_seconds(jobs) / 60:.0f} min")
     return lines
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Spec
-from entropy_dynamics.analysis.statistics import LEVEL
+from entropy_dynamics.analysis.statistics import LEVEL, MIN_SEEDS
 from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
@@ -46,6 +46,8 @@ RC: Any = {
     "pdf.fonttype": 42,  # TrueType, as journals reject matplotlib's default, Type 3
     "svg.hashsalt": "entropy-dynamics",  # for reproducible element ids
 }
+ROUND = (1, 2, 5, 10)  # steps between ticks
+NOTE: Look = {"textcoords": "offset points", "fontsize": 5.5}  # of a point
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
 FOOTER_CHARACTERS = 84
 
@@ -68,6 +70,11 @@ PLACES = (
     "grpo_off_policy",
     "entropy_bonus",
 )
+VERDICT_LOOKS: dict[str, Look] = {
+    "holds": {"color": "#0072B2", "marker": "o"},
+    "does not hold": {"color": "#D55E00", "marker": "X"},
+    "inconclusive": {"color": "0.45", "marker": "D"},
+}
 OWN = 2  # the first positions, of Clip_B and Clip_V, are reserved for them
 BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "edgecolor": "#0072B2", "linewidth": 0.5}]
 
@@ -119,15 +126,16 @@ def _shades(place: int, number: int) -> list[Look]:
     return [cycle(place + i) | {"color": to_hex(shade)} for i, shade in enumerate(mixed)]
 
 
-def what_ran(experiment: Experiment[Spec], results: Results, average: str = "mean") -> list[str]:
-    """Models, scale, and how the seeds are averaged (differences between methods: median), for the footer."""
+def what_ran(experiment: Experiment[Spec], results: Results, differences: bool = False) -> list[str]:
+    """Models, scale, and how the seeds are averaged (differences between methods: as `seed_interval`)."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
     if experiment.seeds == "one seed":
         drawn = "one seed: the spread between seeds is unknown"
     else:
         bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
         shading = ", shading: lowest to highest seed" if bands else ""
-        drawn = f"{average} of {experiment.seeds}{shading}"
+        median = differences and len({run.seed for run in experiment.runs}) >= MIN_SEEDS
+        drawn = f"{'median' if median else 'mean'} of {experiment.seeds}{shading}"
     return [f"{results.scale} scale: {models}", drawn]
 
 

@@ -1,22 +1,24 @@
-"""A run in fifteen plain lines: how many claims hold, what clipping gains, what does not hold, where the report is."""
+"""A run in a few lines: how many claims hold, what clipping gains, what does not hold, and where the page is."""
 
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.templates import in_digits
 from entropy_dynamics.results.layout import Layout
 
-SHOWN = {  # -> how the id begins of the claim about the main models together, or else the first model
-    "entropy (log ratio)": "entropy_held_{}",
-    "Avg@K (points)": "avg_gain_{}",
-    "Pass@K (points)": "pass_gain_{}",
-    "Avg@K greedy": "greedy_{}",
-    "Avg@K at equal Pass@K": "matched_pass_{}",
+SHOWN = {  # -> how the id begins of the claim about the main models together, or else the first model; decimals
+    "entropy (log ratio)": ("entropy_held_{}", 2),
+    "Pass@K (points)": ("pass_gain_{}", 1),
+    "Avg@K (points)": ("avg_gain_{}", 1),
+    "Avg@K greedy": ("greedy_{}", 1),
+    "Avg@K at equal Pass@K": ("matched_pass_{}", 1),
 }
 METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 LINES = 3  # maximum number of lines about claims that do not hold
@@ -28,15 +30,18 @@ def summary(root: Path) -> list[str]:
     entries = verdicts_of(root)
     if not entries:
         raise UserError(f"{root} has no verdicts; make them with: entropy-dynamics claims")
-    lines = [f"{root}: {_counts(entries.values())}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"]
-    for quantity, claim in SHOWN.items():
+    lines, unknown = [f"{root}: {_counts(entries.values())}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"], []
+    for quantity, (claim, decimals) in SHOWN.items():
         found = [next((entries[id] for id in entries if id.startswith(claim.format(name))), None) for name in METHODS]
-        lines.append(f"{quantity:<24}{''.join(f'{_effect(entry):<32}' for entry in found)}")
+        lines.append(f"{quantity:<24}{''.join(f'{_effect(entry, decimals):<32}' for entry in found)}")
+        reasons = dict.fromkeys(_reason(entry) for entry in found if entry is None or entry["effect"] is None)
+        unknown += textwrap.wrap(f"{quantity}: {', '.join(reasons)}", LINE) if reasons else []
     false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
-    lines += ["", *textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")]
-    if (page := Layout(root).report).is_file():
-        lines.append(f"Everything on one page: {page}")
-    return [line.rstrip() for line in lines]
+    lines += ["", *unknown]
+    lines += textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")
+    page = Layout(root).report
+    there = page if page.is_file() else "entropy-dynamics report writes it"
+    return [line.rstrip() for line in [*lines, f"Everything on one page: {there}"]]
 
 
 def _counts(entries: Collection[dict[str, Any]]) -> str:
@@ -52,28 +57,37 @@ def _counts(entries: Collection[dict[str, Any]]) -> str:
     return f"of {len(entries)} claims {', '.join(parts)}{f' ({empty} of them without a value)' if empty else ''}"
 
 
-def in_a_sentence(entries: Collection[dict[str, Any]]) -> str:
-    """The verdict on each topic of `entries`: it holds if most of its claims hold and none is refuted.
+def topics(entries: Collection[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(verdict, topic) of each topic, with its effects in points: it holds if most claims hold and none is refuted.
 
-    It does not hold if a claim is refuted and none holds; otherwise it is open. Claims without a value are left out,
-    and so are topics without any other claim.
+    It does not hold if a claim is refuted and none holds; otherwise it is inconclusive. Claims without a value are left
+    out, and so are topics without any other claim.
     """
-    by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    found = []
     for topic in dict.fromkeys(entry["topic"] for entry in entries if entry.get("topic")):
-        judged = (entry for entry in entries if entry["effect"] is not None and entry.get("topic") == topic)
+        judged = [entry for entry in entries if entry["effect"] is not None and entry.get("topic") == topic]
         verdicts = Counter(entry["verdict"] for entry in judged)
-        if count := verdicts.total():
-            refuted, held = verdicts["does not hold"], verdicts["holds"]
-            verdict = "does not hold" if refuted and not held else "inconclusive"
-            verdict = "holds" if 2 * held > count and not refuted else verdict
-            by_verdict[verdict].append(f"{topic} ({held} of {count})")
-    heads = {"holds": "Holds", "does not hold": "does not hold", "inconclusive": "open"}
-    text = "; ".join(f"{heads[verdict]}: {', '.join(topics)}" for verdict, topics in by_verdict.items() if topics)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+        refuted, held = verdicts["does not hold"], verdicts["holds"]
+        verdict = "does not hold" if refuted and not held else "inconclusive"
+        verdict = "holds" if 2 * held > len(judged) and not refuted else verdict
+        effects = [f"{METHODS.get(entry['id'][-6:], '')} {in_digits(entry, '+')}".strip() for entry in judged]
+        points = len(judged) <= len(METHODS) and all(entry["unit"] == "points" for entry in judged)
+        found += [(verdict, f"{topic}: {', '.join(effects)} points" if points else topic)] if judged else []
+    return found
 
 
-def _effect(entry: dict[str, Any] | None) -> str:
+def _effect(entry: Mapping[str, Any] | None, decimals: int) -> str:
     if entry is None or entry["effect"] is None:
         return "unknown"
-    ends = "" if entry["low"] is None else f" [{entry['low']:.3g}, {entry['high']:.3g}]"
-    return f"{entry['effect']:+.3g}{ends}"
+    ends = "" if entry["low"] is None else f" [{entry['low']:z.{decimals}f}, {entry['high']:z.{decimals}f}]"
+    return f"{entry['effect']:+z.{decimals}f}{ends}"
+
+
+def _reason(entry: Mapping[str, Any] | None) -> str:
+    """Why there is no effect, without the names of files and with the labels of the methods."""
+    if entry is None:
+        return "not a claim of this run"
+    if "/" in entry["reason"]:
+        return "the runs that it needs are not complete"
+    labels = {**METHODS, "grpo": "GRPO"}
+    return re.sub(r"\b(clip_b|clip_v|grpo)\b", lambda name: labels[name[0]], entry["reason"])

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
@@ -16,7 +16,9 @@ from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame
 from entropy_dynamics.reporting.style import (
     LINE_LEGEND,
+    NOTE,
     OWN,
+    ROUND,
     WIDTH,
     Look,
     add_footer,
@@ -37,14 +39,20 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     references = frame[frame["run"] == experiment.spec.baseline]
     figure = Figure(figsize=(WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
     axes = figure.subplots(len(swept), len(PANELS), squeeze=False, sharex=True)
+    several = len(experiment.models) > 1
     styles = {model: cycle(OWN + place) for place, model in enumerate(experiment.models)}
+    of_method = looks([rows["method"].iloc[0] for rows in swept], experiment.spec.baseline)
     limits = {column: _around(frame[column]) for column in PANELS}
     for row, sweep in zip(axes, swept, strict=True):
         for ax, (column, title) in zip(row, PANELS.items(), strict=True):
-            for model, look in styles.items():
+            for model, of_model in styles.items():
+                look = of_model if several else of_method[sweep["method"].iloc[0]] | {"linestyle": "-"}
                 dropping = sweep[(sweep["model"] == model) & (sweep["clip_fraction"] > 0)].sort_values("clip_fraction")
-                _draw_line(ax, dropping, references[references["model"] == model], column, look, len(styles) == 1)
+                _draw_line(ax, dropping, references[references["model"] == model], column, look, not several)
+                for at in dropping.to_dict("records") if column == "entropy" else ():
+                    ax.annotate(f"{at['value']:g}", (at["clip_fraction"], at[column]), (3, -7), **NOTE)
             ax.set_ylim(limits[column])  # the same axis for all sweeps, so that methods can be compared
+            ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
             ax.set_xscale("log")
             ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
             ax.xaxis.set_major_formatter("{x:g}")
@@ -53,11 +61,20 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
         row[0].set_ylabel(pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
     axes[-1][1].set_xlabel("dropped tokens (%)")
     models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in styles.items()]
-    figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
+    if several:
+        figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
     baseline = pretty(results.method_label(experiment.spec.baseline))
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
+    parameters = dict.fromkeys(pretty(rows["parameter"].iloc[0]) for rows in swept)
     sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
-    add_footer(figure, [*what_ran(experiment, results), sets, f"horizontal line: {baseline}"])
+    add_footer(
+        figure,
+        [
+            *what_ran(experiment, results),
+            sets,
+            f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}",
+        ],
+    )
     return figure, frame
 
 
@@ -93,8 +110,9 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":", zorder=0.7)
         for method, look in looks(methods, spec.baseline).items():
             rows = frame[frame["method"] == method]
-            thin = {"linewidth": 0.5, "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
-            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look | thin)
+            above.plot(rows["entropy"], rows[metric], **look | {"marker": "", "linewidth": 0.5, "alpha": 0.4})
+            points = {"linestyle": "", "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
+            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look | points)
         above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)", xscale="log")
         above.set_xticks([0.1, 0.2, 0.3, 0.5, 1], ["0.1", "0.2", "0.3", "0.5", "1"])
         above.xaxis.set_minor_formatter("")

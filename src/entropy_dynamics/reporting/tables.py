@@ -1,11 +1,9 @@
 """Tables of scores as csv, Markdown and LaTeX."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
@@ -20,45 +18,33 @@ from entropy_dynamics.results.files import write_text
 def write_table(experiment: Experiment[ScoresSpec], results: Results) -> list[Path]:
     """Write tables/<name>.csv, .md and .tex."""
     frame = scores_frame(experiment, results)
-    values = table_values(experiment, results, frame) | {"heading": experiment.heading}
-    texts = {
-        "csv": frame.to_csv(index=False, float_format="%.4f"),
-        "md": fill("table.md", **values, caption=_caption(experiment, results, frame)),
-        "tex": fill("table.tex", **_means(experiment, results)),
-    }
+    values = table_values(experiment, results, frame)
+    values |= {"heading": experiment.heading, "caption": _caption(experiment, results, frame), "name": experiment.name}
+    texts = {"csv": frame.to_csv(index=False, float_format="%.4f")}
+    texts |= {suffix: fill(f"table.{suffix}", **values) for suffix in ("md", "tex")}
     for suffix, text in texts.items():
         write_text(results.layout.table(experiment.name, suffix), text)
     return [results.layout.table(experiment.name, suffix) for suffix in texts]
 
 
-def _means(experiment: Experiment[ScoresSpec], results: Results) -> dict[str, Any]:
-    """Values for a table that fits in a column of an article: the entropy and the means over the data sets.
-
-    The paper prints no means, so the cells have no scores of the paper.
-    """
-    columns = {POOLED: list(experiment.evaluations)}
-    frame = scores_frame(experiment, results, columns)  # Holm's correction is for the comparisons that are shown
-    caption = f"{_caption(experiment, results, frame, paper=False)} Each data set's scores: {experiment.name}.csv."
-    return table_values(experiment, results, frame, columns) | {"name": experiment.name, "caption": caption}
-
-
-def table_values(
-    experiment: Experiment[ScoresSpec],
-    results: Results,
-    frame: pd.DataFrame,
-    shown: Mapping[str, list[str]] | None = None,
-) -> dict[str, Any]:
-    """Values of `scores_frame` for the templates: headings, and the cells of each method of each model.
-
-    Args:
-        shown: score columns, as in `scores_frame`.
-    """
+def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> dict[str, Any]:
+    """Values of `scores_frame` for the templates: headings, and a block of rows of cells per model."""
     datasets = experiment.evaluations
     # The mean first, as a phone shows only the first column.
-    scored = sorted(shown or score_columns(experiment), key=lambda column: column != POOLED)
+    scored = sorted(score_columns(experiment), key=lambda column: column != POOLED)
     columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
-    rows, baseline = frame.set_index(["model", "method"], drop=False), results.method_label(experiment.spec.baseline)
-    return {
+    rows = frame.set_index(["model", "method"], drop=False)
+    blocks: dict[str, list[Any]] = {"blocks": [], "failures": []}
+    for model in experiment.models:
+        of_model = [row for _, row in rows[rows["model"] == model].iterrows()]
+        lines = [_lines(row, rows, experiment, [f"{d}_{m}" for d, m in columns], results) for row in of_model]
+        failures = [
+            {row["label"]: [Cell(f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}") for d in datasets]}
+            for row in of_model
+        ]
+        for name, cells in (("blocks", lines), ("failures", failures)):
+            blocks[name].append((results.model(model).ran_with_size, cells))
+    return blocks | {
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
         + [
             f"Mean {HEADINGS[metric]}@K"
@@ -67,78 +53,78 @@ def table_values(
             for column, metric in columns
         ],
         "datasets": [results.dataset_label(dataset) for dataset in datasets],
-        "blocks": [
-            (
-                results.model(model).ran_with_size,
-                [
-                    {
-                        "label": row["label"],
-                        "cells": ([_entropy(row, baseline)] if experiment.spec.entropy else [])
-                        + [_lines(row, rows, experiment.spec.baseline, f"{d}_{m}") for d, m in columns],
-                        "failures": [f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}" for d in datasets],
-                    }
-                    for _, row in rows[rows["model"] == model].iterrows()
-                ],
-            )
-            for model in experiment.models
-        ],
     }
 
 
 @dataclass(frozen=True)
-class CellLine:
-    """A line of a cell: a score, its difference from the baseline, or the paper's score."""
+class Cell:
+    """A number with what stands in brackets after it; empty if unknown."""
 
-    value: str
+    value: str = ""
     brackets: str = ""
     bold: bool = False
-    paper: bool = False
 
 
-def _lines(row: pd.Series, rows: pd.DataFrame, baseline: str, name: str) -> list[CellLine]:
-    lines = [CellLine(f"{row[name]:.1f}", _brackets(row[f"{name}_low"], row[f"{name}_high"], ".1f"))]
-    difference, low, high = (row[f"{name}_difference{end}"] for end in ("", "_low", "_high"))
-    compared = not pd.isna(difference)
-    if compared:
-        bold = row[f"{name}_difference_p"] < 1 - LEVEL
-        lines.append(CellLine(f"{difference:+z.1f}", _brackets(low, high, "+z.1f"), bold=bold))
-    paper = row[f"{name}_paper"]
-    if not pd.isna(paper):
-        gain = paper - rows.loc[(row["model"], baseline), f"{name}_paper"] if compared else np.nan
-        lines.append(CellLine(f"paper {paper:.2f}", "" if pd.isna(gain) else f"({gain:+z.2f})", paper=True))
-    return lines
+def _lines(
+    row: pd.Series, rows: pd.DataFrame, experiment: Experiment[ScoresSpec], names: list[str], results: Results
+) -> dict[str, list[Cell]]:
+    """Label of each line of a method -> its cells: the scores, the differences from the baseline, the paper's scores.
+
+    A line without any number is left out.
+    """
+    baseline = results.method_label(experiment.spec.baseline)
+    key = row["model"], experiment.spec.baseline
+    papers = rows.loc[key] if row["method"] != experiment.spec.baseline and key in rows.index else None
+    lines = {
+        row["label"]: [_number(row, name, ".1f") for name in names],
+        f"{row['difference'].split()[0]} difference per seed": [
+            _difference(row, f"{name}_difference") for name in names
+        ],
+        "the paper": [_paper(row[f"{name}_paper"], papers, name) for name in names],
+    }
+    if experiment.spec.entropy:
+        firsts = [_number(row, "entropy", ".3f"), Cell(f"exactly {baseline}" if row["equals_baseline"] else ""), Cell()]
+        lines = {label: [first, *cells] for (label, cells), first in zip(lines.items(), firsts, strict=True)}
+    return {label: cells for label, cells in lines.items() if any(cell.value for cell in cells)}
 
 
-def _entropy(row: pd.Series, baseline: str) -> list[CellLine]:
-    if np.isnan(row["entropy"]):
-        return []
-    lines = [CellLine(f"{row['entropy']:.3f}", _brackets(row["entropy_low"], row["entropy_high"], ".3f"))]
-    return [*lines, CellLine(f"exactly {baseline}")] if row["equals_baseline"] else lines
+def _number(row: pd.Series, name: str, form: str) -> Cell:
+    if pd.isna(row[name]):
+        return Cell()
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return Cell(f"{row[name]:{form}}", "" if pd.isna(low) else f"[{low:{form}}, {high:{form}}]")
 
 
-def _brackets(low: float, high: float, form: str) -> str:
-    return "" if np.isnan(low) else f"[{low:{form}}, {high:{form}}]"
+def _difference(row: pd.Series, name: str) -> Cell:
+    return replace(_number(row, name, "+z.1f"), bold=bool(row[f"{name}_p"] < 1 - LEVEL))
 
 
-def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame, paper: bool = True) -> str:
+def _paper(score: float, baseline: pd.Series | None, name: str) -> Cell:
+    """The paper's score with its difference from the paper's baseline."""
+    if pd.isna(score):
+        return Cell()
+    known = baseline is not None and not pd.isna(baseline[f"{name}_paper"])
+    return Cell(f"{score:.2f}", f"({score - baseline[f'{name}_paper']:+z.2f})" if known else "")
+
+
+def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
     """The caption: content of the table, models that ran, and explanation of the intervals."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
     covered = f"over {experiment.seeds} and over problems"
     if experiment.seeds == "one seed":
         covered = "over problems for the untrained model, none for one seed of a trained one"
-    papers = f"; the paper's score with its difference to the paper's {baseline}" if paper else ""
     sets = []
     for dataset in experiment.evaluations:
         problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
         sets.append(f"{results.dataset_label(dataset)} ({problems} problems, {k} samples per problem)")
     sentences = [
         f"{experiment.spec.title}, at the {results.scale} scale.",
-        *([f"Models: {'; '.join(frame['model_that_ran'].unique())}."] if paper else []),  # LaTeX: above the rows
         f"Problems: {'; '.join(sets)}.",
-        f"In each cell, in percent: the score with its {LEVEL:.0%} interval ({covered}); its difference to {baseline} "
-        f"(median over seeds) on the same problems, bold where it is not zero after Holm's correction for {tests} "
-        f"comparisons{papers}.",
+        f"Scores in percent: means over seeds, with {LEVEL:.0%} intervals ({covered}).",
+        f"Differences: from {baseline} on the same problems, each a {frame['difference'][0]}, bold where "
+        f"it is not zero after Holm's correction for {tests} comparisons.",
+        f"The paper: its score, with the difference from its {baseline}.",
     ]
     if experiment.spec.entropy:
         sentences.append(

@@ -1,5 +1,6 @@
 """Fills the templates of tables, claims and the report: Markdown, LaTeX and HTML."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,29 +32,21 @@ def _latex(text: str) -> str:
     return re.sub("(-?)([ηΔ−×])", lambda sign: f"${sign[1]}{MATH[sign[2]]}$", text)
 
 
-def _power(number: float) -> str:
-    """0.0006 as $6\\cdot10^{-4}$."""
-    mantissa, exponent = f"{number:e}".split("e")
-    return rf"${float(mantissa):g}\cdot10^{{{int(exponent)}}}$"
+def in_digits(entry: Mapping[str, Any], sign: str = "-") -> str:
+    """'0.00088 [0.00087, 0.00098]': an effect and its interval, to a third of half the interval at least.
 
-
-def _section(claim: Mapping[str, Any]) -> str:
-    """The section in a claim's `place`, in italics if the claim is not the paper's."""
-    named = re.search(r"(?:Sections?|Appendix) ([\w.]+)", claim["place"])
-    name = named[1] if named else ""
-    return rf"\emph{{{name}}}" if claim["ours"] else name
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _bounds(claimed: tuple[float | None, float | None]) -> str:
-    """(0, None) as $>0$; (0.5, 2) as a range that may be broken after its dash."""
-    low, high = (None if end is None else f"{end:g}" if len(f"{end:g}") < 7 else f"{end:.2g}" for end in claimed)
-    if low and high:
-        return rf"{low}--\allowbreak{high}"
-    return f"$>{low}$" if low else f"$<{high}$"
+    Args:
+        entry: of claims.json, with an `effect`.
+        sign: "+" for a sign before positive effects, too.
+    """
+    effect, ends = entry["effect"], [entry[end] for end in ("low", "high") if entry[end] is not None]
+    half = (ends[1] - ends[0]) / 2 if ends else 0.0
+    if half <= 0:
+        return f"{float(f'{effect:.2g}'):{sign}g}"
+    decimals = max(0, math.ceil(-math.log10(half / 3)))
+    decimals += any(end and not round(end, decimals) for end in ends)  # not 0, the threshold of most claims
+    low, high = (f"{end:z.{decimals}f}" for end in ends)
+    return f"{effect:{sign}z.{decimals}f} [{low}, {high}]"
 
 
 def markdown(text: str) -> str:
@@ -70,7 +63,6 @@ _PAGES = Environment(
     keep_trailing_newline=True,
 )
 _PAGES.filters |= {"html": _html, "latex": _latex, "markdown": markdown}
-_PAGES.filters |= {"power": _power, "section": _section, "bounds": _bounds, "sentence": _sentence}
 _LATEX = _PAGES.overlay(  # braces are LaTeX's own
     block_start_string="<%",
     block_end_string="%>",

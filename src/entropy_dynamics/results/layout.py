@@ -123,10 +123,6 @@ class Layout:
         """Everything on one page."""
         return self.root / "report.html"
 
-    def article(self, suffix: str) -> Path:
-        """`suffix` is tex or pdf."""
-        return self.root / "article" / f"article.{suffix}"
-
     def log(self, name: str, *run: str) -> Path:
         """Output of a job. `name` is its stage or, with `run`, its folder."""
         path = self._run_path(f"logs/{name}", *run) if run else self.root / "logs" / name
