@@ -30,6 +30,7 @@ from entropy_dynamics.results.files import write_json
 from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.loading import load_trained_policy
+from entropy_dynamics.training.time_limit import BYTES_PER_SECOND
 from entropy_dynamics.training.trainer import Trainer
 from gpu_check_common import MODEL, Case, Check, gpu_row, measured
 from random_model import RandomResponses, make_prompts, make_random_trainer, write_random_model
@@ -111,7 +112,7 @@ def steps_seconds(gpu: str | None = None) -> float:
     cases = training_cases(gpu or gpu_row() or "A100")
     configs = [_config(case, case["layers"]) for case in cases]
     small, _, *others = configs
-    saved = checkpoint_bytes(small) / (small.plan.checkpoint_gb_s * 1e9)
+    saved = checkpoint_bytes(small) / (BYTES_PER_SECOND)
     compiled = COMPILE_SECONDS * sum(config.training.compile for config in configs)
     steps = STEPS * sum(map(training_seconds, (small, *others))) + SHARED_SECONDS
     return CASE_SECONDS * len(cases) + compiled + steps + saved + DECODE_SECONDS * cases[0]["sampled"]

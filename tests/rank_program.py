@@ -3,7 +3,7 @@
     python tests/rank_program.py ROOT MODEL/CASE ...
 
 Cases are the entries of CASES, checkpoint-save and checkpoint-resume, with the model in ROOT/MODEL/model. Rank 0 writes
-the outcome of each to ROOT/MODEL/<case>-<ranks>.json. DEVICE=cuda runs them on GPUs, NODES=2 as if on two nodes.
+the outcome of each to ROOT/MODEL/<case>-<ranks>.json. DEVICE=cuda runs them on GPUs.
 """
 
 import json
@@ -21,13 +21,12 @@ from entropy_dynamics.models.loading import load_model, load_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.engines import SharedSampler
 from entropy_dynamics.sampling.native import ReplicaSampler
-from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
 from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.loading import load_critic, load_trained_policy
 from entropy_dynamics.training.policy import whole
 from entropy_dynamics.training.trainer import Trainer
-from reference import even_sum, training_config
+from reference import even_sum, sums, training_config
 
 MICRO_BATCHES = {"tokens_per_micro_batch": 140, "single_forward_tokens": 0}
 CASES = {
@@ -72,7 +71,7 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     # eps: with a tiny one, AdamW makes a whole step of the rounding of a gradient that is zero.
     config = training_config(prompts_per_step=6, group_size=4, critic=CRITIC, eps=1e-5, **settings)
     tokenizer = load_tokenizer(model)
-    problems = ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
+    problems = sums()
     policy = load_trained_policy(model, config, ranks)
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
     sampler = ReplicaSampler(
@@ -164,9 +163,8 @@ def main() -> None:
     root = Path(sys.argv[1])
     torch.set_num_threads(1)
     size = int(os.environ["WORLD_SIZE"])
-    nodes = int(os.environ.get("NODES", 1))
     device = os.environ.get("DEVICE", "cpu")
-    ranks = Ranks.join(HardwareConfig(device=device, ranks=size, nodes=nodes, runs_per_gpu=1))
+    ranks = Ranks.join(HardwareConfig(device=device, ranks=size, runs_per_gpu=1))
     for model, case in (argument.split("/") for argument in sys.argv[2:]):
         part = case.removeprefix("checkpoint-")
         result = checkpoint(part, root / model, ranks) if part != case else train(case, root / model, ranks)

@@ -5,7 +5,7 @@ import torch
 
 from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.tasks import Grade
+from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
 from entropy_dynamics.validation import parse
@@ -121,3 +121,10 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor, relative: float = 1e
     scale = expected.abs().max()
     assert scale > 0
     assert (got - expected).abs().max() <= relative * scale
+
+
+def sums(count: int = 12, seed: int = 3, terms: tuple[int, int] = (2, 6)) -> list[Problem]:
+    """Sums of one-digit numbers with integer answers, in turn of each length in `terms`."""
+    rng, lengths = np.random.default_rng(seed), range(terms[0], terms[1] + 1)
+    numbers = [rng.integers(1, 10, size=lengths[place % len(lengths)]) for place in range(count)]
+    return [Problem(f"p-{n:04d}", "+".join(map(str, each)), str(each.sum()), "math") for n, each in enumerate(numbers)]

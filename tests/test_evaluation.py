@@ -26,7 +26,7 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 
 MODEL = "qwen2.5-7b-instruct"
-SUMS = [Problem("a", "3+4", "7", "arithmetic"), Problem("b", "1+1", "2", "arithmetic")]
+SUMS = [Problem("a", "3+4", "7", "math"), Problem("b", "1+1", "2", "math")]
 
 
 def responses_of(tokenizer, problem_id, texts) -> list[Rollout]:

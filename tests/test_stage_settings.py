@@ -51,7 +51,7 @@ def test_a_run_validates_as_it_evaluates_and_records_its_prompts(small_results, 
 @pytest.mark.parametrize("temperature", [1.0, 100.0])
 def test_the_theory_is_checked_at_the_temperature_of_the_rollouts(make_model, tokenizer, tmp_path, temperature):
     model, layout = make_model("qwen2", layers=2), Layout(tmp_path / "laptop")
-    write_problems(layout.problems("train"), [Problem(f"p{n}", f"1+{n}", str(1 + n), "arithmetic") for n in range(4)])
+    write_problems(layout.problems("train"), [Problem(f"p{n}", f"1+{n}", str(1 + n), "math") for n in range(4)])
     save_policy(model, tokenizer, layout.model(MODEL, 0))
     (layout.model(MODEL, 0) / FACTS).write_text("{}")
     overrides = [f"sampling.temperature={temperature}"]

@@ -25,11 +25,12 @@ def sampled_by(model, trainer, step):
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_each_batch_is_of_the_policy_that_many_steps_ago(make_trainer, model, staleness):
     trainer = make_trainer(model, steps=6, staleness=staleness, learning_rate=3e-2, updates_per_batch=2)
-    policies = []
+    policies, batches = [], []
+    trainer.keep = lambda step, rollouts, grades, batch, *_: batches.append(batch)
     for step in range(6):
         policies.append(copy.deepcopy(model))
         trainer.step(step)
-        _, batch, _ = trainer.in_progress
+        batch = batches[-1]
         of = policies[max(0, step - staleness)]
         tokens = [rollout.token_ids for rollout in sampled_by(of, trainer, step)]
         start, lengths = batch.prompt_lengths.tolist(), batch.lengths.tolist()

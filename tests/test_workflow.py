@@ -226,12 +226,6 @@ def test_an_edit_reruns_what_uses_the_setting(project, edits, needed):
         assert jobs == {}
 
 
-def test_a_scale_is_selected_by_its_file(project):
-    run = snakemake(project, "--configfile", "configs/scale/smoke.yaml", "--config", "scale=smoke", "--dry-run")
-    assert run.returncode == 0, run.stderr
-    assert "Nothing to be done" in run.stdout + run.stderr
-
-
 def test_more_seeds_keep_existing_runs(project):
     jobs = planned(project, "table1", "--config", "scale=smoke", "seeds=2")
     assert jobs["train"] == 6  # seed 1 of three methods on two models
@@ -283,9 +277,9 @@ def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path, name):
     assert the_error(run) == f"experiments/{name}.yaml: the workflow has a rule of that name; rename the file"
 
 
-def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
+def test_each_job_requests_the_gpus_and_threads_of_its_own_model(tmp_path):
     project = copy_project(tmp_path)
-    machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {nodes: 2, ranks: 16}}"
+    machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {ranks: 16}}"
     (project / "configs/machine.yaml").write_text(f"overrides: [{machine}]\n")
     runs = [f"results/paper/runs/{model}/grpo/seed0/metrics.parquet" for model in ("qwen2.5-14b-instruct", MODEL)]
     run = snakemake(project, *runs, "--dry-run", "--cores", "64", "--config", "scale=paper")
@@ -294,12 +288,8 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     jobs = re.findall(pattern, run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
     threads = {model: int(count) for model, count, _ in jobs}
     requested = {model: dict(entry.split("=", 1) for entry in text.split(", ")) for model, _, text in jobs}
-    several = requested["qwen2.5-14b-instruct"]
-    assert (several["gpu"], several["nodes"], several["mpi"], several["tasks"]) == ("16", "2", "srun", "2")
-    assert several["slurm_extra"] == "--gpus-per-node=8"
-    assert (requested[MODEL]["gpu"], requested[MODEL]["nodes"]) == ("4", "1")
-    assert not {"mpi", "tasks", "slurm_extra"} & requested[MODEL].keys()
-    assert threads["qwen2.5-14b-instruct"] == 2 * threads[MODEL] > 0  # 8 ranks on a node, and 4
+    assert (requested["qwen2.5-14b-instruct"]["gpu"], requested[MODEL]["gpu"]) == ("16", "4")
+    assert threads["qwen2.5-14b-instruct"] == 4 * threads[MODEL] > 0
 
 
 def the_error(run) -> str:
@@ -314,9 +304,9 @@ def the_error(run) -> str:
     ("arguments", "message"),
     [
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
-        (["--configfile", "copy.yaml", "--config", "scale=smoke"], "training differs from configs/scale/smoke.yaml"),
+        (["--configfile", "copy.yaml", "--config", "scale=smoke"], "--config: unknown key "),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
-        (["--config", "scale=smoke", "seeds="], "--config seeds= has no value; give one, such as seeds=5"),
+        (["--config", "scale="], "--config: scale is None; it should be a valid string"),
         (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),

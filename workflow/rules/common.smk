@@ -18,11 +18,11 @@ from entropy_dynamics.analysis.experiments import (
 from entropy_dynamics.config import (
     BASE,
     TRAIN,
+    Selection,
     known_names,
     load_config,
     method_label,
     read_yaml,
-    select_scale,
     settings_of,
     split_method,
 )
@@ -30,6 +30,7 @@ from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
+from entropy_dynamics.validation import parse
 from snakemake_logger_plugin_progress import expect
 
 
@@ -47,7 +48,7 @@ if set("{}") & set(workflow.basedir):
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file
 with one_line():
-    selection = select_scale(config)
+    selection = parse(Selection, config, "--config")
     SCALE = selection.scale
     SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
@@ -217,12 +218,6 @@ def of_job(resource, stage, *run):
 def needs(stage, *run):
     """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them."""
     return {name: of_job(name, stage, *run) for name in ("gpu", "mem_mb", "runtime")}
-
-
-def needs_of_ranks(stage, *run):
-    """Like `needs`, for a stage on ranks, with the additional resources of jobs on several nodes."""
-    names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
-    return needs(stage, *run) | {name: of_job(name, stage, *run) for name in names}
 
 
 def inputs_of(name):

@@ -31,7 +31,7 @@ rule train:
         "../../environment.yml"
     threads: of_job("threads", "train")
     resources:
-        **needs_of_ranks("train"),
+        **needs("train"),
     params:
         scale=SCALE,
         settings=settings("train"),

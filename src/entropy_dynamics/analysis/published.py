@@ -180,7 +180,7 @@ def _check_names(path: Path, names: Iterable[Any]) -> None:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise UserError(f"no file {path}; a folder that `entropy-dynamics archive --publish` wrote has one")
+        raise UserError(f"no file {path}; a folder that `entropy-dynamics archive` wrote has one")
     return path
 
 

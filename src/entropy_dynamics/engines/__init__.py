@@ -7,7 +7,7 @@ An engine `x` consists of two modules, which are found by name: engines/x.py wit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
@@ -41,10 +41,6 @@ class Engine(Section):
             others: what weights and buffers take of it, bytes.
         """
         return batch
-
-    def memory_settings(self) -> Mapping[str, Sequence[float]]:
-        """Keys of this section that reduce GPU memory, each with the values to try in turn."""
-        return {}
 
     @model_validator(mode="before")
     @classmethod

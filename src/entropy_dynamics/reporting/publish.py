@@ -35,7 +35,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
     if folder.exists() and (theirs := _foreign_file(folder)):
-        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one as --publish wrote it")
+        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one that this command wrote")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         paths = _write(results, temporary, license_text, doi)

@@ -101,11 +101,10 @@ def _myself() -> dict[str, Any]:
     job = os.environ.get("SLURM_JOB_ID")
     return _location() | {
         "pid": os.getpid(),
-        "started": _started(os.getpid()),
+        "started": _stat(os.getpid())[1],
         "user": os.getuid(),
         "slurm_cluster": cluster() if job else None,
         "slurm_job": job,
-        "slurm_restarts": _restarts(job) if job else None,
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -115,11 +114,6 @@ def _location() -> dict[str, str]:
     machine, boot = (file.read_text().strip() if file.exists() else "" for file in (_MACHINE, _BOOT))
     namespace = os.readlink(_NAMESPACE) if _NAMESPACE.exists() else ""
     return {"host": socket.gethostname(), "machine": machine, "boot": boot, "namespace": namespace}
-
-
-def _restarts(job: str) -> int | None:
-    """How often SLURM has requeued a job. The executor's srun does not pass on the variable that says so."""
-    return int(restarts) if (restarts := job_field(job, "Restarts")) else None
 
 
 def _dead(file: Path) -> str:
@@ -151,9 +145,8 @@ def _running(holder: dict[str, Any]) -> bool | None:
         return False
     if job is None or _another_cluster(holder.get("slurm_cluster")):  # job ids of another cluster mean nothing here
         return None
-    if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node, or another node of the same allocation
-        before, now = holder.get("slurm_restarts"), _restarts(job)
-        return False if before is not None and now is not None and before < now else None
+    if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node
+        return False
     state = job_field(job, "JobState")
     if state == "" and holder.get("user") != os.getuid():  # it may only be hidden (PrivateData)
         return None
@@ -172,15 +165,15 @@ def _alive(holder: dict[str, Any]) -> bool:
         return False
     except PermissionError:  # a process of another user
         pass
-    with suppress(OSError):
-        if Path(f"/proc/{holder['pid']}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-            return False  # a zombie: it has ended, but its parent has not waited for it
-    started = _started(holder["pid"])  # the id may have been reused
-    return started is None or holder.get("started", started) == started
+    state, started = _stat(holder["pid"])
+    if state in ("Z", "X"):  # a zombie has ended, but its parent has not waited for it
+        return False
+    return started is None or holder.get("started", started) == started  # the id may have been reused
 
 
-def _started(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot (proc(5)); None if /proc does not have it."""
+def _stat(pid: int) -> tuple[str | None, str | None]:
+    """State and start time (clock ticks since boot) of a process by proc(5); None if /proc does not have it."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return None
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
+    return None, None

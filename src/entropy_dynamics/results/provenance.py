@@ -26,7 +26,6 @@ PACKAGES = (
     "safetensors",
     "snakemake",
     "math-verify",
-    "reasoning-gym",
 )
 
 

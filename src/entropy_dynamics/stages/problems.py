@@ -1,12 +1,11 @@
 """The problem sets of a scale: a training set and several evaluation sets, all disjoint."""
 
 import hashlib
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import TRAIN, merge_settings, settings_of
+from entropy_dynamics.config import TRAIN, settings_of
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
@@ -16,7 +15,6 @@ from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, write_problems
 from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns, set_key
 from entropy_dynamics.tasks.statements import REPORTED, StatedInWords, Statements
-from entropy_dynamics.validation import parse
 
 
 def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
@@ -65,37 +63,6 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
             report["outputs"][f"{name}.parquet"] = sha256(file)
         write_json(report_file, report)
     return report
-
-
-def sources_from_files(
-    scale: DataConfig,
-    task: str,
-    train: str | None,
-    evaluation: Sequence[str],
-    splits: Sequence[str],
-    settings: Sequence[str] = (),
-) -> DataConfig:
-    """The problem sets given on the command line: FILE, NAME=FILE ..., NAME=SIZE ...; `settings` are data.KEY=VALUE."""
-    if not train:
-        raise UserError("--evaluation, --split and --task need --train FILE")
-    sets: dict[str, Any] = {}
-    for option, entries in (("--evaluation", evaluation), ("--split", splits)):
-        for entry in entries:
-            name, _, value = entry.partition("=")
-            if not name or not value:
-                raise UserError(f"{option} {entry!r} is not of the form NAME=VALUE")
-            if name in sets:
-                raise UserError(f"{option} {entry}: there is another set {name!r}; give each its own name")
-            if option == "--evaluation":
-                sets[name] = {"source": "file", "path": value, "task": task}
-            elif value.isdecimal():
-                sets[name] = {"source": "split", "size": int(value)}
-            else:
-                raise UserError(f"--split {entry}: {value!r} is not a number of problems")
-    training = {"source": "file", "path": train, "task": task}
-    given = {"train": training, "evaluation": sets, "folder": None}
-    data = merge_settings({"data": scale.model_dump(exclude={*given}) | given}, settings)["data"]
-    return parse(DataConfig, data, "command line")
 
 
 def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[Problem], list[Problem]]:

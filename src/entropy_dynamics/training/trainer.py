@@ -111,8 +111,6 @@ class Trainer:
         )
         self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
-        # The number of the current step, its batch and rewards.
-        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
 
     def step(self, step: int) -> Row:
         """One batch of rollouts and its updates: the whole algorithm, for every method.
@@ -124,7 +122,7 @@ class Trainer:
 
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
-                that update, and `in_progress` holds the batch.
+                that update.
             EngineMismatchError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)
@@ -138,7 +136,6 @@ class Trainer:
             grades = self.ranks.grade(self.grade, rollouts)
             rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
-            self.in_progress = step, batch, rewards
         with clock("measure"):
             first_order = self.first_order(batch, step)
         with clock("score"):

@@ -14,16 +14,12 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
-    """World size of a stage with FSDP2, over all nodes; null: a single process without FSDP2."""
-    nodes: PositiveInt
-    """Number of nodes of a stage; above 1: HSDP, with parameters sharded within a node and replicated across nodes."""
+    """Number of processes of a stage, on one machine with FSDP2; null: a single process without FSDP2."""
     runs_per_gpu: Literal[1, 2, 4, 8]
     """Number of single-process jobs that share a GPU."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
-        if self.nodes > 1 and (self.ranks is None or self.ranks % self.nodes):
-            raise ValueError(f"ranks is {self.ranks}; it should be a multiple of nodes = {self.nodes}")
         if self.runs_per_gpu > 1 and (self.ranks or 1) > 1:
             raise ValueError(f"runs_per_gpu is {self.runs_per_gpu}, but runs with ranks = {self.ranks} need whole GPUs")
         return self
@@ -67,14 +63,6 @@ class PlanConfig(Section):
     """CUDA context, communication buffers and fragmentation, GiB."""
     startup_minutes: NonNegativeFloat
     """Start-up time of a job (imports, weights, engine), minutes."""
-    grade_ms: NonNegativeFloat
-    """Time to grade a response on one rank, ms."""
-    sleep_seconds: NonNegativeFloat
-    """Time to put an engine with its own memory to sleep and to wake it, s per step."""
-    push_gb_s: PositiveFloat
-    """Rate of gathering weights from the trainer's shards and copying them into a rank's engine, GB/s."""
-    checkpoint_gb_s: PositiveFloat
-    """Rate of writing, flushing and hashing a checkpoint by all ranks together, GB/s."""
     runs_at_a_time: PositiveInt
     """Number of concurrent runs, each with checkpoints on disk: `jobs` of profiles/slurm."""
     prompt_tokens: PositiveInt
