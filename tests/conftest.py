@@ -29,7 +29,7 @@ from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.prompts import prompt_tokens
-from entropy_dynamics.training.loading import load_critic
+from entropy_dynamics.training.modules import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake
@@ -238,9 +238,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
         model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, ranks=None, **changes
     ):
         config, policy = training_config(**changes), Policy(model)
-        sampler = NativeSampler(
-            model, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64
-        )
+        sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=64)
         sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
         return Trainer(
             config,
@@ -251,7 +249,6 @@ def make_trainer(prompts, tokenizer) -> Callable:
             prompts=prompts,
             temperature=1.0,
             max_new_tokens=max_new,
-            pad_token=tokenizer.pad_token_id,
             seed=seed,
             critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
             validate=validate,

@@ -5,10 +5,10 @@ import torch
 
 from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
-from entropy_dynamics.validation import parse
 
 SINGLE_FORWARD = 10**9  # training.single_forward_tokens: every batch keeps its graphs
 
@@ -75,7 +75,7 @@ def run(trainer: Trainer, steps: int | None = None) -> list[dict[str, float]]:
 
 
 def batch_of(trainer: Trainer, step: int = 0) -> RolloutBatch:
-    return RolloutBatch.collate(*rollouts_of(trainer, step), trainer.pad_token)
+    return RolloutBatch.collate(*rollouts_of(trainer, step))
 
 
 def log_probabilities(model, prompts, rollouts, temperature=1.0):
@@ -123,8 +123,13 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor, relative: float = 1e
     assert (got - expected).abs().max() <= relative * scale
 
 
-def sums(count: int = 12, seed: int = 3, terms: tuple[int, int] = (2, 6)) -> list[Problem]:
-    """Sums of one-digit numbers with integer answers, in turn of each length in `terms`."""
-    rng, lengths = np.random.default_rng(seed), range(terms[0], terms[1] + 1)
-    numbers = [rng.integers(1, 10, size=lengths[place % len(lengths)]) for place in range(count)]
-    return [Problem(f"p-{n:04d}", "+".join(map(str, each)), str(each.sum()), "math") for n, each in enumerate(numbers)]
+def sums() -> list[Problem]:
+    """Twelve sums of two to six numbers, so that prompts have five lengths."""
+    texts = (
+        "8+1+8+1+8+1 9+1+9+3+1 3+6+3+7+6+6 8+3+8+4 6+6 9+2+2+4+2+7 5+3+8+7+9 7+6+2+2+2+2 6+1+1+1+6+5 9+5+8+9+6 "
+        "2+2+1+1+2+2 9+6+1+3+6"
+    )
+    return [
+        Problem(f"p-{number:04d}", text, str(sum(map(int, text.split("+")))), "math")
+        for number, text in enumerate(texts.split())
+    ]

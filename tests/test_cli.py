@@ -18,7 +18,7 @@ from command_line import from_files
 from command_line import run as said
 from conftest import REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.cli import main
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import Problem
@@ -316,7 +316,6 @@ def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, 
             ("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"),
             ["make it with: entropy-dynamics model --model"],
         ),
-        (("problems", "--train", "nowhere.jsonl"), ["--train needs --out DIR"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -325,11 +324,13 @@ def test_missing_inputs_are_one_line(run, tmp_path, arguments, parts):
     assert files_of(tmp_path) == []
 
 
-def test_a_source_is_not_overwritten(run, tmp_path):
-    file = tmp_path / "train.jsonl"
+def test_a_source_is_not_overwritten(run, layout, tmp_path):
+    file = layout.data / "train.jsonl"
+    file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
-    assert_one_line(run("problems", "--train", str(file), "--out", str(tmp_path)), "choose another folder")
-    assert files_of(tmp_path) == ["train.jsonl"]
+    settings = [f"data.train={{source: file, path: {file}, task: math}}"]
+    assert_one_line(run("problems", settings=settings), "choose another folder")
+    assert files_of(tmp_path) == ["laptop/data/train.jsonl"]
 
 
 @pytest.mark.usefixtures("prepared")

@@ -17,11 +17,11 @@ from entropy_dynamics.config import (
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.loading import USED, scale_files
+from entropy_dynamics.config.merging import USED, scale_files
 from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types
-from entropy_dynamics.validation import LOCATION, PER_MACHINE, parse
+from entropy_dynamics.sections import LOCATION, PER_MACHINE, parse
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"

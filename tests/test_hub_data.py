@@ -17,13 +17,13 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
+from entropy_dynamics.sections import parse
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT
 from entropy_dynamics.tasks.countdown.problems import CountdownSet
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.sources import HubSet, SplitSet
-from entropy_dynamics.validation import parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

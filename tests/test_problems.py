@@ -13,6 +13,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
+from entropy_dynamics.sections import parse
 from entropy_dynamics.stages import problems as problem_sets
 from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks import Problem
@@ -23,7 +24,6 @@ from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.math import TASK as MATH
 from entropy_dynamics.tasks.sources import FileSet, SplitSet
-from entropy_dynamics.validation import parse
 
 
 def write_jsonl(path, rows):

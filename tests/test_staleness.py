@@ -17,7 +17,7 @@ from reference import assert_close, gradients, log_probabilities, parameters, sl
 
 def sampled_by(model, trainer, step):
     """The rollouts of a step by `model`."""
-    sampler = NativeSampler(model, end_tokens=trainer.sampler.end_tokens, pad_token=trainer.pad_token, batch_size=7)
+    sampler = NativeSampler(model, end_tokens=trainer.sampler.end_tokens, batch_size=7)
     stream = f"train/seed{trainer.seed}/step{step}"
     return sampler.sample(trainer.prompts_of_step(step), samples=6, temperature=1.0, max_new_tokens=16, stream=stream)
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conftest import HABITS, toy_model_config
 from entropy_dynamics.config.schema.model import ToyModelConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.models.storage import load_policy, save_policy
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import IGNORED, POOL, solution_batches, warm_start

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import REAL_PROBLEMS
 from countdown import countdown_set
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from project_copy import copy_project
 
 BIN = Path(sys.executable).parent

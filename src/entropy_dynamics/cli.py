@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launched
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
-from entropy_dynamics.results.attempts import begin_attempt, end_early
 
 
 def program() -> None:

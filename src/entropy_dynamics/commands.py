@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import launched, run_on_ranks
+from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.results.lock import held
 
 if TYPE_CHECKING:
     from entropy_dynamics.analysis.results import Results
@@ -267,7 +267,7 @@ def archive(options: argparse.Namespace) -> None:
 
 
 def restore(options: argparse.Namespace) -> None:
-    from entropy_dynamics.analysis.published import described, restore
+    from entropy_dynamics.reporting.published import described, restore
 
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")

@@ -30,7 +30,7 @@ from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
-from entropy_dynamics.validation import parse
+from entropy_dynamics.sections import parse
 from snakemake_logger_plugin_progress import expect
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validat
 
 from entropy_dynamics.analysis.statistics import NORMAL, T_SEEDS, Interval
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.validation import parse
+from entropy_dynamics.sections import parse
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Configuration: `schema` defines the keys, `loading` merges the files. Imports torch only if a method is named."""
+"""Configuration: `schema` defines the keys, `merging` merges the files. Imports torch only if a method is named."""
 
-from entropy_dynamics.config.loading import (
+from entropy_dynamics.config.merging import (
     CONFIGS,
     Selection,
     flatten,

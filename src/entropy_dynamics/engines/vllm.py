@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat
 
 from entropy_dynamics.engines import Engine
-from entropy_dynamics.validation import PER_MACHINE
+from entropy_dynamics.sections import PER_MACHINE
 
 
 class VLLM(Engine):

@@ -5,11 +5,18 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.analysis.published import MODELS, TOKENS, counts_frame, metrics_frame, write_samples, write_tokens
 from entropy_dynamics.analysis.replication import verdicts_of
 from entropy_dynamics.analysis.results import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line
+from entropy_dynamics.reporting.published import (
+    MODELS,
+    TOKENS,
+    counts_frame,
+    metrics_frame,
+    write_samples,
+    write_tokens,
+)
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text, written_whole

@@ -13,7 +13,7 @@ from entropy_dynamics.results.layout import PROBLEMS_REPORT
 from entropy_dynamics.stages.common import check_replaceable
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, write_problems
-from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns, set_key
+from entropy_dynamics.tasks.sources import FileSet, SplitSet, set_key
 from entropy_dynamics.tasks.statements import REPORTED, StatedInWords, Statements
 
 
@@ -127,16 +127,9 @@ def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
         paths = [Path(data.folder, f"{name}.{suffix}") for suffix in ("jsonl", "parquet")]
         match [path for path in paths if path.is_file()]:
             case [path]:
-                sources[name] = _file_instead(path, data.train if isinstance(source, SplitSet) else source)
+                replaced = data.train if isinstance(source, SplitSet) else source
+                task = getattr(replaced, "task", replaced.source)  # a task that generates its problems is the source
+                sources[name] = FileSet(source="file", path=str(path), task=task)
             case [jsonl, parquet]:
                 raise UserError(f"data.folder: both {jsonl} and {parquet.name} exist; one file is one set")
     return sources
-
-
-def _file_instead(path: Path, source: SetSource) -> FileSet:
-    """The file as a source for the same task, with the columns of `source` if it has them, else the default ones."""
-    if not isinstance(source, RowsSource):  # the task of that name generates its problems
-        return FileSet(source="file", path=str(path), task=source.source)
-    columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}
-    kept = columns if has_columns(path, set(columns.values())) else {}
-    return FileSet(source="file", path=str(path), task=source.task, **kept)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from entropy_dynamics.validation import PositiveInt, Section
+from entropy_dynamics.sections import PositiveInt, Section
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 

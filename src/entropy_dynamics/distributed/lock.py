@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.distributed.slurm import cluster, job_field
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.slurm import cluster, job_field
 
 _MACHINE = Path("/etc/machine-id")  # virtual machines may share a host name
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over at each boot

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.errors import UserError, closest, nearest
-from entropy_dynamics.validation import (
+from entropy_dynamics.sections import (
     LOCATION,
     PER_MACHINE,
     Key,
