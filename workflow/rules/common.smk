@@ -30,7 +30,7 @@ from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
-from entropy_dynamics.sections import parse
+from entropy_dynamics import sections  # not `parse` itself, a name that Snakemake uses here
 from snakemake_logger_plugin_progress import expect
 
 
@@ -48,7 +48,7 @@ if set("{}") & set(workflow.basedir):
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file
 with one_line():
-    selection = parse(Selection, config, "--config")
+    selection = sections.parse(Selection, config, "--config")
     SCALE = selection.scale
     SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)
