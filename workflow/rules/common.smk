@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from entropy_dynamics import preload
+
+# Not `parse` itself, a name that Snakemake uses here.
+from entropy_dynamics import sections
 from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import (
     FIRST,
@@ -30,7 +33,6 @@ from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import fingerprint
-from entropy_dynamics import sections  # not `parse` itself, a name that Snakemake uses here
 from snakemake_logger_plugin_progress import expect
 
 
