@@ -206,7 +206,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
         gpus = int(hardware.device == "cuda" and (is_toy or config.cold_start is not None))
         host, hours = ranks_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
-        job = Job("evaluate", (config,)).on(1)
+        alone = config.hardware.model_copy(update={"ranks": 1})
+        job = Job("evaluate", (config.model_copy(update={"hardware": alone}),))
         gpus, host, hours = 1, job.host + BYTES["float32"] * parameters(shape_of(config)), plan.safety * job.hours
     else:
         job = Job(stage, (config,))
