@@ -71,6 +71,7 @@ def imported(room: str) -> set[str]:
         "trinity",
         "transfer_queue",
         "math_verify",
+        "reasoning_gym",
     }
     modules = set()
     for path in (ROOT / "src").glob(f"entropy_dynamics/{room}/*.py"):

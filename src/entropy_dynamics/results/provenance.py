@@ -26,6 +26,7 @@ PACKAGES = (
     "safetensors",
     "snakemake",
     "math-verify",
+    "reasoning-gym",
 )
 
 

@@ -15,6 +15,8 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
+from entropy_dynamics.errors import UserError
+
 SECONDS = 3.0  # CPU time per answer
 MEMORY = 4 << 30  # bytes of address space
 
@@ -22,7 +24,8 @@ MEMORY = 4 << 30  # bytes of address space
 class Verifier:
     """Calls `check(*arguments)` of a module in another process, which is started on first use.
 
-    `check` returns whether an answer is correct. An exception, or the end of the process, means that it is wrong.
+    `check` returns whether an answer is correct, or raises UserError. Any other exception, or the end of the process,
+    means that the answer is wrong.
     """
 
     def __init__(self, module: str):
@@ -42,7 +45,10 @@ class Verifier:
                 if process.wait() in (-signal.SIGKILL, -signal.SIGTERM):  # not by a limit, so it says nothing
                     raise RuntimeError(f"the process that grades answers by {self.module} was killed")
                 return False
-        return json.loads(reply)
+        correct, error = json.loads(reply)
+        if error:
+            raise UserError(error)
+        return correct
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", __name__, self.module]
@@ -73,12 +79,17 @@ def serve(module: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", file=replies, flush=True)
     for line in sys.stdin:
-        correct = False
+        reply: tuple[bool, str | None] = False, None
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends this process
-        with suppress(Exception):
-            correct = bool(check(*json.loads(line)))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(correct), file=replies, flush=True)
+        try:
+            reply = bool(check(*json.loads(line))), None
+        except UserError as error:
+            reply = False, str(error)
+        except (Exception, RecursionError, MemoryError):
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(reply), file=replies, flush=True)
 
 
 if __name__ == "__main__":

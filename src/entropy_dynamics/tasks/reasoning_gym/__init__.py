@@ -1,0 +1,53 @@
+r"""Problem sets of any generator of Reasoning Gym, such as chain_sum, countdown or number_sorting.
+
+An extra: `pip install 'entropy-dynamics[reasoning-gym]'`. If the answer is an integer, so must be the last box. Other
+answers get the generator's own verifier, in a process with a limit of CPU time, and are correct at its full score.
+"""
+
+import json
+from typing import Any
+
+from entropy_dynamics.tasks import Problem, Task
+from entropy_dynamics.tasks.boxed import extract_boxed
+from entropy_dynamics.tasks.integers import IntegerTask, parse_integer
+from entropy_dynamics.tasks.limited import verifier
+from entropy_dynamics.tasks.reasoning_gym.problems import ReasoningGymSet
+from entropy_dynamics.tasks.reasoning_gym.solutions import ReasoningGymSolutions
+
+MAX_LENGTH = 4096  # characters in a box, which may hold a grid
+
+
+class ReasoningGym(Task):
+    name = "reasoning_gym"
+    instruction = IntegerTask.instruction
+    generated = ReasoningGymSet
+    solutions = ReasoningGymSolutions
+
+    def read_answer(self, value: Any, text: str) -> str:
+        """The JSON that `ReasoningGymSet` writes: the answer, and the item of a generator that it belongs to."""
+        try:
+            complete = {"answer", "generator", "options", "seed", "index"} <= set(json.loads(value))
+        except (TypeError, ValueError):
+            complete = False
+        if not complete:
+            raise ValueError("the answer is not that of a generated problem")
+        return str(value)
+
+    def extract(self, response: str) -> str | None:
+        return (extract_boxed(response, MAX_LENGTH) or "").strip() or None
+
+    def is_correct(self, answer: str | None, problem: Problem) -> bool:
+        if answer is None:
+            return False
+        item = json.loads(problem.answer)
+        if item["answer"] == parse_integer(item["answer"]):
+            return parse_integer(answer) == item["answer"]
+        if answer == item["answer"]:
+            return True
+        return verifier("entropy_dynamics.tasks.reasoning_gym.check")(item, problem.text, answer)
+
+    def key(self, text: str) -> str:
+        return " ".join(text.split())  # case may matter
+
+
+TASK = ReasoningGym()
