@@ -100,6 +100,8 @@ class Trainer:
         )
         self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
+        # The number of the current step, its batch and rewards.
+        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
 
     def step(self, step: int) -> Row:
         """One batch of rollouts and its updates: the whole algorithm, for every method.
@@ -111,7 +113,7 @@ class Trainer:
 
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
-                that update.
+                that update, and `in_progress` holds the batch.
             EngineMismatchError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)
@@ -125,6 +127,7 @@ class Trainer:
             grades = grades_of(rollouts, self.grade, self.ranks)
             rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts).to(self.ranks.device)
+            self.in_progress = step, batch, rewards
         with clock("measure"):
             first_order = self.first_order(batch, step)
         with clock("score"):
