@@ -3,7 +3,7 @@
     python tests/rank_program.py ROOT MODEL/CASE ...
 
 Cases are the entries of CASES, checkpoint-save and checkpoint-resume, with the model in ROOT/MODEL/model. Rank 0 writes
-the outcome of each to ROOT/MODEL/<case>-<ranks>.json. DEVICE=cuda runs them on GPUs.
+the outcome of each to ROOT/MODEL/<case>-<ranks>.json. DEVICE=cuda runs them on GPUs, NODES=2 as if on two nodes.
 """
 
 import json
@@ -162,8 +162,9 @@ def main() -> None:
     root = Path(sys.argv[1])
     torch.set_num_threads(1)
     size = int(os.environ["WORLD_SIZE"])
+    nodes = int(os.environ.get("NODES", 1))
     device = os.environ.get("DEVICE", "cpu")
-    ranks = Ranks.join(HardwareConfig(device=device, ranks=size, runs_per_gpu=1))
+    ranks = Ranks.join(HardwareConfig(device=device, ranks=size, nodes=nodes, runs_per_gpu=1))
     for model, case in (argument.split("/") for argument in sys.argv[2:]):
         part = case.removeprefix("checkpoint-")
         result = checkpoint(part, root / model, ranks) if part != case else train(case, root / model, ranks)

@@ -14,7 +14,11 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
-from entropy_dynamics.distributed.launch import STARTER
+from entropy_dynamics.config.schema.hardware import HardwareConfig
+from entropy_dynamics.distributed.launch import STARTER, answers_for_stage, launched
+from entropy_dynamics.distributed.lock import held
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.errors import UserError
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
@@ -77,7 +81,7 @@ JOINS = """
 import torch
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
-ranks = Ranks.join(HardwareConfig(device="cpu", ranks=2, runs_per_gpu=1))
+ranks = Ranks.join(HardwareConfig(device="cpu", ranks=2, nodes=1, runs_per_gpu=1))
 """
 LOOPBACK = ("0100007F", "00000000000000000000000001000000")  # 127.0.0.1 and ::1 as /proc writes them
 
@@ -257,6 +261,57 @@ def test_a_function_that_fails_on_one_rank_fails_on_all(tmp_path):
     code, _, err = ended(start(tmp_path, JOINS + textwrap.dedent(rank), python=program("python")))
     assert code == 2
     assert err.startswith("RuntimeError: rank 1: ValueError('no such answer')\n")
+
+
+def test_a_rank_of_torchrun_joins(tmp_path):
+    rank = JOINS.replace("ranks=2", "ranks=1") + "print(ranks.size, ranks.mesh is not None)"
+    (tmp_path / "rank.py").write_text(rank)
+    command = [program("python"), "-m", "torch.distributed.run", "--standalone", tmp_path / "rank.py"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "1 True\n"), run.stderr
+
+
+def test_ranks_of_torchrun_that_the_config_does_not_expect_are_refused(monkeypatch):
+    """Each would believe that it is the only process, and write the same files."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hardware = HardwareConfig(device="cpu", ranks=None, nodes=1, runs_per_gpu=1)
+    with pytest.raises(UserError, match=r"torchrun started 2 ranks, but hardware\.ranks is null: set it to 2"):
+        Ranks.join(hardware)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert Ranks.join(hardware).is_main
+
+
+def test_a_rank_is_recognized_by_its_environment(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert not launched()
+    monkeypatch.setenv("RANK", "0")
+    assert not launched()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert launched()
+
+
+def test_of_ranks_that_a_user_starts_the_first_one_answers_for_the_stage(monkeypatch):
+    """The process that starts ranks does so for its own."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert answers_for_stage()
+    monkeypatch.setenv("RANK", "1")
+    assert not answers_for_stage()
+    monkeypatch.setenv("RANK", "0")
+    assert answers_for_stage()
+    monkeypatch.setenv(STARTER, "1")
+    assert not answers_for_stage()
+
+
+def test_ranks_of_torchrun_are_refused_a_run_that_another_process_writes(tmp_path):
+    run = ["--scale", "smoke", "--model", "qwen3-4b-base", "--method", "grpo", "--seed", "0", "--results", tmp_path]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "entropy_dynamics.cli"]
+    command = [program("python"), *torchrun, "train", *run, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"]
+    with held(tmp_path / "smoke/locks/qwen3-4b-base/grpo/seed0"):
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"error: another job writes this run: process {os.getpid()} on " in run.stderr
 
 
 def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):

@@ -45,9 +45,9 @@ def slurm(monkeypatch, tmp_path, answer):
     monkeypatch.setenv("SQUEUE_STATES", "PENDING")  # a user's default, which hides the job
 
 
-def job(state="RUNNING", number=41):
+def job(state="RUNNING", restarts=0, number=41):
     """A line of `scontrol show job`; a task of a job array has another number besides."""
-    return f"JobId={number} ArrayJobId=41 JobName=a b JobState={state} Reason=None Requeue=1 Restarts=0"
+    return f"JobId={number} ArrayJobId=41 JobName=a b JobState={state} Reason=None Requeue=1 Restarts={restarts}"
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -217,15 +217,26 @@ def test_a_job_leaves_the_name_of_its_cluster(tmp_path, monkeypatch):
 
 
 def test_a_requeued_job_has_the_lock_of_its_first_attempt(tmp_path, monkeypatch):
-    """On another node."""
+    """On another node. SLURM_RESTART_COUNT does not get there (snakemake-executor-plugin-slurm-jobstep)."""
     folder = tmp_path / "lock"
     monkeypatch.setenv("SLURM_JOB_ID", "41")
     slurm(monkeypatch, tmp_path, job())
     with held(folder):
         first = json.loads((folder / "0.json").read_text())
     left(folder, **first | {"host": "node7"})
+    slurm(monkeypatch, tmp_path, job(restarts=1))
     with held(folder) as dead:
         assert dead.startswith("SLURM job 41, ")
+
+
+@pytest.mark.parametrize("answer", [job(), UNREACHABLE])
+def test_another_node_of_the_same_allocation_may_still_write(tmp_path, monkeypatch, answer):
+    folder = tmp_path / "lock"
+    left(folder, host="node7", slurm_job="41", slurm_restarts=0)
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    slurm(monkeypatch, tmp_path, answer)
+    with pytest.raises(UserError, match=f"SLURM job 41, .* if that has ended, delete {folder}"), held(folder):
+        pass
 
 
 @pytest.mark.parametrize("other", [{"machine": "another"}, {"machine": ""}])

@@ -76,6 +76,7 @@ def test_an_engine_takes_half_of_its_processs_memory(shared_model, tokenizer, tm
     assert bound(Ranks()) == 500
     four = ["hardware.ranks=4", "training.group_size=16"]
     assert bound(Ranks(size=4), *four) == 125
+    assert bound(Ranks(size=4), *four, "hardware.nodes=2") == 250
     gpu = Ranks(device=torch.device("cuda"))
     assert bound(gpu, "hardware.device=cuda") == 2000
     assert bound(gpu, "hardware.device=cuda", "hardware.runs_per_gpu=4") == 500

@@ -289,6 +289,23 @@ def test_resources_cover_the_plan():
     assert resources(paper("ppo_clip_b"), "train") == train | {"runtime": 24 * 60}  # it resumes in the next job
 
 
+def test_a_job_on_several_nodes_has_one_task_on_each():
+    """Resources that one node does not need are left to the profile."""
+    one, two = (
+        resources(paper("grpo", f"hardware={{nodes: {nodes}, ranks: 16}}", "threads=2"), "train") for nodes in (1, 2)
+    )
+    assert (one["gpu"], one["nodes"], one["threads"]) == (16, 1, 32)
+    assert (two["gpu"], two["nodes"], two["threads"]) == (16, 2, 16)
+    assert two["mem_mb"] == pytest.approx(one["mem_mb"] / 2, abs=1)
+    expected = {"mpi": "srun", "tasks": 2, "tasks_per_gpu": 0, "slurm_extra": "--gpus-per-node=8"}
+    assert {name: value for name, value in two.items() if name not in one} == expected
+    theory = resources(paper("grpo", "hardware={nodes: 2, ranks: 16}"), "theory")
+    assert (theory["gpu"], theory["nodes"]) == (1, 1)
+    on_cpus = [f"hardware={{device: cpu, ranks: 2, nodes: {nodes}}}" for nodes in (1, 2)]
+    one, two = (resources(paper("grpo", hardware), "train")["mem_mb"] for hardware in on_cpus)
+    assert one / 2 - 1 <= two <= one  # a process alone on its node takes a larger cache
+
+
 def test_the_theory_stage_holds_the_model_in_fp32_on_one_gpu():
     theory = resources(load_config("paper", MODEL, configs=CONFIGS), "theory")
     assert theory["gpu"] == 1

@@ -28,18 +28,22 @@ RUN = {  # number of ranks -> what they run in one launch; untied weights concer
         *(f"tied/{case}" for case in (*CASES, "checkpoint-save", "checkpoint-resume")),
         *(f"untied/{case}" for case in ("scoring_pass", "ppo", "checkpoint-save", "checkpoint-resume")),
     ],
-    1: ["tied/scoring_pass", "tied/checkpoint-resume"],
+    4: ["nodes/reduced", "nodes/ppo", "nodes/checkpoint-save", "nodes/checkpoint-resume"],  # on two nodes
+    1: ["tied/scoring_pass", "tied/checkpoint-resume", "nodes/checkpoint-resume"],
 }
 
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory, make_model, tokenizer) -> Path:
     """Small models whose parameters do not divide evenly, and the outcomes on ranks."""
-    root = tmp_path_factory.mktemp("ranks")
+    root, monkeypatch = tmp_path_factory.mktemp("ranks"), pytest.MonkeyPatch()
     save_policy(make_model("qwen3", layers=2), tokenizer, root / "tied" / "model")
     save_policy(make_model("llama", layers=2, tied=False), tokenizer, root / "untied" / "model")
+    save_policy(make_model("qwen3", layers=2), tokenizer, root / "nodes" / "model")
     for count, cases in RUN.items():
+        monkeypatch.setenv("NODES", "2" if count == 4 else "1")
         start_ranks(count, [program("python"), str(ROOT / "tests" / "rank_program.py"), str(root), *cases])
+    monkeypatch.undo()
     return root
 
 
@@ -83,9 +87,14 @@ def test_one_sharded_rank_matches_one_process(root):
     assert_same(on_ranks(1, "tied/scoring_pass", root), in_one_process("tied/scoring_pass", root), 1e-5)
 
 
-@pytest.mark.parametrize("case", ["tied/kept_graphs", "tied/updates", "tied/reduced"])
-def test_the_entropy_change_to_first_order_is_that_of_all_shards(case, root):
-    for mine, theirs in zip(on_ranks(2, case, root)["rows"], in_one_process(case, root)["rows"], strict=True):
+@pytest.mark.parametrize("case", ["reduced", "ppo"])
+def test_two_nodes_of_two_ranks_match_one_process(case, root):
+    assert_same(on_ranks(4, f"nodes/{case}", root), in_one_process(f"nodes/{case}", root), 1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "case"), [(2, "tied/kept_graphs"), (2, "tied/updates"), (4, "nodes/reduced")])
+def test_the_entropy_change_to_first_order_is_that_of_all_shards(ranks, case, root):
+    for mine, theirs in zip(on_ranks(ranks, case, root)["rows"], in_one_process(case, root)["rows"], strict=True):
         for name in COLUMNS:
             assert mine[name] == pytest.approx(theirs[name], rel=1e-3), name
 
@@ -102,20 +111,22 @@ def test_bfloat16_stays_near_and_keeps_fp32_master_weights(root):
     assert not torch.equal(values, values.bfloat16().float())
 
 
-@pytest.mark.parametrize(("model", "ranks"), [("tied", 1), ("tied", 2), ("untied", 2)])
-def test_a_checkpoint_resumes_on_as_many_ranks_or_on_another_number(model, ranks, root):
-    whole = on_ranks(2, f"{model}/checkpoint-save", root)
+@pytest.mark.parametrize(
+    ("model", "saved", "ranks"), [("tied", 2, 1), ("tied", 2, 2), ("untied", 2, 2), ("nodes", 4, 4), ("nodes", 4, 1)]
+)
+def test_a_checkpoint_resumes_on_as_many_ranks_or_on_another_number(model, saved, ranks, root):
+    whole = on_ranks(saved, f"{model}/checkpoint-save", root)
     resumed = on_ranks(ranks, f"{model}/checkpoint-resume", root)
     for part in ("policy", "critic"):
         for name, values in whole[part].items():
-            if ranks == 2:
+            if ranks == saved:
                 assert values == resumed[part][name], name  # bitwise
             np.testing.assert_allclose(values, resumed[part][name], atol=1e-5)
     assert [row["step"] for row in resumed["rows"]] == [0, 1, 2, 3]
     for one, other in zip(whole["rows"], resumed["rows"], strict=True):
         same = [name for name in one if not name.startswith("seconds_")]
         exact = {name: one[name] for name in same}
-        if ranks != 2:  # sums in another order
+        if ranks != saved:  # sums in another order
             exact = pytest.approx(exact, rel=1e-3, abs=1e-4, nan_ok=True)
         assert {name: other[name] for name in same} == exact
     [kept] = (root / model / "checkpoints").glob("*/*")

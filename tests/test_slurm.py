@@ -105,9 +105,16 @@ def test_a_cold_start_is_a_training_and_is_submitted(tmp_path):
     assert cluster.submitted() == ["rule_model_wildcards_smollm2-135m-instruct_0"]
 
 
-def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("nodes", "geometry", "said"),
+    [
+        (1, (None, None), " of 2 ended with exit code 2"),
+        pytest.param(2, ("2", "1"), "error: srun ended with exit code 2", marks=pytest.mark.long),
+    ],
+)
+def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path, nodes, geometry, said):
     """Both of its ranks end with an error, before they read anything: this machine has no GPUs."""
-    cluster = Cluster(tmp_path, ON_GPUS)
+    cluster = Cluster(tmp_path, ON_GPUS.replace("ranks: 2", f"ranks: 2, nodes: {nodes}"))
     target = "results/tiny/pass_rates/seed0.parquet"
     problems = [f"results/tiny/data/{name}.parquet" for name in ("train", "aime24", "aime25", "dapo500")]
     for name in (*problems, "results/tiny/data/problems.json", MODEL):
@@ -119,13 +126,16 @@ def test_a_job_on_two_gpus_is_started_once_and_its_failure_is_named(tmp_path):
     assert "FAILED" in run.stdout + run.stderr
     [call] = cluster.calls("sbatch")
     assert call["--comment"] == "rule_pass_rates_wildcards_0"
-    assert (call["--gpus"], call["--nodes"], call["--cpus-per-gpu"]) == ("2", "1", "8")
-    assert int(call["--mem"]) > 10_000
+    assert (call["--gpus"], call["--nodes"], call["--cpus-per-gpu"]) == ("2", str(nodes), "8")
+    assert (call.get("--ntasks"), call.get("--gpus-per-node")) == geometry
+    assert int(call["--mem"]) > 10_000 / nodes
     assert int(call["-t"]) > 0
+    assert "--ntasks-per-gpu" not in call
     [step] = cluster.calls("srun")
-    assert (step["started"], step["-n"], step["--gpus"]) == (1, "1", "2")
+    assert step["started"] == nodes
+    assert nodes > 1 or (step["-n"], step["--gpus"]) == ("1", "2")
     log = (cluster.project / "results/tiny/logs/pass_rates/seed0.log").read_text()
-    assert log.count(" of 2 ended with exit code 2") == 1
+    assert log.count(said) == 1
     assert not (cluster.project / target).exists()
 
 

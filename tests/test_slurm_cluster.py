@@ -257,6 +257,23 @@ def test_a_cluster_without_accounting_takes_any_account(one_run):
     assert documented in one_run.said.read_text()
 
 
+def test_two_nodes_train_as_one(one_run):
+    """Their names do not resolve: the ranks meet at the address that SLURM has for the first node."""
+    one_run.configure(hardware={"ranks": 2, "nodes": 2})
+    one_run.finish(one_run.train())
+    shown = one_run.cluster.output("scontrol", "show", "job", str(one_run.submitted()))
+    assert "NumNodes=2 " in shown
+    assert f"NodeList=g[1-{len(NODES)}]" in shown
+    of_a_node = int(re.search(r"MinMemoryNode=(\d+)M", shown)[1])
+    two_nodes = one_run.metrics()
+
+    one_run.configure(hardware={"ranks": 2, "nodes": 1})
+    run = ("train", "--scale", "cluster", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0")
+    subprocess.run([program("entropy-dynamics"), *run], cwd=one_run.folder, check=True, capture_output=True)
+    pd.testing.assert_frame_equal(one_run.metrics(), two_nodes, rtol=1e-5, atol=1e-6)
+    assert of_a_node == 4295  # 4 GiB a rank: half of what one node with both would get
+
+
 def test_a_canceled_job_is_submitted_again(one_run):
     snakemake, job = one_run.train_to_pause(retries=1)
     one_run.cluster.run("scancel", job).check_returncode()

@@ -277,9 +277,9 @@ def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path, name):
     assert the_error(run) == f"experiments/{name}.yaml: the workflow has a rule of that name; rename the file"
 
 
-def test_each_job_requests_the_gpus_and_threads_of_its_own_model(tmp_path):
+def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     project = copy_project(tmp_path)
-    machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {ranks: 16}}"
+    machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {nodes: 2, ranks: 16}}"
     (project / "configs/machine.yaml").write_text(f"overrides: [{machine}]\n")
     runs = [f"results/paper/runs/{model}/grpo/seed0/metrics.parquet" for model in ("qwen2.5-14b-instruct", MODEL)]
     run = snakemake(project, *runs, "--dry-run", "--cores", "64", "--config", "scale=paper")
@@ -288,8 +288,12 @@ def test_each_job_requests_the_gpus_and_threads_of_its_own_model(tmp_path):
     jobs = re.findall(pattern, run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
     threads = {model: int(count) for model, count, _ in jobs}
     requested = {model: dict(entry.split("=", 1) for entry in text.split(", ")) for model, _, text in jobs}
-    assert (requested["qwen2.5-14b-instruct"]["gpu"], requested[MODEL]["gpu"]) == ("16", "4")
-    assert threads["qwen2.5-14b-instruct"] == 4 * threads[MODEL] > 0
+    several = requested["qwen2.5-14b-instruct"]
+    assert (several["gpu"], several["nodes"], several["mpi"], several["tasks"]) == ("16", "2", "srun", "2")
+    assert several["slurm_extra"] == "--gpus-per-node=8"
+    assert (requested[MODEL]["gpu"], requested[MODEL]["nodes"]) == ("4", "1")
+    assert not {"mpi", "tasks", "slurm_extra"} & requested[MODEL].keys()
+    assert threads["qwen2.5-14b-instruct"] == 2 * threads[MODEL] > 0  # 8 ranks on a node, and 4
 
 
 def the_error(run) -> str:
@@ -307,6 +311,7 @@ def the_error(run) -> str:
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "--config: unknown key "),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
         (["--config", "scale="], "--config: scale is None; it should be a valid string"),
+        (["--config", "scale=smoke", "seeds="], "--config: seeds: no value; give one, such as 5"),
         (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from entropy_dynamics.distributed.attempts import begin_attempt, end_early
-from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launched
+from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         options.arguments = sys.argv[1:] if arguments is None else list(arguments)
         if launched():
-            end_with_parent(int(os.environ[STARTER]))
+            end_with_parent(starter())
         else:
             begin_attempt()
         from entropy_dynamics import commands  # imported late, as --help does not need its half second

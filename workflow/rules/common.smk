@@ -222,6 +222,12 @@ def needs(stage, *run):
     return {name: of_job(name, stage, *run) for name in ("gpu", "mem_mb", "runtime")}
 
 
+def needs_of_ranks(stage, *run):
+    """Like `needs`, for a stage on ranks, with the additional resources of jobs on several nodes."""
+    names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
+    return needs(stage, *run) | {name: of_job(name, stage, *run) for name in names}
+
+
 def inputs_of(name):
     """The inputs of a table or figure."""
     files = EXPERIMENTS[name].input_files(LAYOUT.root)

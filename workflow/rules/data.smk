@@ -55,7 +55,7 @@ rule pass_rates:
         "../../environment.yml"
     threads: of_job("threads", "pass_rates", PASS_RATE_MODEL)
     resources:
-        **needs("pass_rates", PASS_RATE_MODEL),
+        **needs_of_ranks("pass_rates", PASS_RATE_MODEL),
     params:
         scale=SCALE,
         settings=settings("pass_rates", PASS_RATE_MODEL),

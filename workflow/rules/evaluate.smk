@@ -15,7 +15,7 @@ rule evaluate:
         "../../environment.yml"
     threads: of_job("threads", "evaluate")
     resources:
-        **needs("evaluate"),
+        **needs_of_ranks("evaluate"),
     params:
         scale=SCALE,
         settings=settings("evaluate", BASE),
@@ -48,7 +48,7 @@ for name, temperatures in TEMPERATURES.items():
             "../../environment.yml"
         threads: of_job("threads", "evaluate")
         resources:
-            **needs("evaluate"),
+            **needs_of_ranks("evaluate"),
         params:
             scale=SCALE,
             settings=settings("evaluate"),

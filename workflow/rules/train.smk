@@ -31,7 +31,7 @@ rule train:
         "../../environment.yml"
     threads: of_job("threads", "train")
     resources:
-        **needs("train"),
+        **needs_of_ranks("train"),
     params:
         scale=SCALE,
         settings=settings("train"),

@@ -1,7 +1,7 @@
 """Starts the ranks of a stage: copies of a command on this machine, as child processes with a file-based rendezvous.
 
-torchrun is not used: its ranks meet through a TCP store that listens on all interfaces, they outlive it if it is
-killed, and if one hangs it takes half a minute to report a failure.
+torchrun is used only for several nodes: its ranks meet through a TCP store that listens on all interfaces, they outlive
+it if it is killed, and if one hangs it takes half a minute to report a failure.
 """
 
 import ctypes
@@ -23,16 +23,22 @@ if TYPE_CHECKING:  # `entropy-dynamics --help` needs no config
     from entropy_dynamics.config import Config
 
 RENDEZVOUS = "ENTROPY_DYNAMICS_RENDEZVOUS"  # path of the rendezvous file of a launch
-STARTER = "ENTROPY_DYNAMICS_STARTER"  # process id of a rank's parent
+STARTER = "ENTROPY_DYNAMICS_STARTER"  # process id of a rank's parent, unless a user's torchrun started it
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL [ours]; a computing rank ends at once, a hanging one never
+NODE_GRACE = 30  # seconds for all nodes to end after the first [ours]
 SHOWN_LINES = 40  # last lines of a failed rank's stderr to show
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def launched() -> bool:
-    """Whether this process is a rank, started by `run_on_ranks`."""
-    return STARTER in os.environ
+    """Whether this process is a rank, started by `run_on_ranks` or by torchrun."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def answers_for_stage() -> bool:
+    """Whether this process was started for the stage as a whole; under a user's torchrun, rank 0 counts as that."""
+    return not launched() or (os.environ["RANK"] == "0" and STARTER not in os.environ)
 
 
 def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
@@ -40,9 +46,12 @@ def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
 
     Raises:
         Unfinished: raised by a rank.
-        UserError: the machine has too few GPUs, or a rank failed.
+        UserError: the machine has too few GPUs, this is not a SLURM job (several nodes), or a rank failed.
     """
     hardware = config.hardware
+    if hardware.nodes > 1:
+        _run_on_nodes(hardware.nodes, hardware.ranks // hardware.nodes, arguments)
+        return
     with claim_devices(hardware.device, hardware.ranks, hardware.runs_per_gpu):
         start_ranks(hardware.ranks, [sys.executable, "-m", "entropy_dynamics.cli", *arguments])
 
@@ -77,17 +86,52 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
             raise UserError(_describe(failed, count, ranks[failed].returncode))
 
 
-def end_with_parent(parent: int | None = None) -> None:
-    """Let the kernel kill this process when its parent dies, even by SIGKILL. Linux only.
+def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> None:
+    """Run `entropy-dynamics <arguments>` under one torchrun per node of this SLURM job.
+
+    They meet at a port of the first node (torchrun.py). SIGURG is not forwarded beyond srun. Raises like
+    `run_on_ranks`, and SystemExit on SIGTERM, after all have ended.
+    """
+    if (job := os.environ.get("SLURM_JOB_ID")) is None:
+        raise UserError(f"hardware.nodes is {nodes}, but this is no SLURM job: submit it, or start it by torchrun")
+    command = [
+        *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--cpu-bind=none"),
+        *("--kill-on-bad-exit=0", f"--wait={NODE_GRACE}"),  # killing nodes at once would change srun's exit code
+        *(sys.executable, "-m", "entropy_dynamics.distributed.torchrun"),
+        *(f"--nnodes={nodes}", f"--nproc-per-node={ranks_per_node}"),
+        *("--rdzv-backend=c10d", f"--rdzv-id={job}"),
+        *("-m", "entropy_dynamics.cli", *arguments),
+    ]
+    started: list[subprocess.Popen[bytes]] = []
+    with _signals_handled(started):
+        try:
+            parent = os.getpid()
+            started.append(subprocess.Popen(command, preexec_fn=lambda: end_with_parent(parent, signal.SIGTERM)))
+            code = started[0].wait()
+        finally:
+            _stop(started, NODE_GRACE)
+    if code == Unfinished.EXIT_CODE:
+        raise Unfinished
+    if code:
+        raise UserError(f"srun ended with exit code {code} (the messages of the ranks are above)")
+
+
+def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel end this process when its parent dies, even by SIGKILL. Linux only.
 
     Args:
         parent: the parent's process id, if known: if it has already died, this process ends at once.
     """
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def starter() -> int | None:
+    """The id of the process that started this rank, unless a user's torchrun did."""
+    return int(os.environ[STARTER]) if STARTER in os.environ else None
 
 
 def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
@@ -114,13 +158,13 @@ def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
     return next((ends[end] for end in as_completed(ends) if end.result() != 0), None)
 
 
-def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Send SIGTERM, and SIGKILL to processes that have not ended after GRACE seconds."""
+def _stop(ranks: Sequence[subprocess.Popen[bytes]], grace: float | None = None) -> None:
+    """Send SIGTERM, and SIGKILL to processes that have not ended after `grace` seconds (default: GRACE)."""
     for process in ranks:
         process.terminate()
     for process in ranks:
         try:
-            process.wait(GRACE)
+            process.wait(GRACE if grace is None else grace)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -105,6 +105,7 @@ def _myself() -> dict[str, Any]:
         "user": os.getuid(),
         "slurm_cluster": cluster() if job else None,
         "slurm_job": job,
+        "slurm_restarts": _restarts(job) if job else None,
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 
@@ -114,6 +115,11 @@ def _location() -> dict[str, str]:
     machine, boot = (file.read_text().strip() if file.exists() else "" for file in (_MACHINE, _BOOT))
     namespace = os.readlink(_NAMESPACE) if _NAMESPACE.exists() else ""
     return {"host": socket.gethostname(), "machine": machine, "boot": boot, "namespace": namespace}
+
+
+def _restarts(job: str) -> int | None:
+    """How often SLURM has requeued a job. The executor's srun does not pass on the variable that says so."""
+    return int(restarts) if (restarts := job_field(job, "Restarts")) else None
 
 
 def _dead(file: Path) -> str:
@@ -145,8 +151,9 @@ def _running(holder: dict[str, Any]) -> bool | None:
         return False
     if job is None or _another_cluster(holder.get("slurm_cluster")):  # job ids of another cluster mean nothing here
         return None
-    if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node
-        return False
+    if job == os.environ.get("SLURM_JOB_ID"):  # requeued on another node, or another node of the same allocation
+        before, now = holder.get("slurm_restarts"), _restarts(job)
+        return False if before is not None and now is not None and before < now else None
     state = job_field(job, "JobState")
     if state == "" and holder.get("user") != os.getuid():  # it may only be hidden (PrivateData)
         return None

@@ -31,7 +31,8 @@ Item = TypeVar("Item")
 class Ranks:
     """This process among the ranks of a stage.
 
-    `mesh` is None without a process group, i.e. in a single process with ordinary tensors as parameters.
+    `mesh` is None without a process group, i.e. in a single process with ordinary tensors as parameters. With several
+    nodes it has the shape [node, rank within the node].
     """
 
     rank: int = 0
@@ -41,22 +42,37 @@ class Ranks:
 
     @classmethod
     def join(cls, hardware: HardwareConfig) -> "Ranks":
-        """A single process, or this one of the `hardware.ranks` ranks started by launch.py.
+        """A single process, or this one of the `hardware.ranks` ranks started by launch.py or torchrun.
 
         Raises:
-            UserError: the device does not exist.
+            UserError: the device does not exist, or the number of ranks differs from the config.
         """
         device = device_of(hardware)
         if hardware.ranks is None:
+            if (started := int(os.environ.get("WORLD_SIZE", 1))) > 1:
+                raise UserError(f"torchrun started {started} ranks, but hardware.ranks is null: set it to {started}")
             return cls(device=device)
+        if "WORLD_SIZE" not in os.environ:
+            raise UserError(f"hardware.ranks is {hardware.ranks}, but this process is not a rank: start it by torchrun")
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if size != hardware.ranks:
+            raise UserError(f"torchrun started {size} ranks, but hardware.ranks is {hardware.ranks}")
+        per_node = size // hardware.nodes
+        if (local := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
+            raise UserError(
+                f"torchrun started {local} ranks on this node, but hardware.ranks / hardware.nodes is {per_node}"
+            )
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        rendezvous = f"file://{os.environ[RENDEZVOUS]}"
+        rendezvous = f"file://{os.environ[RENDEZVOUS]}" if RENDEZVOUS in os.environ else "env://"  # torchrun's
         torch.distributed.init_process_group(backend, rendezvous, rank=rank, world_size=size, timeout=TIMEOUT)
-        return cls(rank, size, device, torch.distributed.init_device_mesh(device.type, (size,)))
+        shape, names = (size,), ("shard",)
+        if hardware.nodes > 1:
+            shape, names = (hardware.nodes, per_node), ("replicate", "shard")  # torchrun numbers ranks node by node
+        mesh = torch.distributed.init_device_mesh(device.type, shape, mesh_dim_names=names)
+        return cls(rank, size, device, mesh)
 
     @property
     def is_main(self) -> bool:
@@ -113,7 +129,7 @@ class Ranks:
         return results
 
     def on_main(self, function: Callable[[], Any]) -> Any:
-        """The result of `function` on rank 0, sent as JSON."""
+        """The result of `function` on rank 0, sent as JSON: a shared folder may look stale on other nodes."""
         return self.map(lambda _: function(), [None])[0]
 
     def note(self, text: str) -> None:

@@ -1,5 +1,6 @@
 """FSDP2: parameters, gradients and optimizer states are sharded over the ranks and gathered block by block.
 
+With several nodes, this applies within each node; nodes replicate the shards and average their gradients (HSDP).
 A module is built on the meta device, sharded, and then filled from safetensors, so that no rank ever holds the whole
 model. Master weights and reductions are fp32, whatever the precision of the forward and backward passes.
 """

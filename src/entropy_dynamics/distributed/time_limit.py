@@ -1,7 +1,7 @@
 """Early end of a run, because of the time limit of its SLURM job or on SIGURG.
 
 `sbatch --signal` does not help: SLURM signals only the processes that it started itself (proctrack/cgroup), and
-Snakemake does not forward the signal. But every process can find out when the job ends.
+neither Snakemake nor torchrun forwards the signal. But every process can find out when the job ends.
 """
 
 import os

@@ -82,6 +82,11 @@ def ranks_of(config: Config) -> int:
     return config.hardware.ranks or 1
 
 
+def shards_of(config: Config) -> int:
+    """Number of GPUs over which parameters are sharded: those of a node."""
+    return max(1, ranks_of(config) // config.hardware.nodes)
+
+
 def longest(config: Config) -> int:
     """Length of the longest possible sequence, tokens."""
     return config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
@@ -96,12 +101,12 @@ def shard_bytes(config: StageConfig, per_parameter: int) -> float:
     """Bytes per GPU of the trainer's shards, including a critic's, at `per_parameter` bytes per parameter."""
     shape = shape_of(config)
     critic = critic_parameters(shape) if config.training.advantage == "gae" else 0
-    return per_parameter * (parameters(shape) + critic) / ranks_of(config)
+    return per_parameter * (parameters(shape) + critic) / shards_of(config)
 
 
 def checkpoint_bytes(config: StageConfig) -> float:
     """Bytes of a checkpoint, over all ranks."""
-    return shard_bytes(config, STATES) * ranks_of(config)
+    return shard_bytes(config, STATES) * shards_of(config)
 
 
 def checkpoint_buffers(config: StageConfig) -> int:
@@ -162,13 +167,13 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     if training.reduce_every_micro_batch:
         in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group reduced together
     else:  # FSDP2 holds an unsharded fp32 gradient
-        in_flight = compute * root + GRADIENT * count * (1 - 1 / ranks_of(config))
+        in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
     replica = config.engine.in_trainer and config.hardware.ranks is not None  # otherwise it samples from the policy
     first_order = training.entropy_change_every and training.entropy_change_first_order
     return {
         **({"engine weights": engine_weights(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),
-        **({"entropy gradient": GRADIENT * count / ranks_of(config)} if first_order else {}),
+        **({"entropy gradient": GRADIENT * count / shards_of(config)} if first_order else {}),
         # The next block is gathered while the current one computes.
         **({} if plain else {"gathered weights": compute * (root + 2 * block), "gradients in flight": in_flight}),
         "activations": activations,

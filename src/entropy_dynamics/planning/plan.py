@@ -32,6 +32,7 @@ from entropy_dynamics.planning.footprint import (
     parameters,
     ranks_of,
     shape_of,
+    shards_of,
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
 
@@ -195,7 +196,9 @@ def check_fits(plan: Plan) -> None:
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     """The resources that a rule requests, under Snakemake's names.
 
-    `mem_mb` is in MB; `runtime` is the time limit in minutes.
+    `gpu` is the total over all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
+    The others are only for jobs on several nodes: they give each node one task, and `mpi` leaves srun to the job's
+    command (distributed/launch.py).
 
     Args:
         config: the config of the job, with its model and, for `train` and `evaluate`, its method.
@@ -204,20 +207,24 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     hardware, plan, is_toy = config.hardware, config.plan, config.model.name in config.toy_models
     if stage == "model" or (hardware.device == "cpu" and is_toy):  # pretrained models are downloaded without a GPU
         gpus = int(hardware.device == "cuda" and (is_toy or config.cold_start is not None))
-        host, hours = ranks_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
+        host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
-        alone = config.hardware.model_copy(update={"ranks": 1})
+        alone = config.hardware.model_copy(update={"ranks": 1, "nodes": 1})
         job = Job("evaluate", (config.model_copy(update={"hardware": alone}),))
         gpus, host, hours = 1, job.host + BYTES["float32"] * parameters(shape_of(config)), plan.safety * job.hours
     else:
         job = Job(stage, (config,))
-        gpus, host, hours = job.gpus, job.host, plan.safety * job.hours
+        gpus, host, hours = job.gpus, job.host / hardware.nodes, plan.safety * job.hours
     if hardware.device == "cpu" and not is_toy and stage != "model":
         gpus, hours = 0, plan.max_job_hours  # how fast a CPU is with a pretrained model is unknown
     minutes = 60 * min(hours, plan.max_job_hours)
     needed = {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
-    needed["threads"] = config.threads * ranks_of(config)
-    return needed
+    nodes = 1 if stage in ("model", "theory") else hardware.nodes
+    needed |= {"nodes": nodes, "threads": config.threads * shards_of(config)}
+    if nodes == 1:
+        return needed
+    on_each = f"--gpus-per-node={gpus // nodes}" if gpus else ""
+    return needed | {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0, "slurm_extra": on_each}
 
 
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:

@@ -48,7 +48,7 @@ def open_engine(
 ) -> "NativeSampler":
     """See `open_sampler`."""
     hardware = config.hardware
-    processes = hardware.runs_per_gpu if ranks.device.type == "cuda" else ranks.size
+    processes = hardware.runs_per_gpu if ranks.device.type == "cuda" else ranks.size // hardware.nodes
     kind = ReplicaSampler if with_training and model is None else NativeSampler
     sampler = kind(
         load_model(directory, config.engine.dtype).to(ranks.device) if model is None else model,

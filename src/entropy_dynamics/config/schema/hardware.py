@@ -14,12 +14,16 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 class HardwareConfig(Section):
     device: Literal["cpu", "cuda"]
     ranks: PositiveInt | None
-    """Number of processes of a stage, on one machine with FSDP2; null: a single process without FSDP2."""
+    """World size of a stage with FSDP2, over all nodes; null: a single process without FSDP2."""
+    nodes: PositiveInt
+    """Number of nodes of a stage; above 1: HSDP, with parameters sharded within a node and replicated across nodes."""
     runs_per_gpu: Literal[1, 2, 4, 8]
     """Number of single-process jobs that share a GPU."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
+        if self.nodes > 1 and (self.ranks is None or self.ranks % self.nodes):
+            raise ValueError(f"ranks is {self.ranks}; it should be a multiple of nodes = {self.nodes}")
         if self.runs_per_gpu > 1 and (self.ranks or 1) > 1:
             raise ValueError(f"runs_per_gpu is {self.runs_per_gpu}, but runs with ranks = {self.ranks} need whole GPUs")
         return self
