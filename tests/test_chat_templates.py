@@ -3,12 +3,16 @@
 import pytest
 
 from conftest import ROOT
+from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import prompts_hash
 from entropy_dynamics.stages.common import make_prompts
 from entropy_dynamics.tasks import Problem, find_task
+from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.tasks.prompts import render_prompt
 
 MODEL = "qwen2.5-7b-instruct"
@@ -121,7 +125,7 @@ def test_a_variable_is_a_plain_value():
         config_with("model.chat_template_kwargs.enable_thinking=[1]")
 
 
-# ---------------------------------------------------------------- hash
+# ---------------------------------------------------------------- hash and command
 
 
 def test_a_prompts_hash_is_that_of_ids_and_tokens():
@@ -133,3 +137,18 @@ def test_a_prompts_hash_is_that_of_ids_and_tokens():
     assert len(hashes) == 4
     renamed = [Problem("r", *list(vars(one).values())[1:]) for one in problems[:1]]
     assert prompts_hash(make_prompts(config_with(), with_template(TURNS), renamed)) not in hashes
+
+
+def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(ROOT)
+    layout = Layout.of("laptop", tmp_path)
+    write_problems(layout.problems("train"), [PROBLEM])
+    run = ["prompt", "--model", MODEL, "--results", str(tmp_path)]
+    save_policy(shared_model, with_template(THINKING), layout.model(MODEL, 0))
+    assert main([*run, "--set", "model.chat_template_kwargs.enable_thinking=false"]) == 0
+    assert capfd.readouterr().out == f"[system]{INSTRUCTION}[user]What is 1+1?<no thinking>\n"
+    save_policy(shared_model, with_template(REFUSED["no system"][0]), layout.model(MODEL, 0))
+    assert main(run) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: {layout.model(MODEL, 0)}: the chat template fails on ")

@@ -14,7 +14,7 @@ from entropy_dynamics.stages.common import make_prompts
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import write_problems
-from entropy_dynamics.tasks.prompts import prompt_tokens, render_prompt
+from entropy_dynamics.tasks.prompts import preview_prompt, prompt_tokens, render_prompt
 
 PROBLEM = Problem("p", "What is 1+1?", "2", "math")
 SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."  # spec: Appendix B of the paper
@@ -49,6 +49,7 @@ def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
 def test_base_is_trinitys_format(llama_tokenizer):
     expected = f"System:{SYSTEM}\nUser:\nWhat is 1+1?\nAssistant:\n"
     assert render_prompt(llama_tokenizer, PROBLEM, "completion") == expected
+    assert preview_prompt(PROBLEM, "completion") == expected
 
 
 @pytest.mark.parametrize("prompt_format", ["chat", "completion"])
@@ -58,10 +59,14 @@ def test_the_first_token_is_not_doubled(llama_tokenizer, prompt_format):
     assert prompt_tokens(llama_tokenizer, PROBLEM, prompt_format) == expected
 
 
-def test_every_task_has_its_own_instruction(llama_tokenizer):
+def test_preview_has_both_messages():
+    assert preview_prompt(PROBLEM, "chat") == f"[system]\n{SYSTEM}\n[user]\nWhat is 1+1?"
+
+
+def test_every_task_has_its_own_instruction():
     problem = Problem("p", "3,8=24", "24", "countdown")
     instruction = find_task("countdown").instruction
-    assert render_prompt(llama_tokenizer, problem, "completion") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
+    assert preview_prompt(problem, "completion") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
     assert r"\boxed{}" in instruction
 
 
@@ -141,3 +146,56 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     assert main([*run, *options]) == 0
     err = capfd.readouterr().err
     assert f"note: 2 of 4 training problems are left out: their prompts are over {limit} tokens\n" in err
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def command(scale, tmp_path, monkeypatch, capfd):
+    """`command(...)`: `entropy-dynamics prompt` of MODEL -> (exit code, stdout, stderr)."""
+    monkeypatch.chdir(ROOT)
+    _, layout = scale(1000)
+    for name in SETS:
+        write_problems(
+            layout.problems(name),
+            [Problem(f"{name}-{number}", f"4+{4 + number}", str(8 + number), "math") for number in range(2)],
+        )
+
+    def run(*arguments):
+        code = main(["prompt", "--model", MODEL, "--results", str(tmp_path), *arguments])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def test_the_command_prints_what_the_model_gets(command):
+    code, out, err = command()
+    assert (code, out) == (0, "<user>1+1+1+1+1+1<assistant>\n")
+    assert err == "long of train: 13 tokens (limit 40)\n"
+    assert command("--problem", "aime25-1")[1:] == (
+        "<user>4+5<assistant>\n",
+        "aime25-1 of aime25: 5 tokens (limit 40)\n",
+    )
+
+
+def test_the_command_for_a_base_model(command):
+    _, out, err = command("--set", "model.prompt_format=completion", "--problem", "short")
+    assert out == f"System:{SYSTEM}\nUser:\n1+2\nAssistant:\n"
+    assert int(err.split()[3]) == len(out) - len(r"\boxed{") + 1  # one token a character, and one for that
+
+
+def test_the_command_without_a_tokenizer_shows_the_messages(command, tmp_path):
+    (Layout.of("laptop", tmp_path).model(MODEL, 0) / "tokenizer_config.json").unlink()
+    code, out, err = command("--problem", "short")
+    assert (code, out) == (0, f"[system]\n{SYSTEM}\n[user]\n1+2\n")
+    assert err.startswith("short of train: a preview, since there is no tokenizer in ")
+
+
+def test_the_command_names_the_nearest_problem(command):
+    code, out, err = command("--problem", "aime25-3")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no problem 'aime25-3'" in err
+    assert "did you mean 'aime25-" in err
+    assert "no problem 'foo' in " in (err := command("--problem", "foo")[2])
+    assert err.endswith("; the ids are like 'long'\n")

@@ -144,6 +144,7 @@ def test_seeds(refused, stage, seed):
             ("problems", *from_files("x.jsonl")),
             "data.train: x.jsonl: no such file; a JSONL or parquet file of problems",
         ),
+        (("prompt", "--model", MODEL), "train.parquet: no such file; create it with: entropy-dynamics problems"),
         (("problems", *from_files("x.jsonl", "maths")), "data.train: unknown task 'maths'; did you mean 'math'?"),
         (("problems", "--set", f"data.evaluation[{EVIL}]=1"), "is not of the form key=value"),
         (

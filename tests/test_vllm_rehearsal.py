@@ -93,10 +93,20 @@ def test_transformers_reads_the_trained_policies(results):
 
 
 @pytest.mark.skipif(not REAL_PROBLEMS.is_dir(), reason="no real problems")
-def test_real_problems_were_evaluated(results):
+def test_real_problems_were_evaluated(results, project, environment):
     rows = pd.read_parquet(results / "evaluations" / MODELS[0] / "clip_b" / "seed0" / "aime24.parquet")
     assert rows["problem_id"].nunique() == 30
     assert rows["problem_id"].str.startswith("aime2024-").all()
+    shown = subprocess.run(
+        [BIN / "entropy-dynamics", "prompt", "--scale", "rehearsal", "--model", MODELS[1], "--problem", "aime2024-I-1"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert shown.startswith("System:Please reason step by step")
+    assert "Every morning Aya goes for a $9$-kilometer-long walk" in shown
 
 
 def test_a_killed_rank_ends_the_run_and_the_next_call_resumes_it(project, results, environment):

@@ -223,6 +223,8 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
+    prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")
+    prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
     verify = stage("verify", "Check results against their hashes, their samples and the configs.")
     verify.set_defaults(scale=None, results=None)
     where = "<results>/<scale>, instead of --results; of the scale in its name, or of --scale"

@@ -333,6 +333,29 @@ def entropy_check(options: argparse.Namespace) -> None:
     print(diagnose(options.value) if options.write is None else write_golden(options.write))
 
 
+def prompt(options: argparse.Namespace) -> None:
+    """Print the prompt to stdout and everything else to stderr, so that a file or a pipe gets only the prompt."""
+    from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
+
+    config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
+    name, problem = find_problem(layout.data, config.data.sets, options.problem)
+    directory = layout.model(options.model, config.untrained(options.model, config.seeds.first))
+    settings = config.model.prompt_format, config.model.chat_template_kwargs
+    if (directory / "tokenizer_config.json").is_file():
+        _quieten(config.threads)
+        from entropy_dynamics.models.storage import load_tokenizer
+
+        tokenizer = load_tokenizer(directory)
+        text = render_prompt(tokenizer, problem, *settings)
+        count = len(prompt_tokens(tokenizer, problem, *settings))
+        about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
+    else:
+        text = preview_prompt(problem, config.model.prompt_format)
+        about = f"a preview, since there is no tokenizer in {directory}"
+    print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
+    print(text, end="" if text.endswith("\n") else "\n")
+
+
 def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 

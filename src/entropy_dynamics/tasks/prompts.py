@@ -1,12 +1,14 @@
 """Prompts: from a problem to the tokens of a model's input."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, closest
 from entropy_dynamics.tasks import Problem, find_task
+from entropy_dynamics.tasks.files import load_problems
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,8 +39,7 @@ def render_prompt(
             does not have one of `variables`, or leaves out the instruction or the problem.
     """
     if prompt_format == "completion":
-        system, user = _messages(problem)
-        return f"System:{system['content']}\nUser:\n{user['content']}\nAssistant:\n"
+        return preview_prompt(problem, prompt_format)
     name, template, messages = tokenizer.name_or_path or "the tokenizer", tokenizer.chat_template, _messages(problem)
     if isinstance(template, dict):  # named templates
         if "default" not in template:
@@ -82,6 +83,31 @@ def prompt_tokens(
     return tokenizer.encode(text, add_special_tokens=prompt_format == "completion")
 
 
+def preview_prompt(problem: Problem, prompt_format: str) -> str:
+    """The prompt as far as it is known without a tokenizer: the chat messages, or the complete completion text."""
+    system, user = _messages(problem)
+    if prompt_format == "completion":
+        return f"System:{system['content']}\nUser:\n{user['content']}\nAssistant:\n"
+    return f"[system]\n{system['content']}\n[user]\n{user['content']}"
+
+
 def _messages(problem: Problem) -> list[dict[str, str]]:
     system = find_task(problem.task).system_message(problem.text)
     return [{"role": "system", "content": system}, {"role": "user", "content": problem.text}]
+
+
+def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
+    """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
+
+    Raises:
+        UserError: no problem has this id; the message suggests one that is near, if any is.
+    """
+    ids = []
+    for name in sets:
+        for problem in load_problems(directory / f"{name}.parquet"):
+            if problem_id in (None, problem.id):
+                return name, problem
+            ids.append(problem.id)
+    close = closest(str(problem_id), ids)
+    hint = f"did you mean {close!r}?" if close else f"the ids are like {ids[0]!r}"
+    raise UserError(f"no problem {problem_id!r} in {directory}; {hint}")
