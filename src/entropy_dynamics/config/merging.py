@@ -21,7 +21,7 @@ from typing import Any, overload
 
 import yaml
 from omegaconf import OmegaConf
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
 from entropy_dynamics.errors import UserError, closest, nearest
@@ -238,6 +238,13 @@ class Selection(Section):
     """Number of seeds of ablations, sweeps and extras; null: that of the scale."""
     first_seed: NonNegativeInt | None = None
     """First seed; null: that of the scale."""
+
+    @field_validator("seeds", "extra_seeds", "first_seed")
+    @classmethod
+    def _is_given(cls, number: int | None) -> int:
+        if number is None:  # `seeds=`
+            raise ValueError("no value; give one, such as 5")
+        return number
 
     @property
     def overrides(self) -> list[str]:
