@@ -153,6 +153,7 @@ def test_seeds(refused, stage, seed):
         ),
         (("draw", "table1", "tabel2"), "unknown table or figure 'tabel2'; did you mean 'table2'?"),
         (("train", *RUN, "--seed", "00"), "argument --seed: '00' is not an integer of 0 or more"),
+        (("watch", "--port", "99999"), "argument --port: '99999' is not a port, 0 to 65535"),
         (("pass-at-k", "x.jsonl", "--power", "500"), "argument --power: '500' is not a number of points, up to 100"),
         (("entropy-check", "nan"), "argument VALUE: 'nan' is not a finite number"),
         (

@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     stage("article", "Write article/article.tex, filled with the results, and its PDF if LaTeX is installed.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
-    watch.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1 (default: 8000)")
+    watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
     for sub in (report, watch):
         sub.add_argument("--compare", type=Path, metavar="RUN", help="run to compare with: claims.json or its folder")
     summary = command("summary", "The verdicts and gains of a run in fifteen lines.")
@@ -244,6 +244,12 @@ def _seed(text: str) -> int:
     if not re.fullmatch("0|[1-9][0-9]{0,17}", text):  # like the wildcard of the workflow
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
     return int(text)
+
+
+def _port(text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
 
 
 def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], float]:
