@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import hardware
@@ -60,14 +60,12 @@ def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overr
         sampler=NativeSampler(
             model,
             end_tokens=[tokenizer.eos_token_id],
-            pad_token=tokenizer.pad_token_id,
             batch_size=config.sampling.batch_size,
         ),
         grade=make_grader(tokenizer, problems),
         prompts=make_prompts(config, tokenizer, problems),
         temperature=config.sampling.temperature,
         max_new_tokens=config.sampling.max_new_tokens,
-        pad_token=tokenizer.pad_token_id,
         seed=0,
     )
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from entropy_dynamics import cli
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.planning.duration import other_seconds, tokens_per_step
+from entropy_dynamics.planning.duration import tokens_per_step
 from entropy_dynamics.planning.plan import Job
 from entropy_dynamics.results.layout import Layout
 from gpu_check_common import MODEL, START_SECONDS, Case, Check, end_of
@@ -135,14 +135,12 @@ def command_seconds(stage: str, config: RunConfig) -> float:
         times * math.ceil(responses / config.sampling.batch_size) * config.sampling.max_new_tokens
         for times, responses in Job(stage, (config,)).calls
     )
-    others = 0.0
     if stage == "train":
         scored = config.method.params.needs_scores(training.updates_per_batch)
         measured = 1 / training.entropy_change_every if training.entropy_change_every else 0
         micro_batches = math.ceil(tokens_per_step(config) / training.tokens_per_micro_batch)
         passes += training.steps * micro_batches * (1 + BACKWARD + scored + measured)
-        others = training.steps * other_seconds(config)
-    return START_SECONDS + LAYER_SECONDS * toy.layers * passes + others
+    return START_SECONDS + LAYER_SECONDS * toy.layers * passes
 
 
 def wave_seconds(commands: Sequence[tuple[str, RunConfig]], processes: int) -> float:

@@ -23,13 +23,14 @@ from torch.profiler import ProfilerActivity, profile
 from entropy_dynamics.config import RunConfig, load_config
 from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.models.loading import load_model
+from entropy_dynamics.distributed.time_limit import BYTES_PER_SECOND
+from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.planning.duration import flops_per_token, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_bytes, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.training.checkpoints import Checkpoints
-from entropy_dynamics.training.loading import load_trained_policy
+from entropy_dynamics.training.modules import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 from gpu_check_common import MODEL, Case, Check, gpu_row, measured
 from random_model import RandomResponses, make_prompts, make_random_trainer, write_random_model
@@ -111,7 +112,7 @@ def steps_seconds(gpu: str | None = None) -> float:
     cases = training_cases(gpu or gpu_row() or "A100")
     configs = [_config(case, case["layers"]) for case in cases]
     small, _, *others = configs
-    saved = checkpoint_bytes(small) / (small.plan.checkpoint_gb_s * 1e9)
+    saved = checkpoint_bytes(small) / (BYTES_PER_SECOND)
     compiled = COMPILE_SECONDS * sum(config.training.compile for config in configs)
     steps = STEPS * sum(map(training_seconds, (small, *others))) + SHARED_SECONDS
     return CASE_SECONDS * len(cases) + compiled + steps + saved + DECODE_SECONDS * cases[0]["sampled"]
@@ -244,7 +245,7 @@ def _sampling(trainer: Trainer, case: Case) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(_config(case, case["layers"]).model.shape, Path(folder))
         replica = load_model(Path(folder), "bfloat16").to(trainer.ranks.device)
-    sampler = ReplicaSampler(replica, end_tokens=[-1], pad_token=0, batch_size=count)
+    sampler = ReplicaSampler(replica, end_tokens=[-1], batch_size=count)
     start = time.perf_counter()
     sampler.push(trainer.policy.weights(torch.bfloat16))
     pushed = time.perf_counter() - start

@@ -21,7 +21,7 @@ from trl import GRPOTrainer
 
 from common import make_parser, make_trainer, trl_settings, write_record
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.training.trainer import Trainer

@@ -19,7 +19,7 @@ import torch
 
 from common import in_own_process, make_parser, trl_settings, write_record
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.models.loading import load_model
+from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.planning.footprint import GIB, parameters
 from entropy_dynamics.training.policy import Policy
 from random_model import RandomResponses, make_prompts, make_random_trainer, write_random_model

@@ -19,7 +19,7 @@ from trl import GRPOTrainer
 from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.integrations.trl import make_grpo_trainer
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.layout import Layout
 from grpo_step import LAST, Turns, make_trl_trainer, trl_rows
 

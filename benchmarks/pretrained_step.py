@@ -18,13 +18,13 @@ from common import make_parser, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.precision import PRECISIONS
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.models.loading import load_policy, load_tokenizer
+from entropy_dynamics.models.storage import load_policy, load_tokenizer
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks import Grade, find_task
 from entropy_dynamics.tasks.countdown.problems import CountdownSet
 from entropy_dynamics.training import trainer as trainer_module
-from entropy_dynamics.training.loading import load_trained_policy
+from entropy_dynamics.training.modules import load_trained_policy
 from entropy_dynamics.training.trainer import PHASES, Trainer
 
 INSTRUCTION = "Use every number once, with + and -, to reach the target. Answer within \\boxed{}."
@@ -56,8 +56,8 @@ def pretrained_trainer(directory: Path, method: str, settings: list[str]) -> Tra
     config = load_config("laptop", "qwen2.5-7b-instruct", method, [*off, *settings])
     model, tokenizer = load_policy(directory)
     policy = load_trained_policy(directory, config.training, Ranks(), model)
-    ends = {"end_token": tokenizer.eos_token_id, "pad_token": tokenizer.pad_token_id}
-    sampler = NativeSampler(model, **ends, batch_size=config.sampling.batch_size)
+    ends = [tokenizer.eos_token_id]
+    sampler = NativeSampler(model, end_tokens=ends, batch_size=config.sampling.batch_size)
     sampler.precision = policy.precision
     prompts, grade = countdown_prompts(directory, 300)
     return Trainer(
@@ -69,7 +69,6 @@ def pretrained_trainer(directory: Path, method: str, settings: list[str]) -> Tra
         prompts=prompts,
         temperature=1.0,
         max_new_tokens=config.sampling.max_new_tokens,
-        pad_token=tokenizer.pad_token_id,
         seed=0,
     )
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from entropy_dynamics.config import RunConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.models.toy import transformers_config
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
@@ -75,7 +75,6 @@ def make_random_trainer(
         prompts=make_prompts(config.training.prompts_per_step, prompt_tokens),
         temperature=1.0,
         max_new_tokens=config.sampling.max_new_tokens,
-        pad_token=0,
         seed=0,
         ranks=ranks,
     )

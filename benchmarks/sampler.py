@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 from common import make_parser, make_trainer, write_record
-from entropy_dynamics.models.loading import load_tokenizer
+from entropy_dynamics.models.storage import load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Prompt
 from pretrained_step import pretrained_trainer

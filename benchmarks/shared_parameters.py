@@ -94,7 +94,7 @@ def parts(gram: Float[Tensor, "rollout rollout"], groups: Int[Tensor, " rollout"
 def measure(trainer: Trainer, step: int) -> dict[str, float]:
     """The parts at one step, before it is taken, per unit of the learning rate."""
     prompts, rollouts = trainer.prompts_of_step(step), trainer.sample(step)
-    batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
+    batch = RolloutBatch.collate(prompts, rollouts)
     rewards = torch.tensor([trainer.reward(trainer.grade(rollout)) for rollout in rollouts])
     advantages = trainer.method.advantages(rewards, batch.groups)
     shared = Shared(trainer.policy.model, batch, trainer.temperature)

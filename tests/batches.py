@@ -61,4 +61,4 @@ def skewed_batch(rows, seed, prompt=100, median=600, longest=7168) -> RolloutBat
     lengths = (median * torch.randn(rows, generator=generator).exp()).clamp(1, longest).int().tolist()
     prompts = [Prompt(str(row), [1] * prompt) for row in range(rows)]
     rollouts = [Rollout(str(row), 0, [2] * length, "stop") for row, length in enumerate(lengths)]
-    return RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    return RolloutBatch.collate(prompts, rollouts)

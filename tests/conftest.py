@@ -28,15 +28,23 @@ from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
-from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
 from entropy_dynamics.tasks.prompts import prompt_tokens
-from entropy_dynamics.training.loading import load_critic
+from entropy_dynamics.training.modules import load_critic
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from project_copy import copy_project, snakemake
-from reference import even_sum, training_config
+from reference import even_sum, sums, training_config
 
 ROOT = Path(__file__).parents[1]
+HABITS = {
+    "solved": 0.5,
+    "attempts": 2,
+    "gives_up": 0.5,
+    "sloppy": 0.1,
+    "shortcut": 0.2,
+    "unboxed": 0.1,
+    "rambling": 0.1,
+}
 SETS = ("aime24", "aime25", "dapo500", "validation")
 # Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
 REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
@@ -46,7 +54,7 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
-LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "nodes", "slurm", "time_limit", "disks")
+LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "slurm", "time_limit", "disks")
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
     "test_shapes",
@@ -161,7 +169,7 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def problems():
     """Twelve sums of two to six numbers, so that prompts have five lengths."""
-    return ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
+    return sums()
 
 
 @pytest.fixture(scope="session")
@@ -171,8 +179,7 @@ def prompts(tokenizer, problems) -> list[Prompt]:
 
 def toy_model_config(**changes) -> ToyModelConfig:
     """One layer, one head and one warm-start step, unless `changes` say otherwise."""
-    habits = {"shuffled": 0.5, "shortcut": 0.2, "sloppy": 0.1, "unboxed": 0.1, "rambling": 0.1}
-    solutions = {"task": "arithmetic", "terms": (2, 6), "habits": habits}
+    solutions = {"task": "countdown", "numbers": (2, 3), "values": (1, 9), "targets": (1, 40), "habits": HABITS}
     values = {
         "architecture": "qwen2",
         "hidden_size": 32,
@@ -231,9 +238,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
         model, method="grpo", grade=even_sum, params=None, seed=0, validate=None, max_new=16, ranks=None, **changes
     ):
         config, policy = training_config(**changes), Policy(model)
-        sampler = NativeSampler(
-            model, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64
-        )
+        sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=64)
         sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
         return Trainer(
             config,
@@ -244,7 +249,6 @@ def make_trainer(prompts, tokenizer) -> Callable:
             prompts=prompts,
             temperature=1.0,
             max_new_tokens=max_new,
-            pad_token=tokenizer.pad_token_id,
             seed=seed,
             critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
             validate=validate,

@@ -156,7 +156,7 @@ ANSWERS = [33, -33, 0, 3, 3300, 10**18 - 1]
 
 
 def sums(answer: int) -> Problem:
-    return Problem("p", "?", str(answer), "arithmetic")
+    return Problem("p", "?", str(answer), "math")
 
 
 def countdown() -> Problem:

@@ -16,18 +16,17 @@ import torch
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.sharding import whole
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.models.loading import load_model, load_tokenizer
+from entropy_dynamics.models.storage import load_model, load_tokenizer
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.engines import SharedSampler
 from entropy_dynamics.sampling.native import ReplicaSampler
-from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
 from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.checkpoints import Checkpoints
-from entropy_dynamics.training.loading import load_critic, load_trained_policy
-from entropy_dynamics.training.policy import whole
+from entropy_dynamics.training.modules import load_critic, load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
-from reference import even_sum, training_config
+from reference import even_sum, sums, training_config
 
 MICRO_BATCHES = {"tokens_per_micro_batch": 140, "single_forward_tokens": 0}
 CASES = {
@@ -72,28 +71,27 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     # eps: with a tiny one, AdamW makes a whole step of the rounding of a gradient that is zero.
     config = training_config(prompts_per_step=6, group_size=4, critic=CRITIC, eps=1e-5, **settings)
     tokenizer = load_tokenizer(model)
-    problems = ArithmeticSet(source="arithmetic", size=12, terms=(2, 6)).generate("p", seed=3, exclude=())
+    problems = sums()
     policy = load_trained_policy(model, config, ranks)
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
     sampler = ReplicaSampler(
         load_model(model).to(ranks.device),
         end_tokens=[tokenizer.eos_token_id],
-        pad_token=tokenizer.pad_token_id,
         batch_size=64,
     )
+    shared = SharedSampler(sampler, ranks)
+    shared.tolerance = 0.05 if config.precision == "bfloat16" else 1e-4
     return Trainer(
         config,
         policy=policy,
         method=method,
-        sampler=SharedSampler(sampler, ranks),
+        sampler=shared,
         grade=even_sum,
         prompts=[Prompt(one.id, prompt_tokens(tokenizer, one, "chat")) for one in problems],
         temperature=1.0,
         max_new_tokens=16,
-        pad_token=tokenizer.pad_token_id,
         seed=0,
         critic=critic,
-        engine_tolerance=0.05 if config.precision == "bfloat16" else 1e-4,
         ranks=ranks,
     )
 

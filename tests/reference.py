@@ -5,10 +5,10 @@ import torch
 
 from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.sampling import Prompt, Rollout
-from entropy_dynamics.tasks import Grade
+from entropy_dynamics.sections import parse
+from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
-from entropy_dynamics.validation import parse
 
 SINGLE_FORWARD = 10**9  # training.single_forward_tokens: every batch keeps its graphs
 
@@ -76,7 +76,7 @@ def run(trainer: Trainer, steps: int | None = None) -> list[dict[str, float]]:
 
 
 def batch_of(trainer: Trainer, step: int = 0) -> RolloutBatch:
-    return RolloutBatch.collate(*rollouts_of(trainer, step), trainer.pad_token)
+    return RolloutBatch.collate(*rollouts_of(trainer, step))
 
 
 def log_probabilities(model, prompts, rollouts, temperature=1.0):
@@ -122,3 +122,15 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor, relative: float = 1e
     scale = expected.abs().max()
     assert scale > 0
     assert (got - expected).abs().max() <= relative * scale
+
+
+def sums() -> list[Problem]:
+    """Twelve sums of two to six numbers, so that prompts have five lengths."""
+    texts = (
+        "8+1+8+1+8+1 9+1+9+3+1 3+6+3+7+6+6 8+3+8+4 6+6 9+2+2+4+2+7 5+3+8+7+9 7+6+2+2+2+2 6+1+1+1+6+5 9+5+8+9+6 "
+        "2+2+1+1+2+2 9+6+1+3+6"
+    )
+    return [
+        Problem(f"p-{number:04d}", text, str(sum(map(int, text.split("+")))), "math")
+        for number, text in enumerate(texts.split())
+    ]

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import ARCHITECTURES
-from entropy_dynamics.training.loading import SAVED, prepare_blocks
+from entropy_dynamics.training.modules import SAVED, prepare_blocks
 from entropy_dynamics.training.policy import Policy
 from reference import assert_close, batch_of, gradients, training_config
 

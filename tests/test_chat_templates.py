@@ -6,7 +6,7 @@ from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import prompts_hash

@@ -14,9 +14,11 @@ import pytest
 import torch
 import yaml
 
+from command_line import from_files
+from command_line import run as said
 from conftest import REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.cli import main
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import Problem
@@ -40,14 +42,10 @@ def at_the_root(monkeypatch):
 
 @pytest.fixture
 def run(tmp_path, capfd):
-    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (exit code, stdout, stderr).
-
-    The sizes of generated sets are no settings of files given by `--train`.
-    """
+    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (exit code, stdout, stderr)."""
 
     def call(stage, *arguments, settings=()):
-        scale = [entry for entry in SMALL if not ("--train" in arguments and entry.startswith("data."))]
-        small = [part for entry in [*scale, *settings] for part in ("--set", entry)]
+        small = [part for entry in [*SMALL, *settings] for part in ("--set", entry)]
         code = main([stage, "--results", str(tmp_path), *arguments, *small])
         return code, *capfd.readouterr()
 
@@ -161,8 +159,8 @@ def test_a_toy_model_beside_problems_from_files(run, layout, tmp_path):
     files = {name: tmp_path / f"{name}.jsonl" for name in ("train", *SETS)}
     for row, file in zip(rows, files.values(), strict=True):
         file.write_text(row + "\n")
-    sets = [part for name in list(files)[1:] for part in ("--evaluation", f"{name}={files[name]}")]
-    assert run("problems", "--train", str(files["train"]), *sets, "--out", str(layout.data))[0] == 0
+    keys = {name: "data.train" if name == "train" else f"data.evaluation.{name}" for name in files}
+    assert run("problems", settings=[f"{keys[name]}={{source: file, path: {files[name]}}}" for name in files])[0] == 0
     assert run("model", "--model", MODEL)[0] == 0
 
 
@@ -322,7 +320,6 @@ def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, 
             ("evaluate", "--model", MODEL, "--method", "base", "--seed", "0"),
             ["make it with: entropy-dynamics model --model"],
         ),
-        (("problems", "--train", "nowhere.jsonl"), ["--train needs --out DIR"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -331,11 +328,13 @@ def test_missing_inputs_are_one_line(run, tmp_path, arguments, parts):
     assert files_of(tmp_path) == []
 
 
-def test_a_source_is_not_overwritten(run, tmp_path):
-    file = tmp_path / "train.jsonl"
+def test_a_source_is_not_overwritten(run, layout, tmp_path):
+    file = layout.data / "train.jsonl"
+    file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
-    assert_one_line(run("problems", "--train", str(file), "--out", str(tmp_path)), "choose another folder")
-    assert files_of(tmp_path) == ["train.jsonl"]
+    settings = [f"data.train={{source: file, path: {file}, task: math}}"]
+    assert_one_line(run("problems", settings=settings), "choose another folder")
+    assert files_of(tmp_path) == ["laptop/data/train.jsonl"]
 
 
 @pytest.mark.usefixtures("prepared")
@@ -455,29 +454,20 @@ def test_the_resolved_config_is_shown(run):
 
 
 @pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").is_file(), reason="the real data files are not here")
-def test_the_real_files(run, tmp_path):
+def test_the_real_files(tmp_path, capsys):
+    files = from_files(REAL_PROBLEMS / "dapo_slice.jsonl", aime24=REAL_PROBLEMS / "aime24.jsonl", dapo500=500)
     reports, splits = [], []
     for attempt in ("one", "two"):
-        out = tmp_path / attempt
-        code, printed, _ = run(
-            "problems",
-            *(
-                "--train",
-                str(REAL_PROBLEMS / "dapo_slice.jsonl"),
-                "--evaluation",
-                f"aime24={REAL_PROBLEMS / 'aime24.jsonl'}",
-            ),
-            *("--split", "dapo500=500", "--prompts", MODEL, "--out", str(out)),
+        out = tmp_path / attempt / "smoke" / "data"
+        assert "dapo500: 500 problems split off train" in said(
+            capsys, "problems", *files, "--results", tmp_path / attempt
         )
-        assert code == 0
-        assert "dapo500: 500 problems split off train" in printed
         reports.append(json.loads((out / "problems.json").read_text())["sets"])
         splits.append([problem.id for problem in load_problems(out / "dapo500.parquet")])
     assert reports[0] == reports[1]
     assert splits[0] == splits[1]
     assert len(splits[0]) == len(set(splits[0])) == 500
-    train = load_problems(tmp_path / "one" / "train.parquet")
-    aime24 = load_problems(tmp_path / "one" / "aime24.parquet")
+    train, aime24 = (load_problems(out / f"{name}.parquet") for name in ("train", "aime24"))
     assert len(aime24) == 30
     assert len(train) == reports[0]["train"]["kept"] > 9000
     for name, entry in reports[0].items():
@@ -485,23 +475,8 @@ def test_the_real_files(run, tmp_path):
     texts = {problem.text for problem in train}
     assert not texts & {problem.text for problem in aime24}
     assert not {problem.id for problem in train} & set(splits[0])
-    prompts = [json.loads(line) for line in (tmp_path / "one" / "aime24.prompts.jsonl").read_text().splitlines()]
-    assert [prompt["id"] for prompt in prompts] == [problem.id for problem in aime24]
-    assert all(problem.text in prompt["prompt"] for problem, prompt in zip(aime24, prompts, strict=True))
-    assert all(r"final answer within \boxed{}" in prompt["prompt"] for prompt in prompts)
-    run(
-        "problems",
-        *(
-            "--train",
-            str(REAL_PROBLEMS / "dapo_slice.jsonl"),
-            "--split",
-            "dapo500=500",
-            "--out",
-            str(tmp_path / "three"),
-        ),
-        settings=["data.seed=1"],
-    )
-    assert [problem.id for problem in load_problems(tmp_path / "three" / "dapo500.parquet")] != splits[0]
+    said(capsys, "problems", *files, "--set", "data.seed=1", "--results", tmp_path / "three")
+    assert [problem.id for problem in load_problems(tmp_path / "three/smoke/data/dapo500.parquet")] != splits[0]
 
 
 @pytest.fixture
@@ -528,11 +503,11 @@ def test_a_terminal_without_arrows_gets_their_code(two_runs):
     assert b"gain (holds \\u2192 inconclusive)" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["compare", "lens", "entropy-watch", "archive", "entropy-check"])
+@pytest.mark.parametrize("command", ["compare", "lens", "entropy-watch", "entropy-check"])
 def test_a_file_in_a_folder_that_does_not_exist_is_refused(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = {"compare": ["a", "b"], "entropy-check": [], "archive": ["results/smoke"]}.get(command, ["file"])
-    option = {"archive": "--out=none/at all/a.zip", "entropy-check": "--write=none/at all/a.npz"}
+    arguments = {"compare": ["a", "b"], "entropy-check": []}.get(command, ["file"])
+    option = {"entropy-check": "--write=none/at all/a.npz"}
     assert main([command, *arguments, option.get(command, "--figure=none/at all/a.png")]) == 2
     assert "there is no folder none/at all" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

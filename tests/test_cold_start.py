@@ -12,7 +12,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models import warm_start as module
-from entropy_dynamics.models.loading import load_model, save_policy
+from entropy_dynamics.models.storage import load_model, save_policy
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages import model as stage
 from entropy_dynamics.stages.model import prepare_model

@@ -17,11 +17,11 @@ from entropy_dynamics.config import (
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.loading import USED, scale_files
+from entropy_dynamics.config.merging import USED, scale_files
 from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types
-from entropy_dynamics.validation import LOCATION, PER_MACHINE, parse
+from entropy_dynamics.sections import LOCATION, PER_MACHINE, parse
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
@@ -81,10 +81,11 @@ def test_a_method_has_its_own_label_or_that_of_the_one_it_extends(configs):
 def test_another_source_replaces_a_problem_set(configs):
     """The keys of the Hub would be unknown to a generated set."""
     (configs / "scale" / "mine.yaml").write_text(
-        "extends: paper\nscale: mine\ndata: {train: {source: arithmetic, size: 5, terms: [2, 3]}}\n"
+        "extends: paper\nscale: mine\n"
+        "data: {train: {source: countdown, size: 5, numbers: [2, 3], values: [1, 9], targets: [1, 9]}}\n"
     )
     data = load_config("mine", configs=configs).data
-    assert data.train.model_dump() == {"source": "arithmetic", "size": 5, "terms": (2, 3)}
+    assert (data.train.source, data.train.size, data.train.numbers) == ("countdown", 5, (2, 3))
     assert data.evaluation["aime24"].repository == "HuggingFaceH4/aime_2024"
 
 

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from command_line import from_files
 from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.tasks.files import load_problems
@@ -38,10 +39,10 @@ def run(tmp_path, monkeypatch, capsys):
         return str(tmp_path / f"{name}.jsonl")
 
     def problems(texts, *options):
-        files = ["--train", write("train", texts), "--evaluation", f"test={write('test', [STATED])}"]
-        assert main(["problems", *files, "--out", str(tmp_path / "out"), *options]) == 0
+        files = from_files(write("train", texts), test=write("test", [STATED]))
+        assert main(["problems", *files, "--results", str(tmp_path), *options]) == 0
         printed = capsys.readouterr().out.splitlines()
-        return printed, json.loads((tmp_path / "out" / "problems.json").read_text())["sets"]["train"]
+        return printed, json.loads((tmp_path / "smoke/data/problems.json").read_text())["sets"]["train"]
 
     return problems
 
@@ -152,17 +153,20 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, cap
     table = {"data_source": ["d"] * 2, "prompt": chats, "reward_model": [{"ground_truth": str(2 * n)} for n in (1, 2)]}
     for name, prompts in (("out", chats), ("json", list(map(json.dumps, chats)))):
         pd.DataFrame(table | {"prompt": prompts}).to_parquet(tmp_path / "a.parquet")
-        assert main(["problems", "--train", str(tmp_path / "a.parquet"), "--out", str(tmp_path / name)]) == 0
-        stated = {problem.text: problem.answer for problem in load_problems(tmp_path / name / "train.parquet")}
+        command = ["problems", *from_files(tmp_path / "a.parquet"), "--results", str(tmp_path / name)]
+        assert main(command) == 0
+        stated = {
+            problem.text: problem.answer for problem in load_problems(tmp_path / name / "smoke/data/train.parquet")
+        }
         assert stated == {"1+1?": "2", "2+2?": "4"}
 
     (tmp_path / "b.jsonl").write_text(json.dumps({"question": "3+3?", "extra": {"gold": "6"}}) + "\n")
-    command = ["problems", "--train", str(tmp_path / "b.jsonl"), "--out", str(tmp_path / "other")]
+    command = ["problems", *from_files(tmp_path / "b.jsonl"), "--results", str(tmp_path / "other")]
     assert main(command) == 2
     assert "no column 'problem' (--set data.train.problem_column=NAME)" in capsys.readouterr().err
     columns = ["--set", "data.train.problem_column=question", "--set", "data.train.answer_column=extra.gold"]
     assert main([*command, *columns]) == 0
-    assert load_problems(tmp_path / "other" / "train.parquet")[0].answer == "6"
+    assert load_problems(tmp_path / "other/smoke/data/train.parquet")[0].answer == "6"
 
 
 @pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")

@@ -9,6 +9,7 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
+from command_line import from_files
 from conftest import ROOT, SETS, toy_model_config
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.cli import main
@@ -126,9 +127,9 @@ def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):
     rows = [("a", "3,5,7,25=24", 24), ("b", "25,7,5,3=24", "24"), ("c", "3,8=24", 23), ("d", "no numbers", 1)]
     train = tmp_path / "train.jsonl"
     train.write_text("".join(json.dumps({"id": i, "problem": p, "answer": a}) + "\n" for i, p, a in rows))
-    assert main(["problems", "--train", str(train), "--task", "countdown", "--out", str(tmp_path / "out")]) == 0
-    assert load_problems(tmp_path / "out" / "train.parquet") == [Problem("a", "3,5,7,25=24", "24", "countdown")]
-    dropped = json.loads((tmp_path / "out" / "problems.json").read_text())["sets"]["train"]["dropped"]
+    assert main(["problems", *from_files(train, "countdown"), "--results", str(tmp_path)]) == 0
+    assert load_problems(tmp_path / "smoke/data/train.parquet") == [Problem("a", "3,5,7,25=24", "24", "countdown")]
+    dropped = json.loads((tmp_path / "smoke/data/problems.json").read_text())["sets"]["train"]["dropped"]
     assert dropped == {
         "repeats an earlier problem": 1,
         "the answer is not the target that the problem states": 1,

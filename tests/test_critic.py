@@ -72,7 +72,7 @@ def estimator_and_batch(model, make_trainer, tokenizer):
     prompts = make_trainer(model).prompts_of_step(0)
     sampler = make_trainer(model).sampler
     rollouts = sampler.sample(prompts, samples=4, temperature=1.0, max_new_tokens=8, stream="critic")
-    batch = RolloutBatch.collate(prompts, rollouts, tokenizer.pad_token_id)
+    batch = RolloutBatch.collate(prompts, rollouts)
     critic = Critic(copy.deepcopy(model.model), model.config.hidden_size)
     own = {"learning_rate": 1e-2, "value_clip": float("inf")}
     return CriticGAE(training_config(critic=own, tokens_per_micro_batch=64), critic), batch

@@ -124,11 +124,9 @@ def test_bf16_and_an_engine_of_its_own(trainer_on, make_model, tokenizer):
     rows = []
     for device in (torch.device("cpu"), DEVICE):
         trainer = trainer_on(device, "clip_b", make_model().bfloat16(), group_size=2, max_new=4, entropy_change_every=0)
-        trainer.engine_dtype, trainer.engine_tolerance = torch.bfloat16, 0.05
         replica = make_model(seed=7).to(device, torch.bfloat16)
-        trainer.sampler = ReplicaSampler(
-            replica, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64
-        )
+        trainer.sampler = ReplicaSampler(replica, end_tokens=[tokenizer.eos_token_id], batch_size=64)
+        trainer.sampler.weights_dtype, trainer.sampler.tolerance = torch.bfloat16, 0.05
         rows.append(trainer.step(0))
         assert {parameter.dtype for parameter in trainer.policy.parameters()} == {torch.bfloat16}
         assert all(parameter.device == device for parameter in replica.parameters())
@@ -158,13 +156,12 @@ def test_no_seed_samples_a_nan_from_a_bf16_replica(trainer_on, make_model, token
             group_size=4,
             entropy_change_every=0,
         )
-        trainer.engine_dtype, trainer.engine_tolerance = torch.bfloat16, 1.0
         trainer.sampler = ReplicaSampler(
             make_model(architecture, **shape).to(place, torch.bfloat16),
             end_tokens=[tokenizer.eos_token_id],
-            pad_token=tokenizer.pad_token_id,
             batch_size=(64, 8)[seed // 8 % 2],
         )
+        trainer.sampler.weights_dtype, trainer.sampler.tolerance = torch.bfloat16, 1.0
         for step in range(NAN_STEPS):  # one with a NaN ends with NotFiniteError or EngineMismatchError
             row = trainer.step(step)
             assert math.isfinite(row["engine_logp_difference"]), (seed, step)

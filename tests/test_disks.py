@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.models.storage import load_policy, save_policy
 from fault_harness import COMMANDS, MODEL, TARGET, Workflow, assert_one_line, differences
 from project_copy import snakemake
 

@@ -12,7 +12,7 @@ from conftest import ARCHITECTURES, ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import avg_at_k, pass_at_k
-from entropy_dynamics.models.loading import load_policy, save_policy
+from entropy_dynamics.models.storage import load_policy, save_policy
 from entropy_dynamics.results.files import sha256, write_json
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
@@ -26,7 +26,7 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 
 MODEL = "qwen2.5-7b-instruct"
-SUMS = [Problem("a", "3+4", "7", "arithmetic"), Problem("b", "1+1", "2", "arithmetic")]
+SUMS = [Problem("a", "3+4", "7", "math"), Problem("b", "1+1", "2", "math")]
 
 
 def responses_of(tokenizer, problem_id, texts) -> list[Rollout]:

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from command_line import from_files
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.tasks import Problem, limited
@@ -70,16 +71,7 @@ def test_files_with_expressions_are_read(tmp_path, monkeypatch):
     lines = [json.dumps({"problem": f"The {text} one?", "answer": answer}) for text, answer in rows]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     monkeypatch.chdir(ROOT)
-    command = [
-        "problems",
-        "--train",
-        str(tmp_path / "a.jsonl"),
-        "--task",
-        "expressions",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert main(command) == 0
-    kept = load_problems(tmp_path / "out" / "train.parquet")
+    assert main(["problems", *from_files(tmp_path / "a.jsonl", "expressions"), "--results", str(tmp_path)]) == 0
+    kept = load_problems(tmp_path / "smoke/data/train.parquet")
     assert [problem.answer for problem in kept] == ["1/2", r"\left[0, \frac{1}{3}\right)", r"\text{blue}", "1,212"]
     assert all(problem.grade(f"\\boxed{{{problem.answer}}}", "stop").correct for problem in kept)

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.reporting.report import _gate
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout

@@ -10,7 +10,7 @@ import torch
 from conftest import METHODS, ROOT, smallest_group, toy_model_config
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.distributed.launch import start_ranks
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.warm_start import solution_batches, warm_start
 

@@ -10,6 +10,7 @@ import torch
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
+from entropy_dynamics.sampling import Sampler
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
 from reference import batch_of, graded, rollouts_of, slow_advantages
@@ -183,7 +184,7 @@ def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, mo
     assert all(share == pytest.approx(0.2, abs=0.1) for _, share in shares)
 
 
-class Mismatched:
+class Mismatched(Sampler):
     """An engine whose log-probabilities are off: by `shift` nats at every second token."""
 
     def __init__(self, sampler, policy, shift):
@@ -191,17 +192,11 @@ class Mismatched:
 
     def sample(self, prompts, **how):
         rollouts = self.sampler.sample(prompts, **how)
-        batch = RolloutBatch.collate(prompts, rollouts, 0)
+        batch = RolloutBatch.collate(prompts, rollouts)
         with torch.no_grad():
             logp = self.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
         logp[:, ::2] += self.shift
         return [replace(one, logp=row[: len(one.token_ids)].tolist()) for one, row in zip(rollouts, logp, strict=True)]
-
-    def push(self, weights):
-        pass
-
-    def sleep(self):
-        pass
 
 
 @pytest.mark.parametrize(("shift", "factor"), [(0.5, math.exp(-0.5)), (-0.5, math.exp(0.5)), (-3.0, 2.0)])
@@ -209,7 +204,7 @@ def test_truncated_importance_sampling_against_autograd(make_trainer, model, shi
     """Against autograd over a hand-written objective: mean over tokens of min(p / p_engine, 2) A log p."""
     trainer = make_trainer(copy.deepcopy(model), importance_truncation=2.0)
     trainer.sampler = Mismatched(trainer.sampler, trainer.policy, shift)
-    trainer.engine_tolerance = 10.0
+    trainer.sampler.tolerance = 10.0
     batch = batch_of(make_trainer(model))
     found = gradient_after(trainer)
 
@@ -229,7 +224,7 @@ def test_truncated_importance_sampling_against_autograd(make_trainer, model, shi
 def test_without_the_switch_the_engines_log_probabilities_change_nothing(make_trainer, model):
     plain, mismatched = (make_trainer(copy.deepcopy(model)) for _ in range(2))
     mismatched.sampler = Mismatched(mismatched.sampler, mismatched.policy, 0.3)
-    mismatched.engine_tolerance = 10.0
+    mismatched.sampler.tolerance = 10.0
     assert torch.equal(gradient_after(plain), gradient_after(mismatched))
 
 

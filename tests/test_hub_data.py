@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 
 from conftest import REAL_PROBLEMS, ROOT
+from countdown import countdown_set
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
+from entropy_dynamics.sections import parse
 from entropy_dynamics.stages.problems import build_problem_sets
-from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
 from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT
 from entropy_dynamics.tasks.countdown.problems import CountdownSet
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.sources import HubSet, SplitSet
-from entropy_dynamics.validation import parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -153,14 +153,13 @@ def test_files_of_a_folder_take_the_place_of_sources(tmp_path):
     train = write_jsonl(folder / "train.jsonl", [{"problem": f"q{i}", "answer": i} for i in range(10)])
     pd.DataFrame({"id": ["a", "b"], "problem": ["x", "Q3"], "answer": ["1", "3"]}).to_parquet(folder / "aime24.parquet")
     unreachable = hub_set("nobody/nothing")
-    sums = ArithmeticSet(source="arithmetic", size=3, terms=(2, 3))
     split = SplitSet(source="split", size=4)
-    sets = build(unreachable, tmp_path / "out", folder, aime24=unreachable, sums=sums, dapo500=split)
+    sets = build(unreachable, tmp_path / "out", folder, aime24=unreachable, made=countdown_set(size=3), dapo500=split)
     assert sets["train"]["source"] == "file"
     assert sets["train"]["path"] == str(train)
     assert sets["train"]["sha256"] == sha256(train)
     assert sets["train"]["dropped"] == {"also in aime24": 1, "taken for dapo500": 4}
-    assert (sets["aime24"]["kept"], sets["sums"]["source"], sets["dapo500"]["source"]) == (2, "arithmetic", "split")
+    assert (sets["aime24"]["kept"], sets["made"]["source"], sets["dapo500"]["source"]) == (2, "countdown", "split")
     assert [one.id for one in load_problems(tmp_path / "out" / "aime24.parquet")] == ["a", "b"]
     ids = [one.id for name in ("train", "dapo500") for one in load_problems(tmp_path / "out" / f"{name}.parquet")]
     assert sorted(ids) == sorted(digits(f"q{i}") for i in range(10) if i != 3)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import PROBES, check_tokenizer, convert_tokenizer, turn_end
-from entropy_dynamics.models.loading import load_policy, load_tokenizer
 from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.models.storage import load_policy, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 
 spm = pytest.importorskip("sentencepiece")

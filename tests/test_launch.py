@@ -16,9 +16,9 @@ from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import STARTER, answers_for_stage, launched
+from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.lock import held
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from entropy_dynamics.distributed import lock
+from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results import lock
-from entropy_dynamics.results.lock import held
 
 HERE = json.loads(json.dumps(lock._myself()))
 UNREACHABLE = "slurm_load_jobs error: Unable to contact slurm controller"

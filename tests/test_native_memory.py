@@ -37,7 +37,7 @@ def sampled(tokenizer, prompts, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(NativeSampler, "_sample_batch", spy)
             patched.setattr(native, "PreallocatedLayer", Counted)
-            ends = {"end_tokens": [tokenizer.eos_token_id], "pad_token": tokenizer.pad_token_id}
+            ends = {"end_tokens": [tokenizer.eos_token_id]}
             return NativeSampler(model, **ends, batch_size=64, **options).sample(prompts, **HOW), batches
 
     return run

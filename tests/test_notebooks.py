@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 from conftest import ROOT, SETS
 from entropy_dynamics.config import load_config
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.train import train

@@ -16,8 +16,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.planning.plan import resources
 
 gguf = pytest.importorskip("gguf")

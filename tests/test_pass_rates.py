@@ -10,7 +10,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config, settings_of
 from entropy_dynamics.config.schema.data import PassRateConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.stages import pass_rates

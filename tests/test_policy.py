@@ -7,10 +7,10 @@ import torch
 
 from conftest import ARCHITECTURES
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.loading import load_trained_policy
+from entropy_dynamics.training.modules import load_trained_policy
 from entropy_dynamics.training.policy import Policy
 from reference import assert_close, gradients, rollouts_of, slow_stats, training_config
 
@@ -21,7 +21,7 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
     model = make_model(architecture, layers=2)
     trainer = make_trainer(model)
     prompts, rollouts = rollouts_of(trainer)
-    batch = RolloutBatch.collate(prompts, rollouts, trainer.pad_token)
+    batch = RolloutBatch.collate(prompts, rollouts)
     rows = torch.arange(len(batch)).flip(0)
     with torch.no_grad():
         expected = list(slow_stats(model, prompts, rollouts, temperature))
@@ -41,7 +41,7 @@ def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_mode
     prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
     responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}
     rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    batch = RolloutBatch.collate(prompts, rollouts)
     for rows in ([3, 1, 4, 0, 2], [4, 1], [2]):  # also of one token each, and one alone
         found = []
         for share_prompts in (True, False):
@@ -60,7 +60,7 @@ def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
     prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8])]
     responses = {"a": [[1, 2], [1, 2], [1, 2, 0]], "b": [[2, 2, 3], [1, 2], [2, 2, 3], [2, 2, 3]]}
     rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)  # also ends the third response
+    batch = RolloutBatch.collate(prompts, rollouts)  # padding, 0, also ends the third response
     rows, found, run = torch.tensor([6, 1, 2, 4, 5, 0]), [], []
     for each in (batch, dataclasses.replace(batch, copy_of=torch.arange(len(batch)))):
         model = make_model(layers=2)
@@ -84,7 +84,7 @@ def test_the_precision_of_the_head_is_that_of_the_config(shared_model, tokenizer
 def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):
     model = make_model("qwen2", layers=2)
     trainer = make_trainer(model)
-    batch = RolloutBatch.collate(*rollouts_of(trainer), trainer.pad_token)
+    batch = RolloutBatch.collate(*rollouts_of(trainer))
     rows = torch.arange(len(batch))
     stats = Policy(model, torch.bfloat16).stats(batch, rows, 1.0)
     hidden = model.model(batch.sequences).last_hidden_state.bfloat16().double()

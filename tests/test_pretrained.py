@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2ForCausalLM
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import load_policy
 from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.results.layout import Layout
 from published_models import MODEL, SIZES, TEXT, prepare, settings, write_model

@@ -13,17 +13,17 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
+from entropy_dynamics.sections import parse
 from entropy_dynamics.stages import problems as problem_sets
 from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks import Problem
-from entropy_dynamics.tasks.arithmetic import TASK as SUMS
 from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT, RawProblem, clean_problems
+from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
 from entropy_dynamics.tasks.countdown.problems import canonical
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.math import TASK as MATH
 from entropy_dynamics.tasks.sources import FileSet, SplitSet
-from entropy_dynamics.validation import parse
 
 
 def write_jsonl(path, rows):
@@ -105,9 +105,9 @@ def test_hand_worked_cleaning():
 
 
 def test_the_task_says_which_texts_state_the_same_problem():
-    raw = [RawProblem("a", "1+2", 3), RawProblem("b", "2+1", "3")]
+    raw = [RawProblem("a", "1,2=3", 3), RawProblem("b", "2,1=3", "3")]
     assert len(clean_problems(raw, MATH)[0]) == 2
-    assert clean_problems(raw, SUMS) == ([Problem("a", "1+2", "3", "arithmetic")], {DUPLICATE: 1})
+    assert clean_problems(raw, COUNTDOWN) == ([Problem("a", "1,2=3", "3", "countdown")], {DUPLICATE: 1})
 
 
 def test_one_id_for_two_problems_is_an_error():
@@ -254,20 +254,20 @@ def test_a_bad_set_is_one_line_and_nothing_is_written(tmp_path, train, evaluatio
     assert not (tmp_path / "out").exists()
 
 
-SUM_SET = {"source": "arithmetic", "size": 3, "terms": [2, 3]}
+MADE = {"source": "countdown", "size": 3, "numbers": [2, 3], "values": [1, 9], "targets": [1, 9]}
 
 
 @pytest.mark.parametrize(
     ("train", "evaluation", "message"),
     [
-        ({"source": "web"}, {}, "train: unknown source 'web'; known: arithmetic, .*file, hub"),
+        ({"source": "web"}, {}, "train: unknown source 'web'; known: countdown, .*file, hub"),
         ({"source": "file"}, {}, "no value for train.path"),
-        ({"source": "arithmetic", "size": 3}, {}, "no value for train.terms"),
-        (SUM_SET | {"size": 0}, {}, "train.size is 0; it should be greater than 0"),
-        (SUM_SET | {"terms": [3, 2]}, {}, r"train.terms: \[3, 2\] should be \[min, max\]"),
-        (SUM_SET | {"path": "x"}, {}, "unknown key 'train.path'"),
-        (SUM_SET, {"train": SUM_SET}, "'train' cannot name an evaluation set"),
-        (SUM_SET, {"../a": SUM_SET}, "'../a' cannot name an evaluation set"),
+        ({"source": "countdown", "size": 3}, {}, "no value for train.numbers"),
+        (MADE | {"size": 0}, {}, "train.size is 0; it should be greater than 0"),
+        (MADE | {"numbers": [3, 2]}, {}, r"train.numbers: \[3, 2\] should be \[min, max\]"),
+        (MADE | {"path": "x"}, {}, "unknown key 'train.path'"),
+        (MADE, {"train": MADE}, "'train' cannot name an evaluation set"),
+        (MADE, {"../a": MADE}, "'../a' cannot name an evaluation set"),
     ],
 )
 def test_a_bad_source_is_one_line(train, evaluation, message):

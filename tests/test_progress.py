@@ -15,7 +15,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_progress as progress
 from conftest import ROOT
-from entropy_dynamics.results.attempts import ended_early
+from entropy_dynamics.distributed.attempts import ended_early
 
 RUN = {"model": "m", "method": "grpo", "seed": "0"}
 

@@ -7,7 +7,7 @@ from conftest import ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.common import make_prompts
@@ -80,7 +80,7 @@ def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
 
 MODEL = "qwen2.5-7b-instruct"
 TEXTS = {"long": "1+1+1+1+1+1", "short": "1+2", "longer": "1+1+1+1+1+1+1", "fits": "1+3+1"}
-SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "arithmetic") for name, text in TEXTS.items()]
+SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "math") for name, text in TEXTS.items()]
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     _, layout = scale(limit)
     write_json(layout.model(MODEL, 0) / "model.json", {})
     for name in SETS:
-        write_problems(layout.problems(name), [Problem("v", "2+2", "4", "arithmetic")])
+        write_problems(layout.problems(name), [Problem("v", "2+2", "4", "math")])
     write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in SUMS], "rate": 0.5}))
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
@@ -159,7 +159,7 @@ def command(scale, tmp_path, monkeypatch, capfd):
     for name in SETS:
         write_problems(
             layout.problems(name),
-            [Problem(f"{name}-{number}", f"4+{4 + number}", str(8 + number), "arithmetic") for number in range(2)],
+            [Problem(f"{name}-{number}", f"4+{4 + number}", str(8 + number), "math") for number in range(2)],
         )
 
     def run(*arguments):

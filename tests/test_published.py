@@ -58,7 +58,7 @@ def published(tmp_path_factory):
         write_parquet(Layout(root).token_samples(MODEL, "grpo", seed) / "step4.parquet", tokens)
     write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
     write_json(root / "claims.json", [])
-    assert main(["archive", str(root), "--publish", str(out)]) == 0
+    assert main(["archive", str(root), str(out)]) == 0
     return root, out
 
 
@@ -194,9 +194,9 @@ def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
     assert yaml.safe_load((out / "CITATION.cff").read_text()).get("doi") is None
     for name in ("README.md", "CITATION.cff"):
         assert "--doi" in (out / name).read_text()
-    assert main(["archive", str(root), "--publish", str(tmp_path), "--doi", "zenodo.7"]) == 2
+    assert main(["archive", str(root), str(tmp_path), "--doi", "zenodo.7"]) == 2
     assert "'zenodo.7' is not a DOI, such as 10.5281/zenodo.1234567" in capsys.readouterr().err
-    assert main(["archive", str(root), "--publish", str(tmp_path), "--doi", "10.5281/zenodo.7"]) == 0
+    assert main(["archive", str(root), str(tmp_path), "--doi", "10.5281/zenodo.7"]) == 0
     assert yaml.safe_load((tmp_path / "CITATION.cff").read_text())["doi"] == "10.5281/zenodo.7"
     assert "https://doi.org/10.5281/zenodo.7" in (tmp_path / "README.md").read_text()
     assert "no DOI" not in capsys.readouterr().out
@@ -239,7 +239,7 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
         f"error: {tmp_path / SCALE} was restored from published counts: "
         "it has no samples, so there is nothing to verify\n"
     )
-    assert main(["archive", str(tmp_path / SCALE), "--publish", str(tmp_path / "again")]) == 0
+    assert main(["archive", str(tmp_path / SCALE), str(tmp_path / "again")]) == 0
     for name in ("counts", "metrics"):
         first, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (out, tmp_path / "again"))
         pd.testing.assert_frame_equal(first, again)
@@ -337,7 +337,7 @@ def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys)
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):
     (tmp_path / "results").mkdir()
-    assert main(["archive", str(tmp_path / "results"), "--publish", str(tmp_path / "out")]) == 2
+    assert main(["archive", str(tmp_path / "results"), str(tmp_path / "out")]) == 2
     assert "no files" in capsys.readouterr().err
 
 
@@ -346,7 +346,7 @@ def test_a_folder_with_other_files_or_within_the_results_is_left_as_it_is(publis
     (tmp_path / "README.md").write_text("mine")
     for folder, message in ((tmp_path, "README.md would be lost"), (root, "is in the"), (root / "out", "is in the")):
         before = sorted(folder.rglob("*"))
-        assert main(["archive", str(root), "--publish", str(folder)]) == 2
+        assert main(["archive", str(root), str(folder)]) == 2
         assert message in capsys.readouterr().err
         assert sorted(folder.rglob("*")) == before
     assert (tmp_path / "README.md").read_text() == "mine"
@@ -357,7 +357,7 @@ def test_a_published_folder_that_somebody_worked_in_is_left_as_it_is(published, 
     folder = shutil.copytree(published[1], tmp_path / "out")
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("mine")
-    assert main(["archive", str(published[0]), "--publish", str(folder)]) == 2
+    assert main(["archive", str(published[0]), str(folder)]) == 2
     assert f"{folder / name} would be lost" in capsys.readouterr().err
     assert (folder / name).read_text() == "mine"
 
@@ -365,7 +365,7 @@ def test_a_published_folder_that_somebody_worked_in_is_left_as_it_is(published, 
 def test_sums_of_something_else_do_not_make_a_folder_ours(published, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("")
     (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'').hexdigest()}  thesis.tex\n")
-    assert main(["archive", str(published[0]), "--publish", str(tmp_path)]) == 2
+    assert main(["archive", str(published[0]), str(tmp_path)]) == 2
     assert (tmp_path / "thesis.tex").exists()
 
 
@@ -379,21 +379,9 @@ def test_what_was_published_is_replaced_as_a_whole_or_not_at_all(published, tmp_
     content = samples.read_bytes()
     samples.write_bytes(content[: len(content) // 2])
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert main(["archive", str(results), "--publish", str(folder)]) == 2
+    assert main(["archive", str(results), str(folder)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     samples.write_bytes(content)
-    assert main(["archive", str(results), "--publish", str(folder)]) == 0
+    assert main(["archive", str(results), str(folder)]) == 0
     assert not (folder / "of_an_earlier_version.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--doi", "10.5281/zenodo.7"], "--doi needs --publish"),
-        (["--publish", "out", "--policies"], "--out and --policies are for the zip file"),
-    ],
-)
-def test_options_that_do_not_go_together_are_one_line(options, message, capsys):
-    assert main(["archive", "results/smoke", *options]) == 2
-    assert message in capsys.readouterr().err

@@ -14,7 +14,7 @@ from entropy_dynamics.distributed.launch import start_ranks
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import load_model, save_policy, save_weights
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.sampling.engines import SharedSampler
 from entropy_dynamics.training.first_order import COLUMNS
@@ -183,19 +183,6 @@ def test_one_rank_samples_all_prompts_in_order():
         ("a", 1, [1, 1, 7], "stop"),
     ]
     assert rollouts[0].logp == [-0.5] * 3
-
-
-def test_weights_in_several_files_load_like_one(tmp_path, make_model, tokenizer):
-    model = make_model("llama", layers=2, tied=False)
-    save_policy(model, tokenizer, tmp_path)
-    whole = dict(load_model(tmp_path).named_parameters())
-    (tmp_path / "model.safetensors").unlink()
-    save_weights(((name, one.detach()) for name, one in model.named_parameters()), tmp_path, file_bytes=20_000)
-    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
-    assert len(files) > 2
-    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
-    for name, parameter in load_model(tmp_path).named_parameters():
-        assert torch.equal(parameter, whole[name])
 
 
 def test_truncated_weights_are_a_single_line_error(tmp_path, shared_model, tokenizer):

@@ -15,14 +15,14 @@ from entropy_dynamics.config import load_config, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import (
+from entropy_dynamics.models.pretrained import checkpoint_shape, prepare_pretrained
+from entropy_dynamics.models.storage import (
     check_model_directory,
     load_model,
     load_policy,
     save_description,
     save_policy,
 )
-from entropy_dynamics.models.pretrained import checkpoint_shape, prepare_pretrained
 from entropy_dynamics.models.toy_tokenizer import MAX_LENGTH
 from entropy_dynamics.planning.footprint import shape_of
 from entropy_dynamics.results.layout import Layout
@@ -144,7 +144,7 @@ def test_vllm_stops_at_every_end_token(two_ends, tokenizer, monkeypatch):
             asked.extend(settings)
             return []
 
-    vllm = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace, __version__="0.32.0")
+    vllm = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     config = load_config("rehearsal", MODEL, configs=ROOT / "configs")
     sampler = open_vllm(config, two_ends.directory, tokenizer, with_training=False)

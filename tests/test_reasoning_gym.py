@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.reasoning_gym import TASK, ReasoningGymSet, ReasoningGymSolutions
 from entropy_dynamics.tasks.reasoning_gym.check import harmless
-from entropy_dynamics.validation import parse
 
 pytest.importorskip("reasoning_gym")
 

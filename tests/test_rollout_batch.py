@@ -14,7 +14,7 @@ from reference import batch_of
 def test_hand_worked_collation(monkeypatch):
     prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
     rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    batch = RolloutBatch.collate(prompts, rollouts)
     assert batch.sequences.tolist() == [[7, 8, 9, 1, 2, 0], [5, 3, 0, 0, 0, 0], [7, 8, 9, 4, 4, 4]]
     assert batch.prompt_lengths.tolist() == [3, 1, 3]
     assert batch.response_lengths.tolist() == [2, 1, 3]
@@ -37,7 +37,7 @@ def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch
     prompts = [Prompt("a", [5]), Prompt("b", [5])]
     responses = {"a": [[1, 2, 3], [1], [1, 2, 3], [2]], "b": [[1, 2, 3], [1, 2, 4], [1, 2, 3]]}
     rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts, pad_token=0)
+    batch = RolloutBatch.collate(prompts, rollouts)
     assert batch.copy_of.tolist() == [0, 1, 0, 3, 4, 5, 4]
 
     def cut(tokens, padding, **options):

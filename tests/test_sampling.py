@@ -12,7 +12,7 @@ from entropy_dynamics import engines, sampling
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.sampling.native import (
@@ -34,7 +34,6 @@ def sampler_of(tokenizer):
         return kind(
             model,
             end_tokens=[tokenizer.eos_token_id],
-            pad_token=tokenizer.pad_token_id,
             batch_size=batch_size,
             **options,
         )
@@ -235,7 +234,7 @@ def test_the_sampler_always_uses_the_current_weights(model, sampler_of, prompts)
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, temperature):
     policy, copy = make_model(seed=7), make_model()
-    sampler = ReplicaSampler(copy, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=64)
+    sampler = ReplicaSampler(copy, end_tokens=[tokenizer.eos_token_id], batch_size=64)
     sampler.push((name, weight.detach()) for name, weight in policy.named_parameters())
     rollouts = sample(sampler, prompts, samples=3, temperature=temperature)
     of = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}

@@ -156,7 +156,7 @@ def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
     """A model whose configs name its own code, and a file that this code creates."""
     from transformers import dynamic_module_utils
 
-    from entropy_dynamics.models.loading import save_policy
+    from entropy_dynamics.models.storage import save_policy
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     model, ran = tmp_path / "model", tmp_path / "ran"
@@ -184,7 +184,7 @@ def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
 @pytest.mark.parametrize("without", [None, "tokenizer.json"])
 def test_a_models_own_code_is_not_run(hostile, without):
     """The model loads without it, or not at all."""
-    from entropy_dynamics.models.loading import load_policy
+    from entropy_dynamics.models.storage import load_policy
 
     model, ran = hostile
     if without is not None:

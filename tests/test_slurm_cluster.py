@@ -68,7 +68,7 @@ if sys.orig_argv[2:3] == ["train"]:
         sys.addaudithook(pause)
     if "SLURMD_NODENAME" in os.environ:
         import pathlib, socket
-        from entropy_dynamics.results import lock
+        from entropy_dynamics.distributed import lock
         socket.gethostname = lambda: os.environ["SLURMD_NODENAME"]
         lock._BOOT = pathlib.Path(__file__).with_name(os.environ["SLURMD_NODENAME"])
 """

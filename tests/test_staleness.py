@@ -17,7 +17,7 @@ from reference import assert_close, gradients, log_probabilities, parameters, sl
 
 def sampled_by(model, trainer, step):
     """The rollouts of a step by `model`."""
-    sampler = NativeSampler(model, end_tokens=trainer.sampler.end_tokens, pad_token=trainer.pad_token, batch_size=7)
+    sampler = NativeSampler(model, end_tokens=trainer.sampler.end_tokens, batch_size=7)
     stream = f"train/seed{trainer.seed}/step{step}"
     return sampler.sample(trainer.prompts_of_step(step), samples=6, temperature=1.0, max_new_tokens=16, stream=stream)
 
@@ -25,11 +25,12 @@ def sampled_by(model, trainer, step):
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_each_batch_is_of_the_policy_that_many_steps_ago(make_trainer, model, staleness):
     trainer = make_trainer(model, steps=6, staleness=staleness, learning_rate=3e-2, updates_per_batch=2)
-    policies = []
+    policies, batches = [], []
+    trainer.keep = lambda step, rollouts, grades, batch, *_: batches.append(batch)
     for step in range(6):
         policies.append(copy.deepcopy(model))
         trainer.step(step)
-        _, batch, _ = trainer.in_progress
+        batch = batches[-1]
         of = policies[max(0, step - staleness)]
         tokens = [rollout.token_ids for rollout in sampled_by(of, trainer, step)]
         start, lengths = batch.prompt_lengths.tolist(), batch.lengths.tolist()

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.training.time_limit import BYTES_PER_SECOND, MARGIN, TimeLimit, job_end
+from entropy_dynamics.distributed.time_limit import BYTES_PER_SECOND, MARGIN, TimeLimit, job_end
 from fault_harness import differences, kill_when_there, paused
 from preloaded import program
 
@@ -67,7 +67,7 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
 def test_the_time_limit_of_a_slurm_job(monkeypatch):
     """The run ends when another step, twice as long as the longest so far, and a checkpoint would not fit."""
     clock = iter([1000.0, 1100.0, 1300.0, 1301.0, 3000.0, 4000.0])  # steps of 100, 200 and 1 seconds
-    monkeypatch.setattr("entropy_dynamics.training.time_limit.time", SimpleNamespace(time=clock.__next__))
+    monkeypatch.setattr("entropy_dynamics.distributed.time_limit.time", SimpleNamespace(time=clock.__next__))
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(1800 + MARGIN)))
     limit = TimeLimit(Ranks(), checkpoint_bytes=100 * BYTES_PER_SECOND)  # 100 s
     assert [limit.reached() for _ in range(3)] == [False, False, True]

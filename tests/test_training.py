@@ -313,7 +313,7 @@ def test_weights_are_cast_before_they_are_gathered(shared_model, make_trainer, m
     gathered, pushed = [], {}
     monkeypatch.setattr(policy_module, "whole", lambda tensor: gathered.append(tensor.dtype) or tensor)
     trainer = make_trainer(shared_model)
-    trainer.engine_dtype, trainer.sampler.push = torch.bfloat16, pushed.update
+    trainer.sampler.weights_dtype, trainer.sampler.push = torch.bfloat16, pushed.update
     trainer.push()
     assert set(gathered) == {torch.bfloat16}
     expected = dict(shared_model.named_parameters())
@@ -362,7 +362,6 @@ def test_without_prompts_there_is_no_training(shared_model, make_trainer, monkey
             prompts=[],
             temperature=1.0,
             max_new_tokens=4,
-            pad_token=0,
             seed=0,
         )
 
@@ -375,6 +374,6 @@ def test_too_few_problems_for_a_step_are_an_error(make_trainer, model):
 def test_truncated_weights_need_the_log_p_of_the_engine(make_trainer, model):
     given = make_trainer(model, importance_truncation=2.0)
     given.sampler.returns_logp = False
-    names = ("policy", "method", "sampler", "grade", "prompts", "temperature", "max_new_tokens", "pad_token", "seed")
+    names = ("policy", "method", "sampler", "grade", "prompts", "temperature", "max_new_tokens", "seed")
     with pytest.raises(UserError, match=r"^training.importance_truncation needs the engine's log p"):
         Trainer(given.config, **{name: getattr(given, name) for name in names})

@@ -6,7 +6,7 @@ import torch
 from conftest import ARCHITECTURES
 from entropy_dynamics.models import tree as tree_module
 from entropy_dynamics.models.tree import Tree, fits
-from entropy_dynamics.training.loading import prepare_blocks
+from entropy_dynamics.training.modules import prepare_blocks
 from entropy_dynamics.training.policy import Policy
 from reference import assert_close, gradients, training_config
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt
-from entropy_dynamics.sampling.vllm import TESTED, VLLMSampler, _note_untested
+from entropy_dynamics.sampling.vllm import VLLMSampler
 
 
 class FakeLLM:
@@ -42,34 +42,16 @@ class FakeLLM:
 
 @pytest.fixture
 def start(shared_model, tokenizer, tmp_path, monkeypatch):
-    """`start(version)`: a sampler on a fake vLLM of that version."""
+    """`start()`: a sampler on a fake vLLM."""
     save_policy(shared_model, tokenizer, tmp_path)
 
-    def make(version=TESTED[-1]):
+    def make():
         vllm = ModuleType("vllm")
-        vllm.LLM, vllm.SamplingParams, vllm.__version__ = FakeLLM, SimpleNamespace, version
+        vllm.LLM, vllm.SamplingParams = FakeLLM, SimpleNamespace
         monkeypatch.setitem(sys.modules, "vllm", vllm)
         return VLLMSampler(tmp_path, config=load_config("rehearsal").engine, end_tokens=[1], max_tokens=9, batch_size=1)
 
     return make
-
-
-@pytest.mark.parametrize(
-    ("version", "notes"),
-    [
-        (TESTED[-1], 0),
-        (f"{TESTED[-1]}+cpu", 0),
-        ("0.99.0", 1),
-        (f"{TESTED[-1]}rc1", 1),
-        ("dev", 1),  # a build from source
-    ],
-)
-def test_an_untested_version_is_noted_once(start, version, notes, capsys):
-    _note_untested.cache_clear()
-    for _ in range(2):
-        start(version)
-    line = f"note: vLLM is {version}; this adapter was tested with {', '.join(TESTED)}\n"
-    assert capsys.readouterr().err == line * notes
 
 
 def test_after_a_sleep_nothing_is_sampled_before_a_push(start):

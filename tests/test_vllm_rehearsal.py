@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from conftest import REAL_PROBLEMS
-from entropy_dynamics.models.loading import load_policy
-from entropy_dynamics.tasks.arithmetic.problems import ArithmeticSet
+from countdown import countdown_set
+from entropy_dynamics.models.storage import load_policy
 from project_copy import copy_project
 
 BIN = Path(sys.executable).parent
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory) -> Path:
-    """A folder of problem files, as for a machine without a network: real AIME and DAPO problems, or sums."""
+    """A folder of problem files, as for a machine without a network: real AIME and DAPO problems, or Countdown's."""
     folder = tmp_path_factory.mktemp("problems")
     for seed, (name, source, count) in enumerate(
         (("train", "dapo_slice", 30), ("aime24", "aime24", 30), ("aime25", "aime25", 4))
@@ -35,8 +35,8 @@ def problems(tmp_path_factory) -> Path:
         if REAL_PROBLEMS.is_dir():
             lines = (REAL_PROBLEMS / f"{source}.jsonl").read_text(encoding="utf-8").splitlines()[:count]
         else:
-            sums = ArithmeticSet(source="arithmetic", size=count, terms=(3 + seed, 3 + seed))
-            made = sums.generate(name, seed, exclude=())
+            rules = {"numbers": [3 + seed, 3 + seed], "values": [1, 9], "targets": [1, 40]}
+            made = countdown_set(size=count, **rules).generate(name, seed, exclude=())
             lines = [json.dumps({"id": one.id, "problem": one.text, "answer": one.answer}) for one in made]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder

@@ -11,7 +11,7 @@ import torch
 
 from entropy_dynamics.engines.vllm import VLLM
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.sampling.vllm import VLLMSampler
@@ -40,7 +40,6 @@ def engine_config(**changes):
         "dtype": "float32",
         "eager": True,
         "kv_cache_gib": 0.1,
-        "warn_above": TOLERANCE,
         "tolerance": TOLERANCE,
     }
     return VLLM(**values | {"gpu_memory_utilization": 0.5} | changes)
@@ -137,9 +136,7 @@ def largest_difference(scores, others):
 )
 def test_greedy_tokens_are_the_native_samplers(served, prompts, tokenizer, architecture, tied):
     one = served(architecture, tied)
-    native = NativeSampler(
-        one.model, end_tokens=[tokenizer.eos_token_id], pad_token=tokenizer.pad_token_id, batch_size=8
-    )
+    native = NativeSampler(one.model, end_tokens=[tokenizer.eos_token_id], batch_size=8)
     expected = sample(native, prompts, samples=1, temperature=0)
     rollouts = sample(one.engine, prompts, samples=1, temperature=0)
     assert [(r.problem_id, r.sample, r.token_ids, r.finish_reason) for r in rollouts] == [

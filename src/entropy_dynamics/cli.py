@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
-from entropy_dynamics.results.attempts import begin_attempt, end_early
 
 
 def program() -> None:
@@ -159,15 +159,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--seed", type=_seed, default=0, help="which untrained toy model (default: 0)")
         return sub
 
-    problems = stage("problems", "Generate or read, clean and split the problem sets.")
-    problems.add_argument("--train", metavar="FILE", help="training problems, JSONL or parquet, instead of the scale's")
-    problems.add_argument("--evaluation", action="append", default=[], metavar="NAME=FILE", help="an evaluation set")
-    problems.add_argument(
-        "--split", action="append", default=[], metavar="NAME=SIZE", help="a set split off the training set"
-    )
-    problems.add_argument("--task", help="the task that grades problems from --train and --evaluation (default: math)")
-    problems.add_argument("--out", metavar="DIR", help="output folder (default: <results>/<scale>/data)")
-    problems.add_argument("--prompts", metavar="MODEL", help="also write the prompts that the real MODEL would get")
+    stage("problems", "Generate or read, clean and split the problem sets.")
     stage("model", "Prepare a base model: download it, or build and warm-start a toy model.", "model", "untrained")
     stage("pass_rates", "Measure pass rates and filter the training problems.", "untrained")
     stage("train", "Train one model with one method and one seed.", "model", "method")
@@ -198,16 +190,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--table", action="store_true", help="also print a table of all claims")
     compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
-    archive = command("archive", "Write results into a zip file, as an RO-Crate.")
+    archive = command(
+        "archive", "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
+    )
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
-    archive.add_argument("--out", type=_ending(".zip"), metavar="FILE", help="default: FOLDER.zip")
-    archive.add_argument("--policies", action="store_true", help="include the weights and tokenizers of all models")
-    ready = "write a folder OUT for a data repository instead: counts, metrics, samples, data card, checksums"
-    archive.add_argument("--publish", type=Path, metavar="OUT", help=ready)
-    archive.add_argument("--doi", type=_doi, help="with --publish: the DOI that the repository has reserved for it")
+    archive.add_argument("out", type=Path, metavar="OUT", help="a new folder, or one that this command wrote")
+    archive.add_argument("--doi", type=_doi, help="the DOI that the repository has reserved for it")
 
     restore = command("restore", "Recreate results from published counts and metrics, for `claims` and `draw`.")
-    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by `archive --publish`")
+    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by `archive`")
     restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
     def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
@@ -259,6 +250,12 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+
+
 def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], float]:
     """An argparse type for finite numbers that are `allowed`; `what` describes them in the error message."""
 
@@ -274,18 +271,7 @@ def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], floa
 _finite = _number(lambda value: True, "a finite number")
 _positive = _number(lambda value: value > 0, "a positive number")
 _temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
-
-
-def _port(text: str) -> int:
-    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
-
-
-def _points(text: str) -> float:
-    if (value := _positive(text)) <= 100:
-        return value
-    raise argparse.ArgumentTypeError(f"{text!r} is more than 100 points")
+_points = _number(lambda value: 0 < value <= 100, "a number of points, up to 100")
 
 
 def _ending(*suffixes: str) -> Callable[[str], Path]:

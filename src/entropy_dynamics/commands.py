@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import answers_for_stage, launched, run_on_ranks
+from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.results.lock import held
 
 if TYPE_CHECKING:
     from entropy_dynamics.analysis.run_data import Results
@@ -100,20 +100,9 @@ def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks 
 
 
 def problems(options: argparse.Namespace) -> None:
-    from entropy_dynamics.stages.problems import build_problem_sets, sources_from_files
-    from entropy_dynamics.tasks.prompts import write_prompts
+    from entropy_dynamics.stages.problems import build_problem_sets
 
-    files = bool(options.train or options.evaluation or options.split or options.task)
-    own = [entry for entry in options.set if files and entry.startswith("data.")]  # of sets the scale does not have
-    data = load_config(options.scale, overrides=[entry for entry in options.set if entry not in own]).data
-    out = Path(options.out) if options.out else _layout(options).data
-    if options.train and not options.out:
-        raise UserError(f"--train needs --out DIR: {out} is for the scale's own problems")
-    prompt_format = load_config(options.scale, options.prompts).model.prompt_format if options.prompts else None
-    if files:
-        task = options.task or "math"
-        data = sources_from_files(data, task, options.train, options.evaluation, options.split, own)
-    report = build_problem_sets(data, out)
+    report = build_problem_sets(load_config(options.scale, overrides=options.set).data, _layout(options).data)
     for name, entry in report["sets"].items():
         dropped = [f"{number} {why}" for why, number in entry["dropped"].items() if not why.startswith("taken for")]
         left = entry.get("instructions_left")
@@ -123,8 +112,6 @@ def problems(options: argparse.Namespace) -> None:
             + f"; dropped: {', '.join(dropped)}" * bool(dropped)
             + f"; {left} still ask for an answer format" * bool(left)
         )
-    if prompt_format is not None:
-        write_prompts(out, report["sets"], prompt_format)
 
 
 def model(options: argparse.Namespace) -> None:
@@ -256,29 +243,20 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def archive(options: argparse.Namespace) -> None:
-    from entropy_dynamics.results.archive import write_archive
+    from entropy_dynamics.analysis.run_data import Results
+    from entropy_dynamics.reporting.publish import publish
 
     folder = options.folder
-    if options.doi and not options.publish:
-        raise UserError("--doi needs --publish OUT: a zip file has none")
-    if options.publish and (options.out or options.policies):
-        raise UserError("--publish writes a folder of its own: --out and --policies are for the zip file")
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; the folder of a scale is needed, such as results/laptop")
-    if options.publish:
-        from entropy_dynamics.analysis.run_data import Results
-        from entropy_dynamics.reporting.publish import publish
-
-        for path in publish(Results(folder, folder.name, {}), options.publish, options.doi):
-            print(path)
-        if not options.doi:
-            print("no DOI yet: reserve one where you upload the folder, and write it again with --doi DOI")
-        return
-    print(write_archive(Layout(folder), options.out or folder.with_name(f"{folder.name}.zip"), options.policies))
+    for path in publish(Results(folder, folder.name, {}), options.out, options.doi):
+        print(path)
+    if not options.doi:
+        print("no DOI yet: reserve one where you upload the folder, and write it again with --doi DOI")
 
 
 def restore(options: argparse.Namespace) -> None:
-    from entropy_dynamics.analysis.published import described, restore
+    from entropy_dynamics.reporting.published import described, restore
 
     if options.out.exists():
         raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
@@ -354,7 +332,7 @@ def prompt(options: argparse.Namespace) -> None:
     settings = config.model.prompt_format, config.model.chat_template_kwargs
     if (directory / "tokenizer_config.json").is_file():
         _quieten(config.threads)
-        from entropy_dynamics.models.loading import load_tokenizer
+        from entropy_dynamics.models.storage import load_tokenizer
 
         tokenizer = load_tokenizer(directory)
         text = render_prompt(tokenizer, problem, *settings)

@@ -22,8 +22,8 @@ from threading import Event, Thread
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from entropy_dynamics.distributed.attempts import began, ended_early
 from entropy_dynamics.preload import processor_seconds
-from entropy_dynamics.results.attempts import began, ended_early
 from entropy_dynamics.results.files import read_jobs
 
 PAGE = "report"  # the rule that writes the page of all results

@@ -7,6 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from entropy_dynamics import preload
+
+# Not `parse` itself, a name that Snakemake uses here.
+from entropy_dynamics import sections
 from entropy_dynamics.analysis import claims
 from entropy_dynamics.analysis.experiments import (
     FIRST,
@@ -18,11 +21,11 @@ from entropy_dynamics.config import (
     BASE,
     TRAIN,
     configured_shorter_runs,
+    Selection,
     known_names,
     load_config,
     method_label,
     read_yaml,
-    select_scale,
     settings_of,
     shorter_runs,
     split_method,
@@ -48,7 +51,7 @@ if set("{}") & set(workflow.basedir):
 
 # snakemake --config scale=smoke seeds=5 extra_seeds=3: more seeds, without editing a file
 with one_line():
-    selection = select_scale(config)
+    selection = sections.parse(Selection, config, "--config")
     SCALE = selection.scale
     SCALE_CONFIG = load_config(SCALE, overrides=selection.overrides)
 SEEDS = dict(SCALE_CONFIG.seeds)

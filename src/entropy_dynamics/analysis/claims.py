@@ -29,7 +29,7 @@ from entropy_dynamics.analysis.specs import Columns, Metric, Names, SeedGroup
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yaml
 from entropy_dynamics.errors import UserError, closest
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.validation import OneOf, PositiveInt, Section, parse
+from entropy_dynamics.sections import OneOf, PositiveInt, Section, parse
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
 """Methods and their seeds."""

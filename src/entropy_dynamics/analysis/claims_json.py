@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.validation import parse
+from entropy_dynamics.sections import parse
 
 
 class _Judged(BaseModel):

@@ -39,7 +39,7 @@ from entropy_dynamics.config import (
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.validation import parse
+from entropy_dynamics.sections import parse
 
 EXPERIMENTS = Path("experiments")
 FIRST = ("learning", "table1", "figure6", "figure1")  # to be made first; the page opens with the first picture

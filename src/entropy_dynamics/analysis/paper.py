@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from entropy_dynamics.validation import Section
+from entropy_dynamics.sections import Section
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Scores = dict[str, dict[Literal["avg", "pass"], Percent]]

@@ -22,9 +22,9 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 from entropy_dynamics.results.files import read_json, read_parquet
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
+from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
-from entropy_dynamics.validation import parse
 
 
 class Model(BaseModel):

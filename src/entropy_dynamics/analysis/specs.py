@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from entropy_dynamics.config import BASE
-from entropy_dynamics.validation import OneOf, Section
+from entropy_dynamics.sections import OneOf, Section
 
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
 

@@ -1,16 +1,15 @@
-"""Configuration: `schema` defines the keys, `loading` merges the files. Imports torch only if a method is named."""
+"""Configuration: `schema` defines the keys, `merging` merges the files. Imports torch only if a method is named."""
 
-from entropy_dynamics.config.loading import (
+from entropy_dynamics.config.merging import (
     CONFIGS,
+    Selection,
     configured_shorter_runs,
     flatten,
     known_names,
     load_config,
-    merge_settings,
     method_label,
     read_yaml,
     scale_names,
-    select_scale,
     settings_of,
     shorter_runs,
     split_method,
@@ -27,16 +26,15 @@ __all__ = [
     "TRAIN",
     "Config",
     "RunConfig",
+    "Selection",
     "StageConfig",
     "configured_shorter_runs",
     "flatten",
     "known_names",
     "load_config",
-    "merge_settings",
     "method_label",
     "read_yaml",
     "scale_names",
-    "select_scale",
     "settings_of",
     "shorter_runs",
     "split_method",

@@ -19,7 +19,6 @@ from torch import Tensor
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks import Grade
 
 # If a rank dies, the others end within seconds (launch.py). This limit is for a rank that hangs; it must exceed the
 # difference between the sampling times of ranks.
@@ -85,8 +84,9 @@ class Ranks:
         return items[self.rank :: self.size]
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum `values` over the ranks, in place, and return them."""
+        """The sum of `values` over the ranks, which leaves `values` as they are."""
         if self.size > 1:
+            values = values.clone()
             torch.distributed.all_reduce(values)
         return values
 
@@ -127,10 +127,6 @@ class Ranks:
                 raise RuntimeError(f"rank {rank}: {fault}")
             results[rank :: self.size] = share
         return results
-
-    def grade(self, grade: Callable[[Item], Grade], rollouts: Sequence[Item]) -> list[Grade]:
-        """The grades of all rollouts, each computed on one rank (see `map`)."""
-        return [Grade(**fields) for fields in self.map(lambda rollout: vars(grade(rollout)), rollouts)]
 
     def on_main(self, function: Callable[[], Any]) -> Any:
         """The result of `function` on rank 0, sent as JSON: a shared folder may look stale on other nodes."""

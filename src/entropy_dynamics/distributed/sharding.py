@@ -105,3 +105,9 @@ def release(module: nn.Module) -> None:
     """Reshard after a forward pass without a backward pass; otherwise the outermost parameters would stay gathered."""
     if isinstance(module, FSDPModule):
         module.reshard()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full, detached tensor: a DTensor is gathered from the ranks."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -6,15 +6,14 @@ An engine `x` consists of two modules, which are found by name: engines/x.py wit
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import model_validator
 
 from entropy_dynamics.discovery import modules_of
-from entropy_dynamics.validation import PER_MACHINE, Precision, Section, Threshold
+from entropy_dynamics.sections import PER_MACHINE, Precision, Section, Threshold
 
 
 class Engine(Section):
@@ -27,10 +26,9 @@ class Engine(Section):
     """A module of engines/ and sampling/: native | vllm."""
     dtype: Precision
     """dtype of its weights and KV cache."""
-    warn_above: Annotated[Threshold, PER_MACHINE]
-    """Mean absolute difference between the engine's and the trainer's log p above which a run warns once; nats."""
     tolerance: Annotated[Threshold, PER_MACHINE]
-    """Mean absolute difference above which the run stops, as the engine does not hold the trainer's weights; nats."""
+    """Mean absolute difference between the engine's and the trainer's log p above which the run stops, as the engine
+    does not hold the trainer's weights; nats."""
 
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
         """Size of the KV cache, bytes.
@@ -41,10 +39,6 @@ class Engine(Section):
             others: what weights and buffers take of it, bytes.
         """
         return batch
-
-    def memory_settings(self) -> Mapping[str, Sequence[float]]:
-        """Keys of this section that reduce GPU memory, each with the values to try in turn."""
-        return {}
 
     @model_validator(mode="before")
     @classmethod
@@ -57,15 +51,6 @@ class Engine(Section):
                     raise ValueError(f"{key} is {data[key]}; only the engine {name} has it")
                 data = {other: value for other, value in data.items() if other != key}
         return data
-
-    @model_validator(mode="after")
-    def _warns_before_it_stops(self) -> Self:
-        if self.tolerance < self.warn_above < math.inf:
-            raise ValueError(
-                f"warn_above is {self.warn_above:g}; it should be at most tolerance = {self.tolerance:g}, where the "
-                "run stops, or inf"
-            )
-        return self
 
 
 @cache

@@ -1,12 +1,11 @@
 """vLLM."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
 from entropy_dynamics.engines import Engine
-from entropy_dynamics.validation import PER_MACHINE
+from entropy_dynamics.sections import PER_MACHINE
 
 
 class VLLM(Engine):
@@ -22,11 +21,6 @@ class VLLM(Engine):
         if self.kv_cache_gib is not None:
             return self.kv_cache_gib * 2**30
         return max(0.0, self.gpu_memory_utilization * gpu - others)
-
-    def memory_settings(self) -> Mapping[str, Sequence[float]]:
-        if self.kv_cache_gib is not None:
-            return {"kv_cache_gib": [2**k for k in range(6, -1, -1)]}
-        return {"gpu_memory_utilization": [share / 100 for share in range(95, 5, -5)]}
 
 
 SETTINGS = VLLM

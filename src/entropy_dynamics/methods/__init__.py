@@ -16,7 +16,7 @@ from pydantic import Field
 
 from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.validation import Section, parse
+from entropy_dynamics.sections import Section, parse
 
 if TYPE_CHECKING:
     import torch

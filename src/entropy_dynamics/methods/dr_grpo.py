@@ -13,7 +13,7 @@ from torch import Tensor
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.validation import PositiveInt
+from entropy_dynamics.sections import PositiveInt
 
 
 @method("dr_grpo")

@@ -19,7 +19,7 @@ from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import batch_mean_and_std
-from entropy_dynamics.validation import PositiveInt
+from entropy_dynamics.sections import PositiveInt
 
 
 @method("entrocraft")

@@ -24,7 +24,7 @@ from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import in_each_group
-from entropy_dynamics.validation import PositiveInt
+from entropy_dynamics.sections import PositiveInt
 
 
 @method("pass_at_k")

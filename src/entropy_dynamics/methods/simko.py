@@ -25,7 +25,7 @@ from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import of_second_pass
-from entropy_dynamics.validation import PositiveInt
+from entropy_dynamics.sections import PositiveInt
 
 
 @method("simko")

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 
 
 def gguf_file(directory: Path) -> Path | None:

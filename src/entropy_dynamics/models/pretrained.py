@@ -15,10 +15,10 @@ from entropy_dynamics.config.schema.model import ModelConfig, PackageSource, Sha
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.gguf import convert_gguf, gguf_file
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
-from entropy_dynamics.models.loading import check_length, load_tokenizer, write_facts
+from entropy_dynamics.models.storage import check_length, load_tokenizer, write_facts
 from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import read_json, sha256, written_whole
-from entropy_dynamics.validation import parse
+from entropy_dynamics.sections import parse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -120,7 +120,6 @@ def solution_batches(
     solutions = config.solutions
     problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
-    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     while True:
         # Batch rows of similar length: half of a random batch would be padding.
         drawn = [next(problems) for _ in range(POOL * config.batch_size)]
@@ -138,7 +137,7 @@ def solution_batches(
         rows.sort(key=lambda row: len(row[1]))
         for index in rng.permutation(POOL):
             chosen = rows[index * config.batch_size : (index + 1) * config.batch_size]
-            tokens = np.full((len(chosen), len(chosen[-1][1])), padding)
+            tokens = np.zeros((len(chosen), len(chosen[-1][1])), dtype=int)
             labels = np.full_like(tokens, IGNORED)
             for place, (start, row) in enumerate(chosen):
                 tokens[place, : len(row)] = row

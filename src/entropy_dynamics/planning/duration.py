@@ -9,7 +9,6 @@ import math
 from entropy_dynamics.config import Config, RunConfig, StageConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.planning.footprint import (
-    checkpoint_bytes,
     engine_weights,
     kv_bytes,
     multiplied,
@@ -46,35 +45,17 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
 
 
 def training_seconds(config: RunConfig) -> float:
-    """Seconds of computation per training step, without sampling: scoring, updates, measurements."""
+    """Seconds of computation per training step, without sampling: scoring and updates."""
     plan, shape, training = config.plan, shape_of(config), config.training
-    method, tokens = config.method.params, tokens_per_step(config)
+    tokens = tokens_per_step(config)
     update = 4 if training.activation_checkpointing == "full" else 3  # in forward passes; the 4th is recomputation
-    graphs_fit = training.updates_per_batch == 1 and tokens <= training.single_forward_tokens
-    if config.hardware.ranks is not None:  # graphs are kept only if the batch is a single micro-batch per rank
-        graphs_fit = graphs_fit and tokens / ranks_of(config) <= training.tokens_per_micro_batch
-    passes = update + (method.needs_scores(training.updates_per_batch) and not graphs_fit)
-    if method.per_update:  # tokens of all updates except the first are scored again
-        passes += 1 - 1 / training.updates_per_batch
-    if training.entropy_change_every:
-        passes += (1 + update * training.entropy_change_first_order) / training.entropy_change_every
+    passes = update + config.method.params.needs_scores(training.updates_per_batch)
     if training.advantage == "gae":
         passes += 1 + update  # the critic's values, and its update
     if config.model.name in plan.measured:
         return tokens / ranks_of(config) / plan.measured[config.model.name].trained * passes / update
     flops = tokens * passes * flops_per_token(shape, prompt_tokens(config) + response_tokens(config))
     return flops / (plan.hardware.tflops * 1e12 * plan.hardware.training_mfu * ranks_of(config))
-
-
-def other_seconds(config: RunConfig) -> float:
-    """Mean remaining seconds per training step: grading, pushing weights, engine sleep, checkpoints."""
-    plan, training = config.plan, config.training
-    graded = math.ceil(training.prompts_per_step * training.group_size / ranks_of(config)) * plan.grade_ms / 1e3
-    pushed = engine_weights(config) / (plan.push_gb_s * 1e9)
-    pushed *= not config.engine.in_trainer or config.hardware.ranks is not None  # otherwise the engine is the policy
-    asleep = 0 if config.engine.in_trainer else plan.sleep_seconds
-    saved = checkpoint_bytes(config) / (plan.checkpoint_gb_s * 1e9)
-    return graded + pushed + asleep + (saved / training.checkpoint_every if training.checkpoint_every else 0)
 
 
 def flops_per_token(shape: ShapeConfig, length: float) -> float:

@@ -12,7 +12,7 @@ from entropy_dynamics.config import Config, StageConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.models.pretrained import checkpoint_shape
 from entropy_dynamics.models.toy_tokenizer import VOCABULARY
-from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
+from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}

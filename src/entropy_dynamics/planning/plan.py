@@ -25,7 +25,6 @@ from entropy_dynamics.config import (
 )
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.duration import (
-    other_seconds,
     response_tokens,
     sampling_seconds,
     tokens_per_step,
@@ -37,7 +36,6 @@ from entropy_dynamics.planning.footprint import (
     checkpoint_buffers,
     checkpoint_bytes,
     engine_weights,
-    longest,
     memory,
     misfit,
     parameters,
@@ -50,7 +48,6 @@ from entropy_dynamics.sampling import PROMPTS_HELD
 ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # bytes for Python, torch with CUDA, vLLM with its pinned buffers [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # bytes for a rank, with a toy model [ours]; 0.9 to 1.7 GiB measured
-GPUS_PER_NODE = 8  # size of the machines assumed by `Job.on`
 CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]; a laptop run takes one to two minutes
 
 
@@ -106,7 +103,8 @@ class Job:
         on_cpu = HOST_PER_CPU_RANK + max(sum(parts.values()) for parts in self.memory.values())
         process = on_cpu if config.hardware.device == "cpu" else HOST_PER_RANK
         ranks = self.gpus * (process + rollouts)  # each has all rollouts
-        return ranks + (checkpoint_buffers(config) if self.trains else 0)
+        saved = max(checkpoint_buffers(config), 2 * engine_weights(config))  # the policy as tensors and as a file
+        return ranks + (saved if self.trains else 0)
 
     @property
     def tokens_sampled(self) -> float:
@@ -122,20 +120,12 @@ class Job:
         seconds = 60 * self.config.plan.startup_minutes
         seconds += sum(times * sampling_seconds(self.config, each, self.trains) for times, each in self.calls)
         if self.trains:
-            steps = (
-                config.training.steps * (training_seconds(config) + other_seconds(config)) for config in self.configs
-            )
-            seconds += fmean(steps)
+            seconds += fmean(config.training.steps * training_seconds(config) for config in self.configs)
         return seconds / 3600
 
     @property
     def gpu_hours(self) -> float:
         return self.gpus * self.hours
-
-    def on(self, gpus: int) -> "Job":
-        """The same jobs with `gpus` GPUs each, on as few machines as possible."""
-        on_nodes = [_changed(config, "hardware.nodes", math.ceil(gpus / GPUS_PER_NODE)) for config in self.configs]
-        return Job(self.stage, tuple(_changed(config, "hardware.ranks", gpus) for config in on_nodes))
 
     @property
     def calls(self) -> list[tuple[int, int]]:
@@ -209,17 +199,15 @@ def make_plan(
 
 
 def check_fits(plan: Plan) -> None:
-    """Raise UserError for the first job that needs more memory than a GPU has, naming settings that would help."""
+    """Raise UserError for the first job that needs more memory than a GPU has."""
     for job in plan.jobs:
-        if (problem := misfit(job.config, job.stage)) is None:
-            continue
-        advice = []
-        for verb, key, values in _remedies(job.config):
-            fitting = (value for value in values if misfit(_changed(job.config, key, value), job.stage) is None)
-            if (value := next(fitting, None)) is not None:
-                advice.append(f"{verb} {key} to {str(value).lower()}")
-        family = f" with {_family(job.config)}" if job.trains else ""
-        raise UserError(f"{job.label}{family} {problem}: {' or '.join(advice) or 'no single setting helps'}")
+        if problem := misfit(job.config, job.stage):
+            family = f" with {_family(job.config)}" if job.trains else ""
+            raise UserError(
+                f"{job.label}{family} {problem}: raise hardware.ranks, lower training.tokens_per_micro_batch or the "
+                "engine's share of the GPU, set training.activation_checkpointing=full, or set "
+                "training.reduce_every_micro_batch=true"
+            )
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
@@ -238,7 +226,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
         gpus = int(hardware.device == "cuda" and (is_toy or config.cold_start is not None))
         host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
-        job = Job("evaluate", (config,)).on(1)
+        alone = config.hardware.model_copy(update={"ranks": 1, "nodes": 1})
+        job = Job("evaluate", (config.model_copy(update={"hardware": alone}),))
         gpus, host, hours = 1, job.host + BYTES["float32"] * parameters(shape_of(config)), plan.safety * job.hours
     else:
         job = Job(stage, (config,))
@@ -311,22 +300,3 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
         "checkpoints of a run": max(largest, default=0),
         f"of {len(largest)} runs at a time": sum(largest),
     }
-
-
-def _remedies(config: StageConfig) -> list[tuple[str, str, Sequence[float | str]]]:
-    """Settings that save memory, as (verb, key, values to try in turn), the smallest change first."""
-    training = config.training
-    tokens = [2**k for k in range(20, 9, -1) if longest(config) <= 2**k < training.tokens_per_micro_batch]
-    kinds = ["none", "selective", "full"]
-    return [
-        ("set", "training.activation_checkpointing", kinds[kinds.index(training.activation_checkpointing) + 1 :]),
-        ("set", "training.reduce_every_micro_batch", [True] * (not training.reduce_every_micro_batch)),
-        ("lower", "training.tokens_per_micro_batch", tokens),
-        *(("set", f"engine.{key}", values) for key, values in config.engine.memory_settings().items()),
-        ("raise", "hardware.ranks", [ranks for ranks in (2, 4, 8) if ranks > ranks_of(config)]),  # one machine
-    ]
-
-
-def _changed(config: StageConfig, key: str, value: float | str) -> StageConfig:
-    section, name = key.split(".")
-    return config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})

@@ -1,12 +1,10 @@
-"""The text of a plan, as tables: its jobs, GPU-hours by number of GPUs, and memory by part."""
+"""The text of a plan, as tables: its jobs, and memory by part."""
 
 from collections.abc import Sequence
 
 from entropy_dynamics.planning.duration import response_tokens
-from entropy_dynamics.planning.footprint import GIB, misfit, ranks_of
+from entropy_dynamics.planning.footprint import GIB, ranks_of
 from entropy_dynamics.planning.plan import Job, Plan
-
-RUN_SIZES = (1, 2, 4, 8, 16)  # GPUs per run to compare: part of a machine of 8, all of it, two machines
 
 
 def format_plan(plan: Plan, markdown: bool = False) -> str:
@@ -45,7 +43,6 @@ Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained m
 Disk: {disk}. Toy models need no plan. How long jobs take on a CPU is not estimated."""
     sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
     training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
-    sizes = [_size_row(job) for job in plan.jobs if job.trains]
     machine = ranks_of(config)
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
     return f"""\
@@ -55,14 +52,6 @@ Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
 
 In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
 {plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
-
-GPU-hours of one run by its number of GPUs (-: does not fit):
-
-{_table(sizes, markdown)}
-
-Runs are independent, so the size with the fewest GPU-hours also finishes all of them first, while enough are left to \
-keep every GPU busy: runs side by side instead of one on the whole machine, one run on each of two machines instead of \
-one on both. Communication is not counted; between machines it would add to the last column.
 
 Memory per GPU while the engine samples, in GiB:
 
@@ -81,14 +70,6 @@ number{measured}."""
 def _memory_row(job: Job, phase: str) -> dict[str, str]:
     sizes = {"total": sum(job.memory[phase].values()), **job.memory[phase]}
     return {"model": job.label, "job": job.name} | {name: f"{size / GIB:.1f}" for name, size in sizes.items()}
-
-
-def _size_row(job: Job) -> dict[str, str]:
-    row = {"model": job.label, "job": job.name}
-    for gpus in RUN_SIZES:
-        resized = job.on(gpus)
-        row[str(gpus)] = "-" if misfit(resized.config, resized.stage) else f"{resized.gpu_hours:,.1f}"
-    return row
 
 
 def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:

@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
-from entropy_dynamics.analysis.published import MODELS, TOKENS, counts_frame, metrics_frame, write_samples, write_tokens
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line
+from entropy_dynamics.reporting.published import (
+    MODELS,
+    TOKENS,
+    counts_frame,
+    metrics_frame,
+    write_samples,
+    write_tokens,
+)
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text, written_whole
@@ -35,7 +42,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
     if folder.exists() and (theirs := _foreign_file(folder)):
-        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one as --publish wrote it")
+        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one that this command wrote")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         paths = _write(results, temporary, license_text, doi)

@@ -137,19 +137,6 @@ def read_parquet(
     return frame
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """All files below a folder, including those in folders that are links, and links to nothing.
-
-    Raises:
-        UserError: a link leads to a folder that contains it.
-    """
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        for name in folders:
-            if Path(parent).resolve().is_relative_to((link := Path(parent, name)).resolve()):
-                raise UserError(f"{link} is a link to a folder that contains it; remove it")
-        yield from (Path(parent, name) for name in names)
-
-
 def sha256(path: Path | str) -> str:
     """Hex digest of a file's content."""
     with open(path, "rb") as file:

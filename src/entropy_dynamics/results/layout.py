@@ -10,6 +10,8 @@ CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 SEEDS = "seeds.json"  # in restored results: the number that each seed had, in the order of the new numbers
 PROBLEMS_REPORT = "problems.json"
+# Bytes of tensors per checkpoint file, over all ranks, of which a rank holds its share three times in host memory.
+CHECKPOINT_FILE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Layout:
         return self._run_path("checkpoints", model, method, seed)
 
     def locks(self, model: str, method: str, seed: int | str) -> Path:
-        """Lock of the process that writes the run: see `results.lock`."""
+        """Lock of the process that writes the run: see `distributed.lock`."""
         return self._run_path("locks", model, method, seed)
 
     def failure(self, model: str, method: str, seed: int | str) -> Path:

@@ -1,18 +1,19 @@
-"""Sampling: one protocol, implemented by the native engine (native.py) and by vLLM (vllm.py).
+"""Sampling: one interface, implemented by the native engine (native.py) and by vLLM (vllm.py).
 
 Random numbers are keyed by (stream, problem, sample), never by position in a batch: a stream always gives the same
 rollouts, whatever else is in the batch and however the work is divided.
 """
 
 import hashlib
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from entropy_dynamics.results.provenance import fingerprint
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 # Number of prompts whose responses are in memory at a time (all DAPO problems would take 200 GiB on 8 ranks); also the
@@ -44,11 +45,15 @@ class Rollout:
     logp: list[float] | None = None  # log p of each token as computed by the engine, nats; None if it returns none
 
 
-class Sampler(Protocol):
-    """The interface of an engine to pass rates, training and evaluation."""
+class Sampler(ABC):
+    """The interface of an engine to pass rates, training and evaluation. `push` and `sleep` do nothing by default."""
 
     returns_logp: bool = True
     """Whether rollouts have the engine's log p."""
+    weights_dtype: "torch.dtype | None" = None
+    """dtype in which weights are pushed; None: the policy's own."""
+    tolerance: float = 1e-4
+    """Mean absolute difference between the engine's and the trainer's log p above which a run stops, nats."""
 
     @abstractmethod
     def sample(
@@ -61,16 +66,16 @@ class Sampler(Protocol):
             stream: name of the random stream, e.g. "train/seed0/step12".
         """
 
-    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
+    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:  # noqa: B027
         """Sample from `weights` from now on: the policy's parameters by name, as unsharded tensors.
 
         For an engine that samples from the policy itself this is a no-op that does not consume `weights`.
         """
 
-    def sleep(self) -> None:
+    def sleep(self) -> None:  # noqa: B027
         """Free memory for training, if the engine can. It may then be unable to sample until the next `push`."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release the engine's resources."""
 
 

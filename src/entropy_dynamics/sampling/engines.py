@@ -1,6 +1,6 @@
 """Opens the configured engine, by `open_engine` of the module of that name in this folder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +10,7 @@ from entropy_dynamics.results.files import read_json
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from entropy_dynamics.config.schema import StageConfig
@@ -35,10 +36,15 @@ def open_sampler(
     Raises:
         UserError: the engine cannot serve this model here.
     """
+    from entropy_dynamics.distributed.precision import PRECISIONS  # imports torch
+
     module = import_module(f"entropy_dynamics.sampling.{config.engine.name}")
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
-        yield engine if ranks.size == 1 else SharedSampler(engine, ranks)
+        sampler = engine if ranks.size == 1 else SharedSampler(engine, ranks)
+        sampler.weights_dtype = PRECISIONS[config.engine.dtype]
+        sampler.tolerance = config.engine.tolerance
+        yield sampler
         ranks.barrier()  # shutdown may destroy the process group, so all ranks must have finished with it
     finally:
         engine.close()
@@ -49,7 +55,6 @@ class SharedSampler(Sampler):
 
     def __init__(self, engine: Sampler, ranks: "Ranks"):
         self.engine, self.ranks = engine, ranks
-        self.push, self.sleep = engine.push, engine.sleep
 
     def sample(self, prompts: Sequence[Prompt], **settings: Any) -> list[Rollout]:
         """See `Sampler.sample`."""
@@ -57,6 +62,14 @@ class SharedSampler(Sampler):
         rollouts = self.engine.sample(share, **settings) if share else []
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
         return sorted(_gathered(rollouts, self.ranks), key=lambda rollout: (place[rollout.problem_id], rollout.sample))
+
+    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
+        """See `Sampler.push`."""
+        self.engine.push(weights)
+
+    def sleep(self) -> None:
+        """See `Sampler.sleep`."""
+        self.engine.sleep()
 
 
 def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
@@ -79,8 +92,3 @@ def end_tokens(directory: Path, tokenizer: "PreTrainedTokenizerBase") -> list[in
     generation = directory / "generation_config.json"
     more = read_json(generation).get("eos_token_id") if generation.is_file() else None
     return sorted({tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])} - {None})
-
-
-def pad_token(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """The padding token id, or the end token's if there is none: nothing attends to padding."""
-    return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id

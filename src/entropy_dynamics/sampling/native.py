@@ -24,9 +24,9 @@ import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
 from entropy_dynamics.engines.native import CACHE_SHARE
-from entropy_dynamics.models.loading import load_model
+from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import end_tokens, pad_token
+from entropy_dynamics.sampling.engines import end_tokens
 
 # Tokens with which all prompts of a batch begin, such as a system message, run once if they are at least this many.
 SHARED = 16
@@ -53,7 +53,6 @@ def open_engine(
     sampler = kind(
         load_model(directory, config.engine.dtype).to(ranks.device) if model is None else model,
         end_tokens=end_tokens(directory, tokenizer),
-        pad_token=pad_token(tokenizer),
         batch_size=config.sampling.batch_size,
         logit_noise=config.engine.logit_noise,
         cache_bytes=CACHE_SHARE * memory_bytes(ranks.device) / processes,
@@ -107,7 +106,6 @@ class NativeSampler(Sampler):
         model: PreTrainedModel,
         *,
         end_tokens: Collection[int],
-        pad_token: int,
         batch_size: int,
         logit_noise: float = 0.0,
         cache_bytes: float = math.inf,
@@ -121,7 +119,7 @@ class NativeSampler(Sampler):
                 length, so it bounds the number of sequences generated at a time, too.
         """
         self.model, self.batch_size, self.logit_noise = model, batch_size, logit_noise
-        self.end_tokens, self.pad_token, self.cache_bytes = end_tokens, pad_token, cache_bytes
+        self.end_tokens, self.cache_bytes = end_tokens, cache_bytes
 
     @torch.inference_mode()
     def sample(
@@ -153,7 +151,7 @@ class NativeSampler(Sampler):
         shared = _shared([prompt.token_ids for prompt, _ in requests])
         tokens = [torch.tensor(prompt.token_ids[shared:]) for prompt, _ in requests]
         left_padded = partial(pad_sequence, batch_first=True, padding_side="left")
-        ids = left_padded(tokens, padding_value=self.pad_token).to(device)
+        ids = left_padded(tokens).to(device)
         attention = left_padded([torch.ones_like(ids) for ids in tokens]).to(device)
         attention = torch.nn.functional.pad(attention, (shared, 0), value=1)
         width = attention.shape[1]
@@ -172,7 +170,7 @@ class NativeSampler(Sampler):
         end_tokens = torch.tensor(list(self.end_tokens), device=device)
         seeds = [sample_seed(stream, *name) for name in names]
         uniforms = torch.from_numpy(_uniforms(seeds, max_new_tokens)).to(device)
-        responses = torch.full((max_new_tokens, len(names)), self.pad_token, device=device)
+        responses = torch.zeros(max_new_tokens, len(names), dtype=torch.long, device=device)
         logp = torch.zeros(responses.shape if self.returns_logp else 0, device=device)
         unfinished = torch.arange(len(names), device=device)
         # The row of the model's batch that each unfinished sample continues.

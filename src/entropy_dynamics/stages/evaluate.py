@@ -10,7 +10,7 @@ import pandas as pd
 from entropy_dynamics.config import BASE, RunConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
+from entropy_dynamics.models.storage import check_model_directory, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Sampler, prompts_hash

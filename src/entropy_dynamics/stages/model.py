@@ -10,8 +10,8 @@ from filelock import FileLock
 from entropy_dynamics.config import StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.loading import load_policy, save_policy, write_facts
 from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.models.storage import load_policy, save_policy, write_facts
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import POOL, solution_batches, warm_start

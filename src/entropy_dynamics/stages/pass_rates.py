@@ -5,7 +5,7 @@ import pandas as pd
 
 from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.models.loading import check_model_directory, load_tokenizer
+from entropy_dynamics.models.storage import check_model_directory, load_tokenizer
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance

@@ -1,12 +1,11 @@
 """The problem sets of a scale: a training set and several evaluation sets, all disjoint."""
 
 import hashlib
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import TRAIN, merge_settings, settings_of
+from entropy_dynamics.config import TRAIN, settings_of
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
@@ -14,9 +13,8 @@ from entropy_dynamics.results.layout import PROBLEMS_REPORT
 from entropy_dynamics.stages.common import check_replaceable
 from entropy_dynamics.tasks import LoadedSet, Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, write_problems
-from entropy_dynamics.tasks.sources import FileSet, RowsSource, SplitSet, has_columns, set_key
+from entropy_dynamics.tasks.sources import FileSet, SplitSet, set_key
 from entropy_dynamics.tasks.statements import REPORTED, StatedInWords, Statements
-from entropy_dynamics.validation import parse
 
 
 def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
@@ -65,37 +63,6 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
             report["outputs"][f"{name}.parquet"] = sha256(file)
         write_json(report_file, report)
     return report
-
-
-def sources_from_files(
-    scale: DataConfig,
-    task: str,
-    train: str | None,
-    evaluation: Sequence[str],
-    splits: Sequence[str],
-    settings: Sequence[str] = (),
-) -> DataConfig:
-    """The problem sets given on the command line: FILE, NAME=FILE ..., NAME=SIZE ...; `settings` are data.KEY=VALUE."""
-    if not train:
-        raise UserError("--evaluation, --split and --task need --train FILE")
-    sets: dict[str, Any] = {}
-    for option, entries in (("--evaluation", evaluation), ("--split", splits)):
-        for entry in entries:
-            name, _, value = entry.partition("=")
-            if not name or not value:
-                raise UserError(f"{option} {entry!r} is not of the form NAME=VALUE")
-            if name in sets:
-                raise UserError(f"{option} {entry}: there is another set {name!r}; give each its own name")
-            if option == "--evaluation":
-                sets[name] = {"source": "file", "path": value, "task": task}
-            elif value.isdecimal():
-                sets[name] = {"source": "split", "size": int(value)}
-            else:
-                raise UserError(f"--split {entry}: {value!r} is not a number of problems")
-    training = {"source": "file", "path": train, "task": task}
-    given = {"train": training, "evaluation": sets, "folder": None}
-    data = merge_settings({"data": scale.model_dump(exclude={*given}) | given}, settings)["data"]
-    return parse(DataConfig, data, "command line")
 
 
 def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[Problem], list[Problem]]:
@@ -160,16 +127,9 @@ def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
         paths = [Path(data.folder, f"{name}.{suffix}") for suffix in ("jsonl", "parquet")]
         match [path for path in paths if path.is_file()]:
             case [path]:
-                sources[name] = _file_instead(path, data.train if isinstance(source, SplitSet) else source)
+                replaced = data.train if isinstance(source, SplitSet) else source
+                task = getattr(replaced, "task", replaced.source)  # a task that generates its problems is the source
+                sources[name] = FileSet(source="file", path=str(path), task=task)
             case [jsonl, parquet]:
                 raise UserError(f"data.folder: both {jsonl} and {parquet.name} exist; one file is one set")
     return sources
-
-
-def _file_instead(path: Path, source: SetSource) -> FileSet:
-    """The file as a source for the same task, with the columns of `source` if it has them, else the default ones."""
-    if not isinstance(source, RowsSource):  # the task of that name generates its problems
-        return FileSet(source="file", path=str(path), task=source.source)
-    columns = {"problem_column": source.problem_column, "answer_column": source.answer_column}
-    kept = columns if has_columns(path, set(columns.values())) else {}
-    return FileSet(source="file", path=str(path), task=source.task, **kept)

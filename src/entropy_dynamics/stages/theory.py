@@ -15,11 +15,11 @@ from torch import Tensor
 from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.core.dynamics import entropy_change_gradient_step, entropy_change_single_logit
 from entropy_dynamics.distributed.ranks import device_of
-from entropy_dynamics.models.loading import load_policy
+from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import prompts_hash
-from entropy_dynamics.sampling.engines import end_tokens, pad_token
+from entropy_dynamics.sampling.engines import end_tokens
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems
@@ -48,9 +48,7 @@ def check_logit_steps(config: StageConfig, layout: Layout, seed: int) -> Path:
     check_replaceable(layout.logit_steps, "theory", config)
     model, tokenizer = load_policy(base)
     model = model.to(device)
-    pad = pad_token(tokenizer)
-    ends = end_tokens(base, tokenizer)
-    sampler = NativeSampler(model, end_tokens=ends, pad_token=pad, batch_size=AT_A_TIME)
+    sampler = NativeSampler(model, end_tokens=end_tokens(base, tokenizer), batch_size=AT_A_TIME)
     problems = load_problems(layout.problems(TRAIN))[:PROMPTS]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     rollouts = sampler.sample(
@@ -60,7 +58,7 @@ def check_logit_steps(config: StageConfig, layout: Layout, seed: int) -> Path:
         max_new_tokens=min(config.sampling.max_new_tokens, LONGEST),
         stream="theory",
     )
-    batch = RolloutBatch.collate(prompts, rollouts, pad).to(device)
+    batch = RolloutBatch.collate(prompts, rollouts).to(device)
     logits, tokens = _response_logits(model, batch, config.sampling.temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
     record = provenance([base / FACTS, layout.problems(TRAIN)]) | {"prompts": prompts_hash(prompts)}

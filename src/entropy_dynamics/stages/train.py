@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
-from entropy_dynamics.distributed.precision import PRECISIONS, precision_on
+from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.models.loading import (
+from entropy_dynamics.models.storage import (
     check_model_directory,
     load_model,
     load_tokenizer,
@@ -23,14 +23,14 @@ from entropy_dynamics.results.files import read_json, read_parquet, write_json, 
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
 from entropy_dynamics.sampling import prompts_hash
-from entropy_dynamics.sampling.engines import open_sampler, pad_token
+from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.token_samples import TokenSamples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
-from entropy_dynamics.training.loading import load_critic, load_trained_policy
+from entropy_dynamics.training.modules import load_critic, load_trained_policy
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import VALIDATION, Trainer
 
@@ -112,7 +112,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             prompts=prompts,
             temperature=config.sampling.temperature,
             max_new_tokens=config.sampling.max_new_tokens,
-            pad_token=pad_token(tokenizer),
             seed=seed,
             critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
@@ -122,9 +121,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 config.training.steps,
                 enabled=ranks.is_main,
             ),
-            engine_dtype=PRECISIONS[config.engine.dtype],
-            engine_tolerance=config.engine.tolerance,
-            warn_above=config.engine.warn_above,
             ranks=ranks,
         )
         if note := method.note(config.training.on_policy):
@@ -153,7 +149,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             save_failure(failure, trainer, tokenizer, str(error))
             raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
 
-        weights = policy.weights(trainer.engine_dtype)
+        weights = policy.weights(sampler.weights_dtype)
         if ranks.is_main:
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)

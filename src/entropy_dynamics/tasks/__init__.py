@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field
 
 from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.validation import PositiveInt, Section
+from entropy_dynamics.sections import PositiveInt, Section
 
 
 def ordered(bounds: tuple[int, int]) -> tuple[int, int]:

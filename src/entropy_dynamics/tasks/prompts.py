@@ -1,6 +1,5 @@
 """Prompts: from a problem to the tokens of a model's input."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.errors import UserError, closest
-from entropy_dynamics.results.files import write_text
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import load_problems
 
@@ -113,12 +111,3 @@ def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -
     close = closest(str(problem_id), ids)
     hint = f"did you mean {close!r}?" if close else f"the ids are like {ids[0]!r}"
     raise UserError(f"no problem {problem_id!r} in {directory}; {hint}")
-
-
-def write_prompts(directory: Path, sets: Iterable[str], prompt_format: str) -> None:
-    """Write `<set>.prompts.jsonl`, with ids and prompt previews, for each of `sets` in `directory`."""
-    for name in sets:
-        problems = load_problems(directory / f"{name}.parquet")
-        rows = [{"id": problem.id, "prompt": preview_prompt(problem, prompt_format)} for problem in problems]
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_text(directory / f"{name}.prompts.jsonl", lines)

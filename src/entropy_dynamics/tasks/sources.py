@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import sha256
+from entropy_dynamics.sections import PositiveInt
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
 from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
-from entropy_dynamics.validation import PositiveInt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,19 +196,6 @@ SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": 
 def set_key(name: str) -> str:
     """The key of a set's source in the config."""
     return "data.train" if name == "train" else f"data.evaluation.{name}"
-
-
-def has_columns(path: Path, columns: set[str]) -> bool:
-    """Whether a parquet file, or the first row of a JSONL file, has all these columns; False if it is unreadable."""
-    try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            return columns <= set(pq.read_schema(path).names)
-        with open(path, "rb") as file:
-            return columns <= set(json.loads(next((line for line in file if line.strip()), b"{}")))
-    except (ValueError, TypeError, OSError):  # pyarrow raises ValueError; reading the rows reports what is wrong
-        return False
 
 
 def _rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[dict[str, Any]]:

@@ -33,8 +33,8 @@ class RolloutBatch:
     """log p of the response tokens as computed by the engine, nats; None if it returns none."""
 
     @classmethod
-    def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], pad_token: int) -> "RolloutBatch":
-        """Pad and stack rollouts; each is matched to its prompt in `prompts` by problem id."""
+    def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> "RolloutBatch":
+        """Pad and stack rollouts, each matched to its prompt by problem id. Padding is 0, as nothing attends to it."""
         number = {prompt.problem_id: group for group, prompt in enumerate(prompts)}
         groups = [number[rollout.problem_id] for rollout in rollouts]
         rows = [
@@ -50,7 +50,7 @@ class RolloutBatch:
                 [torch.tensor(rollout.logp, dtype=torch.float32) for rollout in rollouts], batch_first=True
             )
         return cls(
-            sequences=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token),
+            sequences=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
             prompt_lengths=torch.tensor([len(prompts[group].token_ids) for group in groups]),
             response_lengths=response_lengths,
             groups=torch.tensor(groups),

@@ -24,9 +24,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import flush, read_parquet, sha256, write_json, write_parquet
+from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import Rollout
-from entropy_dynamics.training import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.training.optimizer import Trained
 
 RECORD = "checkpoint.json"
@@ -189,6 +189,12 @@ def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{RECORD} cannot be read", {}
     return None, record
+
+
+def checkpoint_bytes(trained: Trained) -> int:
+    """Checkpoint size in bytes, over all ranks: every weight and its two Adam moments."""
+    weights = (weight for module, _ in trained.values() for weight in module.parameters())
+    return sum(3 * weight.numel() * weight.element_size() for weight in weights)
 
 
 @contextmanager

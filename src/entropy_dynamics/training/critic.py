@@ -70,7 +70,7 @@ class CriticGAE:
         for rows in self._micro_batches(batch):
             values[rows] = self.critic(batch, rows)
         release(self.critic)
-        self.ranks.sum(values)
+        values = self.ranks.sum(values)
         final = torch.zeros_like(values)
         final.scatter_(1, batch.response_lengths[:, None] - 1, rewards[:, None].float())
         advantages, returns = gae(final, values, batch.mask, self.config.gamma, self.config.gae_lambda)
@@ -96,7 +96,7 @@ class CriticGAE:
             loss = value_loss(self.critic(batch, part), values, returns, clip=self.config.value_clip)
             reduce = number == len(micro_batches) or self.training.reduce_every_micro_batch
             total += backward(self.critic, weighted_sum(loss, mask[part] / divisors[part]), self.ranks, reduce=reduce)
-        self.ranks.sum(total)
+        total = self.ranks.sum(total)
         clip_and_step(self.critic, self.optimizer, total, self.config, "the critic")
         return total.item()
 

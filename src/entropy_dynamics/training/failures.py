@@ -5,7 +5,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from entropy_dynamics.models.loading import save_policy
+from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.results.files import write_json, written_whole
 from entropy_dynamics.training.trainer import Trainer
 

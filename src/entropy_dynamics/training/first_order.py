@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from entropy_dynamics.training.policy import whole
+from entropy_dynamics.distributed.sharding import whole
 
 COLUMNS = ("entropy_change_sgd", "entropy_change_adam_no_momentum", "entropy_change_first_order")
 NOT_MEASURED = dict.fromkeys(COLUMNS, math.nan)

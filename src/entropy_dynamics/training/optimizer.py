@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from entropy_dynamics.config.schema.training import CriticConfig, OptimizerConfig
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.sharding import sync_gradients
+from entropy_dynamics.distributed.sharding import sync_gradients, whole
 from entropy_dynamics.errors import NotFiniteError
-from entropy_dynamics.training.policy import whole
 
 Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 """Modules and their optimizers, by name."""
@@ -54,11 +53,6 @@ def clip_and_step(
         )
     optimizer.step()
     return norm
-
-
-def checkpoint_bytes(trained: tuple[nn.Module, torch.optim.Optimizer]) -> int:
-    """Checkpoint size in bytes, over all ranks: every weight and its two Adam moments."""
-    return sum(3 * weight.numel() * weight.element_size() for weight in trained[0].parameters())
 
 
 def steps_taken(optimizer: torch.optim.Optimizer) -> int:

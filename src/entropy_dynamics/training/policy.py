@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from entropy_dynamics.core.shapes import Rows
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.distributed.precision import autocast
+from entropy_dynamics.distributed.sharding import whole
 from entropy_dynamics.models.tree import fits
 from entropy_dynamics.training.batch import RolloutBatch
 
@@ -92,9 +93,3 @@ class Policy(nn.Module):
         """
         for name, parameter in self.model.named_parameters():
             yield name, whole(parameter.detach().to(dtype or parameter.dtype))
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The full, detached tensor: a DTensor is gathered from the ranks."""
-    tensor = tensor.detach()
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,10 +1,17 @@
-"""Rewards of graded responses."""
+"""Grades of responses, and their rewards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.tasks import Grade
+
+
+def grades_of(rollouts: Sequence[Rollout], grade: Callable[[Rollout], Grade], ranks: Ranks) -> list[Grade]:
+    """The grades of all rollouts, each computed on one rank (see `Ranks.map`)."""
+    return [Grade(**fields) for fields in ranks.map(lambda rollout: vars(grade(rollout)), rollouts)]
 
 
 def paper_reward(grade: Grade) -> float:

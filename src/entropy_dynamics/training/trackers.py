@@ -4,7 +4,6 @@ import hashlib
 import importlib
 import math
 import os
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
@@ -30,12 +29,13 @@ class Trackers(ExitStack):
         """
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
-        kinds: dict[str, Callable[[], _TensorBoard | _WandB | _Trackio]] = {
-            "tensorboard": lambda: _TensorBoard(logs / "tensorboard" / run),
-            "wandb": lambda: _WandB(config, logs, str(Path(config.scale, run))),
-            "trackio": lambda: _Trackio(config, logs, str(Path(config.scale, run))),
-        }
-        self._open = [self.enter_context(closing(kinds[name]())) for name in config.trackers if enabled]
+
+        def opened(name: str) -> _TensorBoard | _WandB:
+            if name == "tensorboard":
+                return _TensorBoard(logs / name / run)
+            return _WandB(name, config, logs, str(Path(config.scale, run)))
+
+        self._open = [self.enter_context(closing(opened(name))) for name in config.trackers if enabled]
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log the metrics of a step, except those that are NaN."""
@@ -65,49 +65,31 @@ class _TensorBoard:
 
 
 class _WandB:
-    """Online, offline or disabled, according to wandb's own WANDB_MODE."""
+    """Weights & Biases (WANDB_MODE says whether online), or Trackio, which has the same interface.
 
-    def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
-        wandb = _import("wandb")
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            self._run = wandb.init(
-                project=PROJECT,
-                id=_identity(config, directory, name),
-                resume="allow",  # a run resumed from a checkpoint continues the same wandb run
-                name=name,
-                config=config.model_dump(),
-                dir=str(directory),
-            )
-        except wandb.Error as error:
-            raise UserError(f"wandb does not start: {' '.join(str(error).split())}") from error
+    Trackio logs to TRACKIO_DIR, by default logs/trackio; `trackio show` reads the same variable (docs/results.md).
+    """
 
-    def log(self, step: int, numbers: dict[str, float]) -> None:
-        self._run.log(numbers, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class _Trackio:
-    """Logs to TRACKIO_DIR, by default logs/trackio; `trackio show` reads the same variable (docs/results.md)."""
-
-    def __init__(self, config: RunConfig, directory: Path, name: str) -> None:
+    def __init__(self, package: str, config: RunConfig, directory: Path, name: str) -> None:
         os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when trackio is imported
-        trackio = _import("trackio")
-        name = f"{name} {_identity(config, directory, name)[:6]}"  # its runs have no other id
-        self._run = trackio.init(project=PROJECT, name=name, resume="allow", config=config.model_dump(), embed=False)
+        module = _import(package)
+        directory.mkdir(parents=True, exist_ok=True)
+        # The same for a run resumed from a checkpoint only: a run of other results or settings is another run.
+        key = f"{directory.resolve()} {name} {settings_of('train', config)}"
+        identity = hashlib.sha256(key.encode()).hexdigest()[:16]
+        own = {"id": identity, "name": name, "dir": str(directory)}
+        if package == "trackio":  # its runs have no other id than the name
+            own = {"name": f"{name} {identity[:6]}", "embed": False}
+        try:
+            self._run = module.init(project=PROJECT, resume="allow", config=config.model_dump(), **own)
+        except getattr(module, "Error", ()) as error:
+            raise UserError(f"{package} does not start: {' '.join(str(error).split())}") from error
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
         self._run.log(numbers, step=step)
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _identity(config: RunConfig, directory: Path, name: str) -> str:
-    """The same for a run resumed from a checkpoint only: a run of other results or settings is another run."""
-    return hashlib.sha256(f"{directory.resolve()} {name} {settings_of('train', config)}".encode()).hexdigest()[:16]
 
 
 def _import(tracker: str) -> ModuleType:

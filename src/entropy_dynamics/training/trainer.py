@@ -18,19 +18,19 @@ from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_
 from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.distributed.time_limit import TimeLimit
 from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.checkpoints import Checkpoints
+from entropy_dynamics.training.checkpoints import Checkpoints, checkpoint_bytes
 from entropy_dynamics.training.critic import CriticGAE, Estimate
 from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
-from entropy_dynamics.training.optimizer import Trained, checkpoint_bytes, clip_and_step, steps_taken
+from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
-from entropy_dynamics.training.rewards import REWARDS, random_rewards
-from entropy_dynamics.training.time_limit import TimeLimit
+from entropy_dynamics.training.rewards import REWARDS, grades_of, random_rewards
 from entropy_dynamics.training.update import PolicyUpdate, Scored
 
 Row = dict[str, float]
@@ -55,14 +55,10 @@ class Trainer:
         prompts: Sequence[Prompt],
         temperature: float,
         max_new_tokens: int,
-        pad_token: int,
         seed: int,
         critic: CriticGAE | None = None,
         validate: Callable[[], Row] | None = None,
         keep: Callable[..., None] | None = None,
-        engine_dtype: torch.dtype | None = None,
-        engine_tolerance: float = 1e-4,
-        warn_above: float = math.inf,
         ranks: Ranks | None = None,
     ):
         """
@@ -74,9 +70,6 @@ class Trainer:
             validate: returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps.
             keep: called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and
                 weights, to write samples for inspection (`stages.token_samples`).
-            engine_dtype: dtype in which weights are pushed; the policy's own by default.
-            engine_tolerance, warn_above: bounds on the mean absolute difference between the engine's and the trainer's
-                log p, nats. Above the first the run stops, above the second it warns once (see `engine_agreement`).
         """
         self.ranks = ranks or Ranks()
         if config.prompts_per_step > len(prompts):
@@ -95,12 +88,8 @@ class Trainer:
         self.config, self.policy, self.method, self.critic = config, policy, method, critic
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
         self.keep = keep
-        self.temperature, self.max_new_tokens, self.pad_token = temperature, max_new_tokens, pad_token
-        self.seed, self.engine_dtype = seed, engine_dtype
+        self.temperature, self.max_new_tokens, self.seed = temperature, max_new_tokens, seed
         self.reward = REWARDS.get(config.reward)  # None: random
-        # With stale batches the engine's log p is that of an older policy, so a difference is expected.
-        self.engine_tolerance = math.inf if config.staleness else engine_tolerance
-        self.warn_above = math.inf if config.staleness else warn_above
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
             policy.parameters(),
@@ -136,9 +125,9 @@ class Trainer:
         with clock("sample"):
             prompts, rollouts = self.batch_of_step(step)
         with clock("grade"):
-            grades = self.ranks.grade(self.grade, rollouts)
+            grades = grades_of(rollouts, self.grade, self.ranks)
             rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
-            batch = RolloutBatch.collate(prompts, rollouts, self.pad_token).to(self.ranks.device)
+            batch = RolloutBatch.collate(prompts, rollouts).to(self.ranks.device)
             self.in_progress = step, batch, rewards
         with clock("measure"):
             first_order = self.first_order(batch, step)
@@ -213,8 +202,8 @@ class Trainer:
                 been taken.
         """
         every, steps = self.config.checkpoint_every, self.config.steps
-        limit = TimeLimit(self.ranks, sum(map(checkpoint_bytes, self.trained().values())))
-        rows, warned = self._resume(checkpoints), False
+        limit = TimeLimit(self.ranks, checkpoint_bytes(self.trained()))
+        rows = self._resume(checkpoints)
         with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
             for step in range(len(rows), steps):
                 if step in shorter:
@@ -229,12 +218,6 @@ class Trainer:
                 rows.append(row)
                 log(step, row)
                 progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
-                if not warned and (difference := row.get("engine_logp_difference", 0)) > self.warn_above:
-                    warned = True
-                    self.ranks.note(
-                        f"step {step}: log p of engine and trainer differ by {difference:.3g} nats on average, more "
-                        f"than engine.warn_above ({self.warn_above:g}); the run continues"
-                    )
                 finished = len(rows) == steps
                 ends = limit.reached() and not finished
                 if ends or (every and (finished or len(rows) % every == 0)):
@@ -292,7 +275,7 @@ class Trainer:
         for _, optimizer in self.trained().values():
             optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # a no-op if CUDA is not in use
-        self.sampler.push(self.policy.weights(self.engine_dtype))
+        self.sampler.push(self.policy.weights(self.sampler.weights_dtype))
 
     def rewards(self, grades: Sequence[Grade], step: int) -> list[float]:
         """The reward of every rollout of a step."""
@@ -351,7 +334,9 @@ class Trainer:
             raise NotFiniteError(f"step {step}: {bad} token weights of {name} are not finite, so training stopped")
         if batch.engine_logp is None:
             return {}
-        return engine_agreement(batch.engine_logp[batch.mask], logp, self.engine_tolerance)
+        # With stale batches the engine's log p is that of an older policy, so a difference is expected.
+        tolerance = math.inf if self.config.staleness else self.sampler.tolerance
+        return engine_agreement(batch.engine_logp[batch.mask], logp, tolerance)
 
 
 def engine_agreement(

@@ -10,7 +10,6 @@ import pandas as pd
 from entropy_dynamics.analysis.experiments import THEORY, load_experiment
 from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.archive import METADATA, archived_hashes, of_policy
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.results.provenance import commit_of_code
@@ -29,9 +28,6 @@ class Chain:
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
         self.layout, self.config, self.overrides, self.findings = layout, config, overrides, findings
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
-        self.archived: dict[str, str] | None = None
-        """Hashes of the files of an unpacked archive, by name."""
-        self.left_out: list[Path] = []
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
             lambda stage, *run: settings_of(stage, load_config(config.scale, *run, overrides=overrides))
@@ -39,8 +35,6 @@ class Chain:
         self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
     def check(self) -> None:
-        if (metadata := self.layout.root / METADATA).is_file():
-            self.findings.guarded(self._archive, metadata)
         if self.layout.data.is_dir():
             self.findings.guarded(self._problem_sets, self.layout.problems_report)
         for folder in self._folders("models/*/seed*"):
@@ -55,8 +49,6 @@ class Chain:
         for file in self._recorded(self.layout.logit_steps):
             self.findings.guarded(self._logit_steps, file)
         self._commits()
-        if self.left_out:
-            self.findings.note("not checked", self.left_out, "left out of the archive")
 
     def _folders(self, pattern: str) -> list[Path]:
         return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
@@ -69,10 +61,6 @@ class Chain:
         return sorted(path for path in files if path.name[0] != ".")
 
     # One check per kind of result
-
-    def _archive(self, path: Path) -> None:
-        self.archived = archived_hashes(path)
-        self._hashes(path, self.archived)
 
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
@@ -259,10 +247,8 @@ class Chain:
         self.findings.checked["hashes"] += len(recorded)
         for name, digest in recorded.items():
             file = path.parent / name
-            below, actual = file.relative_to(self.layout.root), self.sha256(file)
-            if actual is None and self.archived and below.as_posix() not in self.archived and of_policy(below):
-                self.left_out.append(file)  # the archive was written without policies
-            elif actual is None:
+            actual = self.sha256(file)
+            if actual is None:
                 self.findings.add("missing", file, f"{path.name} has its hash")
             elif actual != digest:
                 self.findings.add("modified", file, f"its sha256 is {actual[:12]}..., {path.name} has {digest[:12]}...")

@@ -14,7 +14,7 @@ from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
 from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
 from entropy_dynamics.engines import Engine, engine_types
-from entropy_dynamics.validation import PER_MACHINE, NonNegativeInt, OneOf, PositiveInt, Section
+from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, OneOf, PositiveInt, Section
 
 FIRST_PILOT_SEED = 100
 

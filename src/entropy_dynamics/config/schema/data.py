@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
 from entropy_dynamics.tasks import SetSource, set_sources
-from entropy_dynamics.validation import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from entropy_dynamics.validation import PositiveInt, Section
+from entropy_dynamics.sections import PositiveInt, Section
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -67,14 +67,6 @@ class PlanConfig(Section):
     """CUDA context, communication buffers and fragmentation, GiB."""
     startup_minutes: NonNegativeFloat
     """Start-up time of a job (imports, weights, engine), minutes."""
-    grade_ms: NonNegativeFloat
-    """Time to grade a response on one rank, ms."""
-    sleep_seconds: NonNegativeFloat
-    """Time to put an engine with its own memory to sleep and to wake it, s per step."""
-    push_gb_s: PositiveFloat
-    """Rate of gathering weights from the trainer's shards and copying them into a rank's engine, GB/s."""
-    checkpoint_gb_s: PositiveFloat
-    """Rate of writing, flushing and hashing a checkpoint by all ranks together, GB/s."""
     runs_at_a_time: PositiveInt
     """Number of concurrent runs, each with checkpoints on disk: `jobs` of profiles/slurm."""
     prompt_tokens: PositiveInt

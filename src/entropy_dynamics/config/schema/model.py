@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
+from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
 from entropy_dynamics.tasks import Solutions, solution_types
-from entropy_dynamics.validation import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
 
 Architecture = Literal["llama", "qwen2", "qwen3"]
 

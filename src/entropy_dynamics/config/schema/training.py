@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, create_model, model_validator
 
 from entropy_dynamics.methods import Method, method_types
-from entropy_dynamics.validation import PER_MACHINE, NonNegativeInt, PositiveInt, Precision, Section, Threshold
+from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, PositiveInt, Precision, Section, Threshold
 
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 

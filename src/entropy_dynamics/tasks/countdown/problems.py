@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.sections import PositiveInt, Section
 from entropy_dynamics.tasks import GeneratedSet, Problem, Range, ordered
-from entropy_dynamics.validation import PositiveInt, Section
 
 Operation = Literal["+", "-", "*", "/"]
 Count = Annotated[int, Field(ge=2, le=6)]

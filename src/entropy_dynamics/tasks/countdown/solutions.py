@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PositiveFloat
 
+from entropy_dynamics.sections import PositiveInt, Section
 from entropy_dynamics.tasks import Probability, Solutions
 from entropy_dynamics.tasks.countdown.problems import (
     Operation,
@@ -23,7 +24,6 @@ from entropy_dynamics.tasks.countdown.problems import (
     parse_problem,
     reachable,
 )
-from entropy_dynamics.validation import PositiveInt, Section
 
 RAMBLING_CHARACTERS = 240  # length of a solution without end; with its problem it fits a toy model's 256 positions
 MISTAKES = (-2, -1, 1, 2)  # errors of a sloppy result

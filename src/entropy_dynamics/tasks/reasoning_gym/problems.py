@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.sections import Section
 from entropy_dynamics.tasks import GeneratedSet, Problem
-from entropy_dynamics.validation import Section
 
 ITEMS = 1 << 20  # nominal size of a data set; items are generated on demand
 PATIENCE = 1000  # items in a row without a new problem before giving up

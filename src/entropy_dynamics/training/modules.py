@@ -15,7 +15,7 @@ from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.distributed.precision import PRECISIONS, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill, shard
-from entropy_dynamics.models.loading import check_model_directory, load_model
+from entropy_dynamics.models.storage import check_model_directory, load_model
 from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
 

@@ -18,7 +18,7 @@ from entropy_dynamics.config import stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
-from entropy_dynamics.validation import parse
+from entropy_dynamics.sections import parse
 
 MODELS = "models.json"  # the scale, and the model that ran under each name
 TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
@@ -180,7 +180,7 @@ def _check_names(path: Path, names: Iterable[Any]) -> None:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise UserError(f"no file {path}; a folder that `entropy-dynamics archive --publish` wrote has one")
+        raise UserError(f"no file {path}; a folder that `entropy-dynamics archive` wrote has one")
     return path
 
 

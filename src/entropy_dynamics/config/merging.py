@@ -17,21 +17,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Any, overload
 
 import yaml
 from omegaconf import OmegaConf
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from entropy_dynamics.config.schema import Config, RunConfig, StageConfig, later_keys, marked_keys
-from entropy_dynamics.config.schema.training import MethodConfig, method_sections
 from entropy_dynamics.errors import UserError, closest, nearest
-from entropy_dynamics.validation import (
+from entropy_dynamics.sections import (
     LOCATION,
     PER_MACHINE,
     Key,
     NonNegativeInt,
-    OneOf,
     PositiveInt,
     Section,
     parse,
@@ -93,8 +91,6 @@ def load_config(
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
         raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
-    if isinstance(config, RunConfig):
-        _check_own(of_names["method"], config.method)
     return config
 
 
@@ -180,23 +176,6 @@ def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, A
     return toys if isinstance(toys, dict) else {}
 
 
-def _check_own(files: list[Path], method: MethodConfig) -> None:
-    """Validate what the files of a method say themselves, as it may be replaced in this run and still count in another.
-
-    A parameter that they leave to the overrides has its value in this run, as bounds may relate it to another.
-    """
-    own: dict[str, Any] = {}
-    origins: dict[Key, str] = {}
-    for file in files:
-        _merge(own, _read(file), str(file), origins)
-    section = own.get("method")
-    if not isinstance(section, dict) or "${" in str(section):
-        return
-    if isinstance(params := section.get("params"), dict):
-        section["params"] = dict(method.params) | params
-    parse(_OwnMethod, {"method": section}, lambda key: _origin(key, origins))
-
-
 def _origin(key: Key, origins: dict[Key, str]) -> str:
     """The file that set `key` or, if none did, the innermost section around it."""
     while key and key not in origins:
@@ -277,33 +256,17 @@ class Selection(Section):
     first_seed: NonNegativeInt | None = None
     """First seed; null: that of the scale."""
 
+    @field_validator("seeds", "extra_seeds", "first_seed")
+    @classmethod
+    def _is_given(cls, number: int | None) -> int:
+        if number is None:  # `seeds=`
+            raise ValueError("no value; give one, such as 5")
+        return number
+
     @property
     def overrides(self) -> list[str]:
         chosen = {"seeds.tables": self.seeds, "seeds.extras": self.extra_seeds, "seeds.first": self.first_seed}
         return [f"{key}={value}" for key, value in chosen.items() if value is not None]
-
-
-def select_scale(given: Mapping[str, Any], configs: Path = CONFIGS) -> Selection:
-    """Validate Snakemake's `config`. A --configfile may only be a scale's own file, which every stage reads anyway.
-
-    Raises:
-        UserError: an unknown key, a value of the wrong type, or a key that differs from the scale's file.
-    """
-    for key in Selection.model_fields:
-        if key in given and given[key] is None:
-            raise UserError(
-                f"--config {key}= has no value; give one, such as {key}={'laptop' if key == 'scale' else 5}"
-            )
-    scale = given.get("scale", "laptop")
-    content = _read(_named(configs, "scale", scale))
-    changed = {key: value for key, value in given.items() if content.get(key) != value} | {"scale": scale}
-    for key in changed:
-        if key in (*RunConfig.model_fields, "extends", "overrides") and key not in Selection.model_fields:
-            raise UserError(
-                f"{key} differs from configs/scale/{scale}.yaml, which is what runs; edit that file, or save yours "
-                "beside it under the name of its own `scale`"
-            )
-    return parse(Selection, changed, "--config")
 
 
 def split_method(name: str) -> tuple[str, list[str]]:
@@ -346,10 +309,6 @@ class _MethodFile(BaseModel):
     """The part of configs/method/<name>.yaml that tables and figures need. Validating all of it would import torch."""
 
     method: _Label
-
-
-class _OwnMethod(BaseModel):
-    method: Annotated[MethodConfig, OneOf("name", method_sections)]
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:

@@ -1,12 +1,7 @@
 """Pydantic with one-line errors: the base class of every config section, method, experiment and claim."""
 
-import ast
-import inspect
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from itertools import pairwise
-from textwrap import dedent
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -36,22 +31,11 @@ _PARALLEL_KEY = re.compile("(tensor|pipeline)_parallel")
 SHOWN_CHARACTERS = 60  # maximum length of a value in a message
 
 
-def _describe(schema: JsonSchemaValue, section: type[BaseModel]) -> None:
-    """Add the docstring below each field to the JSON schema as its description. Done lazily, as it is slow."""
-    for kind in (each for each in reversed(section.__mro__) if issubclass(each, Section)):
-        with suppress(OSError, TypeError):  # a class created at run time has no source
-            tree: Any = ast.parse(dedent(inspect.getsource(kind)))
-            for field, text in pairwise(tree.body[0].body):
-                match field, text:
-                    case ast.AnnAssign(target=ast.Name(key)), ast.Expr(ast.Constant(str(about))):
-                        schema["properties"].get(key, {})["description"] = inspect.cleandoc(about)
-
-
 class Section(BaseModel):
     """A mapping of known keys. An unknown key is an error whose message suggests the nearest known one."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, json_schema_extra=_describe
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     @model_validator(mode="before")

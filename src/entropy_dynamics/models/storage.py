@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WEIGHTS_FILE_BYTES = 4 * 2**30  # maximum size of a safetensors file, which is held in memory until it is written
-
 
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """Load the model in `directory`, in evaluation mode and fp32, and its tokenizer.
@@ -117,7 +115,7 @@ def save_policy(
     """Write a directory that `load_policy` can read.
 
     Args:
-        weights: name and tensor of each parameter, consumed one by one; by default the model's own.
+        weights: name and tensor of each parameter; by default the model's own.
 
     Raises:
         UserError: the files cannot be written, for example because the disk is full.
@@ -149,41 +147,15 @@ def save_description(
         raise UserError(f"{directory}: config and tokenizer of {source} cannot be written ({reason})") from error
 
 
-def save_weights(
-    weights: Iterable[tuple[str, "Tensor"]], directory: Path, file_bytes: int = WEIGHTS_FILE_BYTES
-) -> "torch.dtype":
-    """Write weights as safetensors, with transformers' file names and index; return their dtype.
-
-    Each file is written as soon as it is full, so the whole model is never held. Tied weights come once.
-    """
+def save_weights(weights: Iterable[tuple[str, "Tensor"]], directory: Path) -> "torch.dtype":
+    """Write weights, of which tied ones come once, as safetensors with transformers' file names; return their dtype."""
+    from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
-    files: list[list[str]] = []  # names of the weights in each file
-    held: dict[str, torch.Tensor] = {}
-    total = 0
-
-    def write() -> None:
-        files.append(list(held))
-        try:
-            save_file(held, directory / f"part{len(files)}.safetensors", metadata={"format": "pt"})
-        except SafetensorError as error:  # such as a full disk
-            raise UserError(f"{directory}: the weights cannot be written ({error})") from error
-        held.clear()
-
-    for name, tensor in weights:
-        if held and sum(weight.nbytes for weight in held.values()) + tensor.nbytes > file_bytes:
-            write()
-        held[name] = tensor.cpu().contiguous()
-        total += tensor.nbytes
-    write()
-
-    where: dict[str, str] = {}
-    for number, names in enumerate(files, 1):
-        final = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
-        (directory / f"part{number}.safetensors").rename(directory / final)
-        where |= dict.fromkeys(names, final)
-    if len(files) > 1:
-        write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
-    return tensor.dtype
+    state = {name: tensor.cpu() for name, tensor in weights}
+    try:
+        save_torch_state_dict(state, directory)
+    except SafetensorError as error:  # such as a full disk
+        raise UserError(f"{directory}: the weights cannot be written ({error})") from error
+    return next(iter(state.values())).dtype

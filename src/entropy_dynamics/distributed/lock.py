@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.distributed.slurm import cluster, job_field
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.slurm import cluster, job_field
 
 _MACHINE = Path("/etc/machine-id")  # virtual machines may share a host name
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # process ids start over at each boot
@@ -101,7 +101,7 @@ def _myself() -> dict[str, Any]:
     job = os.environ.get("SLURM_JOB_ID")
     return _location() | {
         "pid": os.getpid(),
-        "started": _started(os.getpid()),
+        "started": _stat(os.getpid())[1],
         "user": os.getuid(),
         "slurm_cluster": cluster() if job else None,
         "slurm_job": job,
@@ -172,15 +172,15 @@ def _alive(holder: dict[str, Any]) -> bool:
         return False
     except PermissionError:  # a process of another user
         pass
-    with suppress(OSError):
-        if Path(f"/proc/{holder['pid']}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-            return False  # a zombie: it has ended, but its parent has not waited for it
-    started = _started(holder["pid"])  # the id may have been reused
-    return started is None or holder.get("started", started) == started
+    state, started = _stat(holder["pid"])
+    if state in ("Z", "X"):  # a zombie has ended, but its parent has not waited for it
+        return False
+    return started is None or holder.get("started", started) == started  # the id may have been reused
 
 
-def _started(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot (proc(5)); None if /proc does not have it."""
+def _stat(pid: int) -> tuple[str | None, str | None]:
+    """State and start time (clock ticks since boot) of a process by proc(5); None if /proc does not have it."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return None
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
+    return None, None

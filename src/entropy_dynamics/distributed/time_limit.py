@@ -1,7 +1,7 @@
 """Early end of a run, because of the time limit of its SLURM job or on SIGURG.
 
-`sbatch --signal` does not help: SLURM signals only the processes that it started itself (proctrack/cgroup), and neither
-Snakemake nor torchrun forwards the signal. But every process can find out when the job ends.
+`sbatch --signal` does not help: SLURM signals only the processes that it started itself (proctrack/cgroup), and
+neither Snakemake nor torchrun forwards the signal. But every process can find out when the job ends.
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import suppress
 import torch
 
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.results.slurm import job_field
+from entropy_dynamics.distributed.slurm import job_field
 
 MARGIN = 120.0  # seconds, in addition to a checkpoint and a step twice as long as any so far [ours]
 BYTES_PER_SECOND = 0.5e9  # for writing, flushing and hashing a checkpoint [ours]
