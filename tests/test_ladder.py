@@ -106,7 +106,7 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
     assert np.isnan(
         [line.get_ydata(orig=False) for line in empty.get_lines()]
     ).all()  # nor a line at 0 through the text
-    assert not len(empty.get_yticks())
+    assert not empty.axison
     assert "none for the validation accuracy" in figure.get_supxlabel()
     for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
         np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])

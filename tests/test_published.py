@@ -33,7 +33,7 @@ def read_counts(path: Path) -> dict[Arm, dict[int, dict[str, Samples]]]:
     frame = pd.read_parquet(path)
     frame = frame[np.isclose(frame["temperature"], 0.7)]
     for (model, method, seed, dataset), rows in frame.groupby(["model", "method", "seed", "dataset"]):
-        samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), *[np.nan] * 4)
+        samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), *[np.nan] * 5)
         counts.setdefault((model, method), {}).setdefault(seed, {})[dataset] = samples
     return counts
 

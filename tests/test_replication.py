@@ -265,9 +265,7 @@ def test_what_other_effects_of_the_second_run_would_have_shown(compare):
     first = [wide | about, narrow | about, middle | about, ranged]
     second = [entry | {"detectable": 4, "effect": 6.1} for entry in first]
     _, summary, rows = compare(first, second)
-    assert (
-        "90 % for a difference of 5 points (median of 4); 2 of 3 would agree had the second run found the " in summary
-    )
+    assert "90% for a difference of 5 points (median of 4); 2 of 3 would agree had the second run found the " in summary
     assert "threshold, 1 of 3 had it found the opposite sign" in summary
     assert rows["wide"][-2:] == ["5", "yes"]
 

@@ -22,7 +22,16 @@ UNKNOWN = np.full(0, np.nan)
 
 
 def samples(correct: list[int], k: int = 4) -> Samples:
-    return Samples("", np.array(correct), k, unreadable=0.0, truncated=0.0, majority=UNKNOWN, unique=UNKNOWN, answer_entropy=UNKNOWN)
+    return Samples(
+        "",
+        np.array(correct),
+        k,
+        unreadable=0.0,
+        truncated=0.0,
+        majority=UNKNOWN,
+        unique=UNKNOWN,
+        answer_entropy=UNKNOWN,
+    )
 
 
 def mean(scores: dict[str, np.ndarray], weights: dict[str, float]) -> float:
