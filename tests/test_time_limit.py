@@ -60,7 +60,7 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
     assert main(run) == 0
     assert 4 <= int(step) < STEPS
     assert f"resumes from the checkpoint after step {step}\n" in capfd.readouterr().err
-    assert not list(small_results.folder.rglob("checkpoint.json"))
+    assert not list(checkpoints.glob("*/clip_b/**/checkpoint.json"))
     assert differences(out, undisturbed) == []
 
 
