@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,9 +49,15 @@ def environment(problems) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, environment) -> Path:
+def project(tmp_path_factory, problems, environment) -> Path:
     """A copy of the project with the finished rehearsal."""
     folder = copy_project(tmp_path_factory.mktemp("project"))
+    if REAL_PROBLEMS.is_dir():  # whose answers are integers, not expressions
+        config = folder / "configs/scale/rehearsal.yaml"
+        file = rf"{{source: file, path: {problems}/\1.jsonl, task: math}}"
+        text, changed = re.subn(r"(?<= )(\w+): {source: countdown.*}", rf"\1: {file}", config.read_text())
+        assert changed == 3
+        config.write_text(text)
     run = subprocess.run(
         [BIN / "snakemake", "--config", "scale=rehearsal"], cwd=folder, env=environment, capture_output=True, text=True
     )

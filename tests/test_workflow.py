@@ -175,7 +175,7 @@ DRAWN = {
     "frontier",
 }
 DRAWN |= {"frontier", *(f"figure{number}" for number in range(1, 7))}
-CLAIM = "  - id: sampling_law_paper\n"
+CLAIM = "  - <<: *grpo\n    id: sampling_law_paper\n"
 NEW_CLAIM = """  - id: figure5_again
     label: Figure 5
     statement: The same once more.
