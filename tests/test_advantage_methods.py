@@ -215,3 +215,20 @@ def test_w_reinforce_as_released():
         method, more = load_method(name), {"entropy": 2 * ones} if "authors" in name else {}
         loss = method.token_loss(logp, old, -ones, ones, **more).item()
         assert loss == pytest.approx(bound - 0.001 * 2 * bool(more), rel=1e-5)
+
+
+# ---------------------------------------------------------------- AsymGRPO
+
+
+def test_asym_grpo_by_hand():
+    """One of four is correct: odds of 3."""
+    found = advantages_of("asym_grpo", [1.0, 0.0, -0.1, -1.0], beta_plus=2.0, beta_minus=1.0)
+    assert found == pytest.approx([9, -1 / 3, -1 / 3, -1 / 3])
+    assert advantages_of("asym_grpo", [1.0, 1.0, 0.0, 0.0], groups=[0, 0, 1, 1]) == [0, 0, 0, 0]
+
+
+def test_asym_grpo_with_exponents_of_a_half_is_grpo():
+    rewards = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    found = advantages_of("asym_grpo", rewards, beta_plus=0.5, beta_minus=0.5)
+    standard = (np.array(rewards) - np.mean(rewards)) / np.std(rewards)
+    assert found == pytest.approx(standard.tolist())

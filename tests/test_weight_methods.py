@@ -1,6 +1,7 @@
 """REPO-R, STEER, STARE and RSI-S: hand-worked weights, and the state of REPO-R's controller."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from batches import random_batch, stats_of
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
+from entropy_dynamics.methods.opefo import Opefo
 
 
 def weights_of(method, p, entropy, advantages, mask=None) -> list:
@@ -175,3 +177,35 @@ def test_above_one_rsi_is_where_s_star_is_negative():
     logp, entropy, advantages, mask = random_batch(seed=3)
     weights = load_method("rsi_s", low=1.0, high=math.inf).token_weights(stats_of(logp, entropy), advantages, mask)
     assert torch.equal(weights[mask] > 0, (logp.exp() * (logp + entropy) <= 0)[mask])
+
+
+# ---------------------------------------------------------------- OPEFO
+
+
+def test_opefo_by_hand():
+    """Changes -A S*: 0.3 and 0.1 up, 0.8 down; lambda = (0.8 - 0.4) / 1.2 = 1/3."""
+    s_star = torch.tensor([[-0.3, 0.8], [0.05, 0.0]])
+    stats = TokenStats(torch.zeros(2, 2), torch.zeros(2, 2), s_star, torch.zeros(2, 2))
+    advantages, mask = torch.tensor([[1.0, 1.0], [-2.0, -2.0]]), torch.ones(2, 2)
+    weights = partial(Opefo.token_weights, stats=stats, advantages=advantages, mask=mask)
+    up, down = 4 / 3, 2 / 3
+    torch.testing.assert_close(weights(load_method("opefo")), torch.tensor([[up, down], [up, 1.0]]))
+    torch.testing.assert_close(weights(load_method("opefo", side="raise")), torch.tensor([[up, 1.0], [up, 1.0]]))
+    torch.testing.assert_close(weights(load_method("opefo", side="lower")), torch.tensor([[1.0, down], [1.0, 1.0]]))
+    torch.testing.assert_close(weights(load_method("opefo", strength=0.5)), torch.tensor([[1.5, 0.5], [1.5, 1.0]]))
+
+
+@pytest.mark.parametrize(("name", "change"), [("opefo", "s_star"), ("opefo_centered", "s_centered")])
+def test_opefo_leaves_the_entropy_of_a_batch_unchanged(name, change):
+    logp, entropy, advantages, mask = random_batch(seed=3)
+    expected = 0.3 * torch.rand_like(entropy) * entropy  # E[S], which is not 0
+    stats = TokenStats(logp, entropy, logp.exp() * (logp + entropy), expected)
+    weights = load_method(name).token_weights(stats, advantages, mask)
+    assert not weights[~mask.bool()].any()
+    changes = (-advantages * getattr(stats, change))[mask.bool()]
+    assert abs((weights[mask.bool()] * changes).sum()) < 1e-5 * changes.abs().sum() < abs(changes.sum())
+
+
+def test_opefo_of_a_batch_without_a_change_is_grpo():
+    logp, entropy, advantages, mask = random_batch(seed=1)
+    assert torch.equal(load_method("opefo").token_weights(stats_of(logp, entropy), 0 * advantages, mask), mask.float())
