@@ -258,7 +258,8 @@ def test_raw_rows_of_the_training_data(tmp_path):
     assert entry["rows"] == entry["kept"] + sum(entry["dropped"].values())
 
 
-TWICE = 44  # of the 10,601 in other typography (`\cdots` for `\ldots`, `\leq` for `\le`), all with the same answer
+# Problems among the 10,601 that repeat another in other LaTeX (`\cdots` for `\ldots`), all with the same answer.
+TWICE = 44
 
 
 @pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")

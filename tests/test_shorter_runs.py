@@ -32,7 +32,7 @@ def test_a_shorter_run_is_the_same_alone_and_from_a_longer_one(small_results, mo
         assert main([*longer, "--set", "training.checkpoint_every=1"]) == 130
     assert main(longer) == 0
     left = {path.parent.name for path in results.glob("checkpoints/*/*/seed0")}
-    assert left == {name, f"{method}@training.steps=3"}  # of its 4 steps
+    assert left == {name, f"{method}@training.steps=3"}  # before the last of 4 steps
     capfd.readouterr()
     assert main(shorter) == 0
     assert "resumes from the checkpoint after step 2; a longer run, " in capfd.readouterr().err

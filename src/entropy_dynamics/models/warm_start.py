@@ -71,15 +71,15 @@ def warm_start(
     for step in range(config.steps):
         tokens, labels, response_tokens = next(batches)
         tokens, labels = tokens.to(model.device), labels.to(model.device)
-        targets = labels[:, 1:]
-        response = targets != IGNORED  # elsewhere no logits, which take a vocabulary's size each
+        response = labels[:, 1:] != IGNORED  # elsewhere no logits, which take a vocabulary's size each
+        targets = labels[:, 1:][response]
         if pretrained and fits(model):  # chat prompts share a system message, which runs once
             tree = Tree.of(tokens, (response * torch.arange(1, tokens.shape[1], device=model.device)).amax(-1))
             hidden = tree.hidden(model.model)[tree.nodes]
             response = response[:, : hidden.shape[1]]
         else:  # padding is on the right, which causal attention never sees, so no attention mask is needed
             hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
-        loss = cross_entropy(model.lm_head(hidden[response]), targets[targets != IGNORED], reduction="sum")
+        loss = cross_entropy(model.lm_head(hidden[response]), targets, reduction="sum")
         # Every token has the same weight: a mean over each batch would favor short solutions.
         loss = loss / response_tokens
         if not math.isfinite(loss.item()):

@@ -11,6 +11,7 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import FrontierSpec
 from entropy_dynamics.reporting.style import (
     LINE_LEGEND,
+    NOTE,
     WIDTH,
     Look,
     add_footer,
@@ -64,9 +65,7 @@ def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look], baselin
         line, look = of_method.sort_values("temperature"), styles[str(method)] | {"linewidth": 0.7}
         ax.plot(line["pass"], line["avg"], label=method, **look)
         for at in line.to_dict("records") if method == baseline else ():
-            ax.annotate(
-                f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), textcoords="offset points", fontsize=5.5
-            )
+            ax.annotate(f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), **NOTE)
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
             ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
             ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)

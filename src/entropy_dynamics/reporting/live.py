@@ -24,10 +24,10 @@ ALL_TOKENS = 40_000  # of all runs together, about 2 MB as JSON
 COLUMNS = {"logp": "p", "entropy": "h", "s_star": "s", "s_expected": "e", "advantage": "a", "weight": "w"}
 
 
-def unfinished_runs(layout: Layout, baseline: str = "grpo") -> list[dict[str, Any]]:
+def unfinished_runs(layout: Layout) -> list[dict[str, Any]]:
     """Runs with steps in their logs, but no metrics yet: name, steps done and total, curves, whether they run now.
 
-    A curve is the points of an SVG polyline in a box of 100 by 40, those of the baseline with the same model and seed,
+    A curve is the points of an SVG polyline in a box of 100 by 40, those of GRPO with the same model and seed,
     and its last value.
     """
     shown = []
@@ -36,7 +36,7 @@ def unfinished_runs(layout: Layout, baseline: str = "grpo") -> list[dict[str, An
         steps = _steps(log)
         if not len(steps) or layout.metrics(model, method, seed).is_file():
             continue
-        other = _steps(layout.log("runs", model, baseline, seed)) if method != baseline else steps[:0]
+        other = _steps(layout.log("runs", model, "grpo", seed)) if method != "grpo" else steps[:0]
         total, curves = steps[0, 1], {}
         for column, name in enumerate(("entropy", "accuracy"), 2):
             top = max(*steps[:, column], *other[:, column], 1e-9)

@@ -47,7 +47,7 @@ RC: Any = {
     "svg.hashsalt": "entropy-dynamics",  # for reproducible element ids
 }
 ROUND = (1, 2, 5, 10)  # steps between ticks
-NOTE: Look = {"textcoords": "offset points", "fontsize": 5.5}  # of a point
+NOTE: Look = {"textcoords": "offset points", "fontsize": 5.5}  # a label beside a point
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
 FOOTER_CHARACTERS = 84
 

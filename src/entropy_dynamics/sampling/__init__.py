@@ -46,7 +46,10 @@ class Rollout:
 
 
 class Sampler(ABC):
-    """The interface of an engine to pass rates, training and evaluation. `push` and `sleep` do nothing by default."""
+    """The interface of an engine to pass rates, training and evaluation.
+
+    `push`, `sleep` and `close` do nothing by default.
+    """
 
     returns_logp: bool = True
     """Whether rollouts have the engine's log p."""
@@ -66,16 +69,16 @@ class Sampler(ABC):
             stream: name of the random stream, e.g. "train/seed0/step12".
         """
 
-    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:  # noqa: B027
+    def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:  # noqa: B027 - optional
         """Sample from `weights` from now on: the policy's parameters by name, as unsharded tensors.
 
         For an engine that samples from the policy itself this is a no-op that does not consume `weights`.
         """
 
-    def sleep(self) -> None:  # noqa: B027
+    def sleep(self) -> None:  # noqa: B027 - optional
         """Free memory for training, if the engine can. It may then be unable to sample until the next `push`."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:  # noqa: B027 - optional
         """Release the engine's resources."""
 
 
