@@ -3,8 +3,8 @@
     h = A (s - mean of s),   s the mean -log p of a response's tokens, A GRPO's advantage
 
 The mean of h over a group is -Cov(A, mean log p). Rollouts with the most negative h are dropped until the sum of h is
-positive; of a group without a positive h, the quarter with the highest h stays. GRPO's advantages of the rollouts that
-stay are shifted by their mean, weighted by exp(-s). Dropped rollouts leave the denominator.
+positive; of a group without a positive h, the quarter with the highest h stays. Advantages are normalized again over
+the rollouts that stay, and shifted by their mean with weights exp(-s). Dropped rollouts leave the denominator.
 
 Source: hexuandeng/GRPODropout (4ad3b3b), verl/examples/grpo_dropout/selector_methods.py (select_balanced_push_zero and
 ..._add_negpush_negadv), selector.py, and verl/verl/trainer/ppo/ray_trainer.py (_apply_adv_p_center_after_select). The
