@@ -17,8 +17,7 @@ from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.figures import DRAW
-from entropy_dynamics.reporting.lens import draw_shares
-from entropy_dynamics.reporting.style import FOOTER_CHARACTERS, MARKERS, OWN, add_footer, cycle, looks, pretty
+from entropy_dynamics.reporting.style import FOOTER_CHARACTERS, MARKERS, add_footer, looks, pretty
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
@@ -312,28 +311,6 @@ def test_a_method_of_the_paper_looks_the_same_in_every_figure(results):
     }
 
 
-def test_nothing_else_has_the_looks_of_clip_b_and_clip_v():
-    others = looks([f"other {i}" for i in range(20)], "grpo").values()
-    own = [mark(cycle(place)) for place in range(OWN)]
-    assert not [look for look in others if mark(look) in own]
-
-
-def test_a_sweep_is_in_shades_of_its_method():
-    runs = ["grpo", *(f"clip_v@mu={mu}" for mu in (1, 2, 3))]
-    (_, *shades) = looks(runs, "grpo").values()
-    reds = [matplotlib.colors.to_rgb(look["color"]) for look in shades]
-    assert reds == sorted(reds)  # lighter with mu
-    assert shades[1]["color"].upper() == cycle(1)["color"]
-    assert len({mark(look) for look in shades}) == 3
-
-
-def test_the_two_panels_of_figure3_share_no_look(small):
-    left, right = drawing("figure3", small)[0].axes
-    drawn = [{line.get_color() for line in ax.lines if len(line.get_xdata()) == STEPS} for ax in (left, right)]
-    assert list(map(len, drawn)) == [2, 2]
-    assert not drawn[0] & drawn[1]
-
-
 def test_the_validation_points_of_one_step_are_side_by_side(results):
     figure, _ = drawing("figure6", results)
     points = [bars.lines[0].get_xdata() for bars in figure.axes[0].containers]
@@ -348,10 +325,8 @@ def test_the_validation_points_of_one_step_are_side_by_side(results):
     [
         ("Clip_B (mu 1.2)", r"Clip$_\mathcal{B}$ ($\mu$ 1.2)"),
         ("Mean of S_c: 1/sqrt(N)", r"Mean of $S_c$: 1/$\sqrt{N}$"),
-        ("S_c at the paper's batch: 1e-3 of S*", r"$S_c$ at the paper's batch: $10^{-3}$ of $S_*$"),
-        ("Corollary 4: -η Cov, -Cov and S*>0", "Corollary 4: −η Cov, −Cov and $S_*$>0"),
-        ("keep pos., $S_* > 0$", "keep pos., $S_* > 0$"),
-        ("GRPO off-policy", "GRPO off-policy"),
+        ("Corollary 4: -η Cov, -Cov and 1e-3 of S*", "Corollary 4: −η Cov, −Cov and $10^{-3}$ of $S_*$"),
+        ("GRPO off-policy, $S_* > 0$", "GRPO off-policy, $S_* > 0$"),
     ],
 )
 def test_labels_are_set_as_the_paper_sets_them(plain, shown):
@@ -373,23 +348,6 @@ def test_the_points_at_matched_entropy_are_in_the_frame_but_for_collapsed_ones(r
         assert baseline.get_zorder() == max(line.get_zorder() for line in ax.lines)
     said = f"outside: 1 of {len(frame)} strengths, with less than half of the highest score"
     assert said in " ".join(figure.get_supxlabel().split())
-
-
-def test_the_shares_of_the_lens_have_a_minus_sign_and_the_colors_of_nothing_else():
-    ax = plt.figure().subplots()
-    draw_shares(ax, np.array([[-1.45, 1.0, 0.0, 2.2]]))
-    assert [text.get_text() for text in ax.texts] == ["−1.45", "1.00", "0.00", "2.20"]
-    *dropped, _ = ax.images[0].cmap(0.0)
-    assert len(set(dropped)) == 1  # gray
-    plt.close("all")
-
-
-def test_the_final_entropies_of_the_lens_are_apart(results):
-    figure, frame = drawing("lens", results)
-    ends = figure.axes[1]
-    assert ends.get_xscale() == "log"
-    assert [text.get_text() for text in ends.texts] == [f"{value:.3f}" for value in frame["final_entropy"]]
-    assert not ends.spines["left"].get_visible()  # the only upright line is the baseline's
 
 
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):

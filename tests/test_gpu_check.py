@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import time
-import warnings
 from importlib import import_module
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -55,17 +54,8 @@ def records(traces):
     """The records of all stages but `tests`."""
     out = traces
     (out / "sitecustomize.py").write_text(WITHOUT)
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "gpu_check.py"),
-        *NAMES,
-        "--tiny",
-        "--fork",
-        "--processes",
-        "2",
-        "--minutes",
-        "30",
-    ]
+    options = ["--tiny", "--fork", "--processes", "2", "--minutes", "30"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), *NAMES, *options]
     paths = [str(out), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [*command, "--out", str(out), "--work", str(out / "work")],
@@ -242,15 +232,6 @@ def test_a_case_starts_if_there_is_time(gpu_check, monkeypatch, tmp_path, second
     record = json.loads(check.file.read_text())
     assert not record["complete"]
     assert len(record["left_out"]) == left_out
-
-
-def test_kernels_that_are_not_used_are_recorded_with_the_warning(gpu_check, monkeypatch):
-    def unusable(_):
-        warnings.warn("no Triton kernels: out of resources", stacklevel=1)
-
-    monkeypatch.setattr("entropy_dynamics.core.token_stats._kernels", unusable)
-    in_use = import_module("gpu_check_kernels").kernels_in_use(torch.zeros(1))
-    assert in_use == {"triton": False, "warnings": ["no Triton kernels: out of resources"]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")

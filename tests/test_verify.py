@@ -112,36 +112,27 @@ def test_a_rebuilt_model(verify):
 
 
 @pytest.mark.usefixtures("project")
-def test_wrong_code_of_the_tables(verify, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "wrong", "column"),
+    [
+        ("solved", lambda self: (self.correct > 1).astype(float), "_pass of "),
+        ("pass_rates", lambda self: self.correct / self.k + 1e-5, "_avg of "),  # a thousandth of a point
+    ],
+)
+def test_wrong_code_of_the_tables(verify, monkeypatch, name, wrong, column):
     """The table and the redrawn one agree; the samples say otherwise."""
-    monkeypatch.setattr(Samples, "solved", property(lambda self: (self.correct > 1).astype(float)))
+    monkeypatch.setattr(Samples, name, property(wrong))
     main(["draw", "table1", "--scale", SCALE])
     code, findings, _ = verify()
     assert (code, list(findings)) == (1, [("stale", TABLE[0])])
-    assert "_pass of " in findings["stale", TABLE[0]]
+    assert column in findings["stale", TABLE[0]]
 
 
 @pytest.mark.usefixtures("project")
-def test_code_of_the_tables_that_is_wrong_by_a_thousandth_of_a_point(verify, monkeypatch):
-    monkeypatch.setattr(Samples, "pass_rates", property(lambda self: self.correct / self.k + 1e-5))
-    main(["draw", "table1", "--scale", SCALE])
-    code, findings, _ = verify()
-    assert (code, list(findings)) == (1, [("stale", TABLE[0])])
-    assert "_avg of " in findings["stale", TABLE[0]]
-
-
-@pytest.mark.usefixtures("project")
-def test_the_scale_of_a_folder_by_another_name(verify, capsys):
+def test_the_scale_of_a_folder_by_another_name(verify):
     code, findings, _ = verify()
     moved = RESULTS.rename(RESULTS.parent / "kept")
     assert verify(str(moved), "--scale", SCALE)[:2] == (code, findings)
-    for arguments, said in (
-        ([str(moved)], "its last part should name a scale"),
-        ([str(moved), "--scale", "smokee"], "unknown scale 'smokee'; did you mean 'smoke'?"),
-        ([str(moved), "--results", "results"], f"verify takes the folder {moved} or --results results, not both"),
-    ):
-        assert main(["verify", *arguments]) == 2
-        assert said in capsys.readouterr().err
 
 
 # Different configs and commits
@@ -266,6 +257,7 @@ def test_a_mistake_in_a_method_is_one_line_and_no_finding(capsys, monkeypatch, t
             "results/smok: its last part should name a scale, as in results/laptop: unknown scale 'smok'; did you mean "
             "'smoke'?",
         ),
+        (["empty/smoke", "--results", "results"], "verify takes the folder empty/smoke or --results results, not both"),
         (["nowhere/smoke"], "no folder nowhere/smoke; make it with: snakemake --config scale=smoke"),
         (["empty/smoke"], "empty/smoke contains no results"),
         (["--scale", SCALE, "--set", "training.stepz=3"], "did you mean 'steps'?"),
