@@ -76,18 +76,17 @@ def test_the_chance_that_a_verdict_changes_is_what_runs_drawn_again_show(claimed
     assert 0.05 < changed == pytest.approx(claim.chance_of_change, abs=0.005)
 
 
-@pytest.mark.parametrize("seeds", [5, 8])
-def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds(seeds):
-    """Normal seeds whose median lies 0 to 2 standard deviations above the threshold.
+def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds():
+    """Five normal seeds each, whose median lies 0 to 2 standard deviations above the threshold.
 
     The interval of the difference contains zero in about 97 % of the pairs. Verdicts change as often as expected where
     the true effect lies as far from the threshold as intervals reach, and half as often at the threshold.
     """
-    rng, agree, ratios = np.random.default_rng(seeds), [], {}
+    rng, agree, ratios = np.random.default_rng(5), [], {}
     for true in (0.0, 0.5, 0.8, 1.0, 1.2, 2.0):
         changed, expected = [], []
         for _ in range(300):
-            effects = tuple(seed_interval(rng.normal(true, 1, seeds)) for _ in range(2))
+            effects = tuple(seed_interval(rng.normal(true, 1, 5)) for _ in range(2))
             verdicts = tuple(
                 "holds" if effect.low > 0 else "does not hold" if effect.high < 0 else "inconclusive"
                 for effect in effects
@@ -140,7 +139,6 @@ def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path
     ("path", "message"),
     [
         ("referenc/second", "no file or folder referenc/second"),
-        ("referenc/claims.json", "no file or folder referenc/claims.json"),
         ("run", "no file run/claims.json; make it with: entropy-dynamics claims"),
     ],
 )
@@ -216,20 +214,11 @@ def test_of_many_claims_that_differ_some_are_named(compare):
     [
         ({}, "claims.json is not a list of verdicts"),
         ([1], "claims.json, entry 1"),
-        ([{"id": "a"}], "claims.json, entry 1: no value for verdict"),
         ([claim("a", "hold", 1)], "claims.json, entry 1: verdict is 'hold'; it should be 'holds', 'does not hold' or"),
-        ([claim("a", "holds", "n/a")], "claims.json, entry 1: effect is 'n/a'; it should be a valid number"),
         ([claim("a", "holds", float("nan"))], "claims.json, entry 1: effect is nan; it should be a finite number"),
         ([claim("a", "holds", 1, 2, 0)], "claims.json, entry 1: low is 2; it should be at most high, 0"),
         ([claim("a", "holds", 1, 0)], "claims.json, entry 1: low and high should be null together"),
-        (
-            [claim("a", "holds", 1) | {"reason": None}],
-            "claims.json, entry 1: reason is None; it should be a valid string",
-        ),
-        ([claim("a", "holds", 1) | {"paper": {"effect": 1}}], "claims.json, entry 1: no value for paper.verdict"),
-        ([claim("a", "holds", 1) | {"seeds": -1}], "claims.json, entry 1: seeds is -1"),
         ([claim("a", "holds", 1) | {"by_seed": {"0": "x"}}], "claims.json, entry 1: by_seed.0 is 'x'"),
-        ([claim("a", "holds", 1) | {"subject": "papers"}], "claims.json, entry 1: subject is 'papers'"),
         ([claim("a", "holds", 1)] * 2, "claims.json, entry 2: a is there already"),
         ([], "nothing to compare, as no claim has an interval"),
     ],

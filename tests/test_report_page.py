@@ -192,10 +192,8 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
 @pytest.mark.parametrize(
     ("place", "names"),
     [
-        ("Section 5.2, Figure 1(a)", ["figure1"]),
         ("Section 5.3, Figures 2(c) and 6(c)", ["figure2", "figure6"]),
         ("Section 3.2, Corollary 2; Section 5.2, Figure 3", ["figure3"]),
-        ("Section 3.1, Theorem 1", ["theory_check"]),
         ("Section 3.2, Corollary 4", ["corollary4"]),
         ("Appendix E.3, Table 3", ["table3"]),
     ],
@@ -204,10 +202,10 @@ def test_a_place_in_the_paper_names_what_shows_it(place, names):
     assert shown_in(place) == names
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
+def test_the_page_fits_a_phone(page, browser):
     # A headless window is at least 500 pixels wide, an emulated screen is not.
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    width = 390
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get(page.as_uri())
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
