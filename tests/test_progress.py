@@ -266,23 +266,3 @@ def test_the_rule_of_the_page_ends_a_command_that_is_not_repeated(log, tmp_path)
     (tmp_path / "gate").touch()
     log.handler.close()
     assert page.times == 0
-
-
-def test_runs_without_a_table_leave_the_page_alone(log, tmp_path):
-    page = Page(log, tmp_path)
-    log.emit(LogEvent.RUN_INFO, stats={"train": 1, "total": 1})
-    assert log.handler.page_over.is_set()
-    assert page.times_after("train", 1) == 0
-    log.handler.close()
-    assert page.times == 0
-
-
-def test_a_first_job_does_not_decide_the_time_left(log, capsys, tmp_path):
-    progress.expect(tmp_path / "jobs.jsonl", [], {"model": 60, "train": 60}, threads=1)
-    log.emit(LogEvent.RUN_INFO, stats={"model": 1, "train": 59, "total": 60})
-    log.start(1, "model", model="m")
-    log.finish(1, at=6)  # ten times as fast as expected
-    assert capsys.readouterr().err.splitlines() == [
-        "60 jobs, 59 of them training runs  60 min left",
-        "[1/60] model m  51 min left",  # 59 x (6 + 360) / (60 + 360)
-    ]
