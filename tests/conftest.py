@@ -133,20 +133,19 @@ class SmallResults:
         return ["train", "--scale", "smoke", "--results", str(self.folder), *of_a_run, *self.settings]
 
 
+SMALL = (  # settings of the smoke scale
+    *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+    *("data.evaluation.dapo500.size=2", "data.evaluation.validation.size=2"),
+    *(f"toy_models[{SmallResults.model}].warm_start.steps=1", "sampling.max_new_tokens=8"),
+    *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2"),
+    *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
+    *("training.validation_problems=1", "training.validation_samples=2"),
+)
+
+
 @pytest.fixture(scope="session")
 def prepared_results(tmp_path_factory) -> SmallResults:
-    settings = (
-        *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-        *(
-            "data.evaluation.dapo500.size=2",
-            "data.evaluation.validation.size=2",
-            f"toy_models[{SmallResults.model}].warm_start.steps=1",
-        ),
-        *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
-        *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
-        *("training.validation_problems=1", "training.validation_samples=2"),
-    )
-    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in settings for word in ("--set", one)))
+    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in SMALL for word in ("--set", one)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):

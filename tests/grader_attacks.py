@@ -1,6 +1,6 @@
 r"""Responses that try to break a grader, and independent readings of the last box.
 
-Shared by the tests with hypothesis and by the fuzzer with atheris, which has no hypothesis.
+X
 """
 
 import re

@@ -109,15 +109,6 @@ def test_pass_at_k_ends_at_the_scores_of_table1(solved):
             np.testing.assert_allclose([row.value, row.low, row.high], scores, atol=1e-3)
 
 
-def test_a_panel_of_pass_at_k_has_a_line_per_method_over_log_k(solved):
-    figure, footer = drawn(draw_pass_curves, "pass_at_k", solved)
-    assert len(figure.subfigs) == 2
-    for row in figure.subfigs:
-        assert [ax.get_title() for ax in row.axes] == ["toy AIME24", "toy AIME25", "toy DAPO500"]
-        assert {(ax.get_xscale(), len(ax.lines), len(ax.collections)) for ax in row.axes} == {("log", 4, 4)}
-    assert "shading: 95% intervals over 3 seeds and over problems" in footer
-
-
 # Gains
 
 
@@ -233,18 +224,6 @@ def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured)
     assert footer.endswith(
         "mean of 2 seeds trajectories over training, to the arrow; whiskers at its end: lowest to highest seed"
     )
-
-
-def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measured):
-    figure, footer = drawn(draw_curves, "learning", measured, seeds=2)
-    for ax, lowest in zip(figure.axes[2:], (51, 51), strict=True):
-        for line in ax.lines:
-            np.testing.assert_allclose(line.get_xydata(), [(at, lowest + at) for at in (0, 10, 20, 30)])
-            assert line.get_marker()
-            assert line.get_markevery() is None  # at each measurement
-        assert len(ax.collections) == 3
-    assert "shading: lowest to highest seed" in footer
-    assert "validation_pass is not finite" not in footer  # as it is measured at these steps only
 
 
 # Strength

@@ -88,12 +88,3 @@ def test_a_new_paper_is_one_file(results, tmp_path):
     assert {one["id"] for one in after} - {one["id"] for one in before} == {
         *("my_cispo_more_entropy", "my_cispo_less_entropy")
     }
-
-
-def test_a_mistake_is_one_line(tmp_path):
-    folder = copytree(EXPERIMENTS, tmp_path / "experiments")
-    path = folder / "field" / "dapo.yaml"
-    path.write_text(path.read_text().replace("window: last_tenth", "windows: last_tenth"))
-    with pytest.raises(UserError, match=r"dapo\.yaml: .*unknown key 'claims.0..windows'") as error:
-        read_field(folder)
-    assert "\n" not in str(error.value)

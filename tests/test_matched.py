@@ -187,13 +187,6 @@ def test_the_untrained_model_has_no_entropy_in_a_table(tmp_path):
     assert "nan" not in md.read_text()
 
 
-def test_labels_of_a_table(tmp_path):
-    write_all(tmp_path / SCALE, SEEDS, names=["numerics"])
-    files = {path.suffix: path.read_text() for path in draw("numerics", tmp_path / SCALE, SEEDS)}
-    assert ",output head in bf16," in files[".csv"]
-    assert "| output head in bf16 |" in files[".md"]
-
-
 # ---------------------------------------------------------------- planned
 
 
@@ -222,10 +215,3 @@ def test_every_run_has_as_many_updates_as_the_table_says(name):
     for method in experiments_of("methods")[name].methods(MODEL):
         config = load_config(SCALE, MODEL, method, configs=ROOT / "configs")
         assert config.training.updates_per_batch == wanted, method
-
-
-def test_a_key_of_another_section_in_a_methods_name():
-    config = load_config(SCALE, MODEL, "clip_b@mu=1.2,training.updates_per_batch=2", configs=ROOT / "configs")
-    assert (config.method.params.mu, config.training.updates_per_batch) == (1.2, 2)
-    with pytest.raises(UserError, match=r"training\.updates"):
-        load_config(SCALE, MODEL, "grpo@training.updates=2", configs=ROOT / "configs")

@@ -77,13 +77,8 @@ def equation():
     ("written", "shown"),
     [
         ("<mi>H</mi><mi>log</mi><mi>p</mi>", '<mi>H</mi><mo lspace="0.17em" rspace="0.17em">log</mo><mi>p</mi>'),
-        ("<mn>0</mn><mi>&#x027FA;</mi><mi>p</mi>", "<mn>0</mn><mo>&#x027FA;</mo><mi>p</mi>"),
         ("<mi>i</mi><mi>&#x0007E;</mi><mi>p</mi>", "<mi>i</mi><mo>&#x0223C;</mo><mi>p</mi>"),
         ("<mo>&#x0003D;</mo><mo>&#x02212;</mo>", '<mo>&#x0003D;</mo><mo form="prefix">&#x02212;</mo>'),
-        (
-            '<mo stretchy="false">&#x00028;</mo><mo>&#x02212;</mo>',
-            '<mo stretchy="false">&#x00028;</mo><mo form="prefix">&#x02212;</mo>',
-        ),
         (
             '<mo stretchy="false">&#x00029;</mo><mo>&#x02212;</mo>',
             '<mo stretchy="false">&#x00029;</mo><mo>&#x02212;</mo>',

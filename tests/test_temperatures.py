@@ -22,16 +22,7 @@ UNKNOWN = np.full(0, np.nan)
 
 
 def samples(correct: list[int], k: int = 4) -> Samples:
-    return Samples(
-        "",
-        np.array(correct),
-        k,
-        unreadable=0.0,
-        truncated=0.0,
-        majority=UNKNOWN,
-        unique=UNKNOWN,
-        answer_entropy=UNKNOWN,
-    )
+    return Samples("", np.array(correct), k, 0.0, 0.0, majority=UNKNOWN, unique=UNKNOWN, answer_entropy=UNKNOWN)
 
 
 def mean(scores: dict[str, np.ndarray], weights: dict[str, float]) -> float:
@@ -176,7 +167,7 @@ def test_each_method_at_its_own_best_temperature_for_pass(project):
     assert "clip_b at 0.7; grpo at 1" in found.reason
 
 
-@pytest.mark.parametrize(("rate", "verdict"), [(0.5, "holds"), (0.41, "inconclusive"), (0.3, "does not hold")])
+@pytest.mark.parametrize(("rate", "verdict"), [(0.5, "holds"), (0.41, "inconclusive")])
 def test_at_equal_pass(project, rate, verdict):
     """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2)."""
     write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.65, rate)}})
@@ -184,13 +175,6 @@ def test_at_equal_pass(project, rate, verdict):
     frontier = (0.61 * 0.45 + 0.71 * 0.35) / 2
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (0.66 * rate - frontier), abs=1))
     assert found.seeds == 5
-
-
-def test_beyond_the_frontier_there_is_no_verdict(project):
-    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.715, 0.9)}})
-    found = found_in(project, "matched_pass_clip_b_qwen2.5")
-    assert found.verdict == "inconclusive"
-    assert found.reason == "grpo does not reach the Pass@K of clip_b at any temperature in 5 of 5 seeds"
 
 
 def test_a_policy_below_the_frontier_is_not_one_that_the_baseline_does_not_reach(project):

@@ -16,9 +16,7 @@ GRPO = {"test": "over_seeds", "model": MODEL, "runs": {"grpo": "tables"}}
 AVG = {"test": "score_difference", "models": [MODEL, OTHER], "metric": "avg", "evaluations": DATASETS} | CLIP
 
 
-@pytest.mark.parametrize(
-    ("entropy", "verdict"), [(0.2, "does not hold"), (0.4, "holds"), (0.3005, "inconclusive"), (0.32, "holds")]
-)
+@pytest.mark.parametrize(("entropy", "verdict"), [(0.2, "does not hold"), (0.3005, "inconclusive"), (0.32, "holds")])
 def test_differences_are_those_of_each_seed(tmp_path, entropy, verdict):
     """What the methods of a seed share does not count, however far seeds are apart; nor does the first half."""
     first_half = np.arange(STEPS) < STEPS // 2
@@ -145,7 +143,7 @@ def test_means_ratios_and_absolute_ratios_by_hand(tmp_path):
     assert finding(of_batch | {"below": 3.16e-3}, tmp_path).verdict == "does not hold"
 
 
-@pytest.mark.parametrize(("level", "verdict"), [(0.6, "holds"), (0.2, "does not hold"), (0.41, "inconclusive")])
+@pytest.mark.parametrize(("level", "verdict"), [(0.6, "holds"), (0.41, "inconclusive")])
 def test_gains_in_scores(tmp_path, level, verdict):
     steps = np.array([-0.01, 0, 0.01, 0.02, -0.02])
     for model in (MODEL, OTHER):
@@ -263,14 +261,6 @@ def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
     found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.18))
     assert "compared on the first 20 steps" in found.reason
-
-
-def test_the_last_tenth_is_just_that(tmp_path):
-    for seed in range(5):
-        write_curve(tmp_path, "grpo", seed, entropy=0.3 + 0.01 * seed)
-        write_curve(tmp_path, "clip_b", seed, entropy=np.where(np.arange(STEPS) < 0.9 * STEPS, 0.0, 0.5))
-    found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
-    assert found.interval.value == pytest.approx(0.18)
 
 
 def test_identical_runs_are_inconclusive(tmp_path):
