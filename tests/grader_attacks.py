@@ -1,7 +1,4 @@
-r"""Responses that try to break a grader, and independent readings of the last box.
-
-X
-"""
+r"""Responses that try to break a grader, and independent readings of the last box."""
 
 import re
 import sys

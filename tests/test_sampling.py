@@ -31,12 +31,7 @@ NOISE = 0.5
 @pytest.fixture
 def sampler_of(tokenizer):
     def make(model, batch_size=64, kind=NativeSampler, **options):
-        return kind(
-            model,
-            end_tokens=[tokenizer.eos_token_id],
-            batch_size=batch_size,
-            **options,
-        )
+        return kind(model, end_tokens=[tokenizer.eos_token_id], batch_size=batch_size, **options)
 
     return make
 
@@ -84,11 +79,8 @@ def rows_fed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [("qwen2", 2, 1, 1), ("qwen3", 1, 2, 1), ("llama", 1, 2, 2)],
-    ids=lambda shape: shape[0],
+    ("shape", "temperature"), [(("qwen2", 2, 1, 1), 1.0), (("qwen3", 1, 2, 1), 0.7), (("llama", 1, 2, 2), 1.0)]
 )
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_the_same_tokens_as_decoding_without_a_cache(
     make_model, sampler_of, prompts, tokenizer, rows_fed, shape, temperature
 ):
@@ -101,8 +93,7 @@ def test_the_same_tokens_as_decoding_without_a_cache(
     assert sum(rows_fed) == len(prefixes), "a prefix went through the model twice, or a finished one did"
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("attention", "window"), [("sdpa", 5), ("eager", None)])
 def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, tokenizer, window, attention):
     """One mask serves all steps of full attention; a sliding window, shorter than any prompt here, moves."""
     config = Qwen2Config(
@@ -222,16 +213,7 @@ def test_random_numbers_belong_to_stream_problem_and_sample(shared_model, sample
     assert all(0 <= seed < 2**128 for seed in seeds)
 
 
-def test_the_sampler_always_uses_the_current_weights(model, sampler_of, prompts):
-    sampler = sampler_of(model)
-    before = sample(sampler, prompts[:3])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    assert sample(sampler, prompts[:3]) != before
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+@pytest.mark.parametrize("temperature", [0.7, 0.0])
 def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, temperature):
     policy, copy = make_model(seed=7), make_model()
     sampler = ReplicaSampler(copy, end_tokens=[tokenizer.eos_token_id], batch_size=64)
@@ -266,7 +248,7 @@ def test_logit_noise_has_its_standard_deviation_in_any_batch(make_model, sampler
     assert np.std(off) == pytest.approx(NOISE * np.mean(variances) ** 0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("limit", [1, 5])
 def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokenizer, limit):
     end = tokenizer.eos_token_id
     long = sample(sampler_of(shared_model), prompts, samples=8)
@@ -282,13 +264,6 @@ def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokeniz
             assert len(cut.token_ids) == limit
     if limit > 1:
         assert {one.finish_reason for one in short} == {"stop", "length"}
-
-
-def test_an_end_token_at_the_limit_is_a_stop(shared_model, sampler_of, prompts, tokenizer):
-    first = sample(sampler_of(shared_model), prompts, samples=16, max_new_tokens=1)
-    ended = [one for one in first if one.token_ids == [tokenizer.eos_token_id]]
-    assert ended
-    assert all(one.finish_reason == "stop" for one in ended)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -350,9 +325,7 @@ def test_the_preallocated_cache_against_transformers_own(make_model):
 @pytest.mark.parametrize(
     "command",
     [
-        ["pass_rates"],
         ["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"],
-        ["evaluate", "--model", "qwen2.5-7b-instruct", "--method", "base", "--seed", "0"],
         ["plan"],
     ],
     ids=lambda command: command[0],
