@@ -154,13 +154,6 @@ def test_a_tenth_of_thirty_is_three():
     assert weights[0].tolist() == pytest.approx([1.0] * 27 + [1.1] * 3)
 
 
-def test_repo_r_is_not_the_variant_with_raw_log_p():
-    """Between log p = -H and 0 the two have opposite signs: L = -0.5 + 1 > 0 damps a correct answer's token."""
-    (weights,) = weights_of(load_method("repo_r", zeta=0.1), [[math.exp(-0.5)]], [[1.0]], [[1.0]])
-    assert weights[0] == pytest.approx(1 - 0.1 * 0.5)
-    assert 1 - 0.1 * -0.5 > 1  # raw
-
-
 # ---------------------------------------------------------------- RSI-S
 
 
