@@ -68,18 +68,13 @@ def many_candidates(candidates, tokens):
 
 @pytest.mark.parametrize(
     ("ratio", "dropped"),
-    [(2e-4, 1), (0.001, 1), (0.0125, 12), (0.0999, 99), (0.1, 100), (0.2, 100), (1.0, 100)],
+    [(2e-4, 1), (0.0125, 12), (0.1, 100), (1.0, 100)],
 )
 def test_how_many_tokens_clip_cov_drops(ratio, dropped):
     stats, advantages, mask = many_candidates(100, 1000)
     weights = load_method("clip_cov", ratio=ratio).token_weights(stats, advantages, mask, generator=seeded())
     assert int((weights == 0).sum()) == dropped
     assert weights[0, 100:].all()
-
-
-def test_clip_cov_draws_without_a_generator_too():
-    weights = load_method("clip_cov", ratio=0.01).token_weights(*many_candidates(100, 1000))
-    assert int((weights == 0).sum()) == 10
 
 
 def test_without_a_candidate_clip_cov_drops_nothing():

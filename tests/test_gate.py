@@ -88,7 +88,6 @@ def test_without_bounds_it_is_only_recorded(stage):
 @pytest.mark.parametrize(
     ("bound", "fault"),
     [
-        ("pass_rate=[0.3,0.6]", "pass_rate is 0.25, below 0.3: try easier problems in data.train"),
         ("pass_rate=[0.0,0.2]", "pass_rate is 0.25, above 0.2: try harder problems in data.train"),
         ("entropy=[0.3,null]", "entropy is 0.25, below 0.3: try a smaller cold_start.steps"),
         ("formatted=[0.8,null]", "formatted is 0.25, below 0.8: try a larger cold_start.steps"),
