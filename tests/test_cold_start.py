@@ -84,26 +84,19 @@ def test_jobs_that_start_together_prepare_it_once(prepared, monkeypatch):
     assert (found[0] / "model.json").is_file()
 
 
-def test_other_sources_never_mix(prepared, tmp_path, make_model, tokenizer):
+@pytest.mark.parametrize("replaced", [False, True])
+def test_another_model_is_read_from_its_own_folder_or_from_the_same(
+    prepared, tmp_path, make_model, tokenizer, replaced
+):
     layout, config = prepared
     first = weights(prepare_model(config("cold_start.learning_rate=1.0e-12"), layout, 0))
     other = make_model("llama")
     for parameter in other.parameters():
         parameter.data += 1
-    save_policy(other, tokenizer, tmp_path / "other")
-    there = prepare_model(config("cold_start.learning_rate=1.0e-12", f"model.path={tmp_path / 'other'}"), layout, 1)
+    folder = Path(config().model.path) if replaced else tmp_path / "other"
+    save_policy(other, tokenizer, folder)
+    there = prepare_model(config("cold_start.learning_rate=1.0e-12", f"model.path={folder}"), layout, 1)
     assert (weights(there) - first).abs().min() > 0.9
-
-
-def test_a_model_directory_whose_files_were_replaced_is_read_again(prepared, make_model, tokenizer):
-    layout, config = prepared
-    first = weights(prepare_model(config("cold_start.learning_rate=1.0e-12"), layout, 0))
-    other = make_model("llama")
-    for parameter in other.parameters():
-        parameter.data += 1
-    save_policy(other, tokenizer, Path(config().model.path))
-    again = prepare_model(config("cold_start.learning_rate=1.0e-12"), layout, 1)
-    assert (weights(again) - first).abs().min() > 0.9
 
 
 def test_no_problem_of_any_set_is_demonstrated(prepared, monkeypatch):
