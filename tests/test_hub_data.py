@@ -24,14 +24,11 @@ from entropy_dynamics.tasks.countdown.problems import CountdownSet
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.sources import HubSet, SplitSet
+from test_contamination import AFTER, BEFORE
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
-BEFORE = (
-    "Solve the following math problem step by step. The last line of your response should be of the form "
-    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-)
-AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
+BEFORE, AFTER = f"{BEFORE}\n\n", f"\n\n{AFTER}"
 
 
 @pytest.fixture
@@ -80,15 +77,8 @@ def write_jsonl(path, rows):
 
 def test_a_data_set_of_the_hub(repository, tmp_path):
     entry = build(hub_set(repository), tmp_path / "out")["train"]
-    assert {key: entry[key] for key in ("source", "repository", "revision", "subset", "split", "rows", "kept")} == {
-        "source": "hub",
-        "repository": str(repository),
-        "revision": COMMIT,
-        "subset": "en",
-        "split": "train",
-        "rows": 4,
-        "kept": 2,
-    }
+    place = {"source": "hub", "repository": str(repository), "revision": COMMIT, "subset": "en", "split": "train"}
+    assert entry.items() >= (place | {"rows": 4, "kept": 2}).items()
     assert entry["dropped"] == {DUPLICATE: 1, NOT_AN_INTEGER: 1}
     kept = load_problems(tmp_path / "out" / "train.parquet")
     assert [(one.id, one.text, one.answer, one.task) for one in kept] == [
@@ -101,15 +91,8 @@ def test_a_data_set_of_the_hub(repository, tmp_path):
     ("changes", "message"),
     [
         ({"revision": "main"}, "data.train: the revision 'main' is not a commit"),
-        ({"revision": "0" * 40}, "data.train: the revision '0000000000"),
-        ({"revision": COMMIT[:39]}, "40 hex digits"),
         ({"subset": "fr"}, r"'fr' not found. Available: \['en', 'cn'\]"),
-        ({"subset": None}, r"Config name is missing.*\['en', 'cn'\]"),
         ({"hub_split": "test"}, r"""Unknown split "test". Should be one of \['train'\]"""),
-        (
-            {"answer_column": "solutions"},
-            r"no column 'solutions' \(--set data.train.answer_column=NAME\); did you mean 'solution'",
-        ),
     ],
 )
 def test_mistakes_are_one_line(repository, tmp_path, changes, message):

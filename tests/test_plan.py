@@ -291,9 +291,11 @@ def test_resources_of_toy_models(scale, gpus):
         assert needed["mem_mb"] < 16_000
 
 
-def test_a_plan_without_gpus_imports_nothing_heavy():
+def test_what_snakemake_asks_for_imports_nothing_heavy():
+    """The inputs of claims and of experiments, and a plan without GPUs."""
     code = """
 import sys
+import entropy_dynamics.analysis.claims
 from entropy_dynamics.cli import main
 main(["plan", "--scale", "laptop"])
 print([name for name in ("torch", "transformers", "pandas", "pyarrow", "matplotlib", "scipy") if name in sys.modules])
