@@ -74,12 +74,16 @@ def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
     assert end == "finished"
 
 
-def test_the_same_run_of_other_results_is_another_wandb_run(layout, tmp_path, monkeypatch):
-    fake = FakeWandB()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+@pytest.mark.parametrize(("tracker", "key"), [("wandb", "id"), ("trackio", "name")])
+def test_the_same_run_of_other_results_is_another_run(layout, tmp_path, monkeypatch, tracker, key):
+    names, fake = [], types.ModuleType(tracker)
+    fake.Error = UserError
+    fake.init = lambda **settings: names.append(settings[key]) or types.SimpleNamespace(finish=lambda: None)
+    monkeypatch.setitem(sys.modules, tracker, fake)
+    monkeypatch.setenv("TRACKIO_DIR", "shared")
     for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
-        Trackers(config_with("wandb"), root, "grpo", 1).close()
-    first, second, resumed = (told["id"] for told in fake.told if told != "finished")
+        Trackers(config_with(tracker), root, "grpo", 1).close()
+    first, second, resumed = names
     assert first == resumed != second
 
 
