@@ -54,7 +54,7 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
-LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "slurm", "time_limit", "disks")
+LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "time_limit", "disks")
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
     "test_shapes",

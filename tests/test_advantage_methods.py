@@ -61,8 +61,8 @@ def slow_pass_at_k(correct: list[bool], k: int) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("c", range(9))
+@pytest.mark.parametrize("k", [1, 4, 7])
+@pytest.mark.parametrize("c", [0, 1, 5, 8])
 def test_pass_at_k_training_is_the_mean_over_all_draws(c, k):
     correct = [i < c for i in range(8)]
     found = advantages_of("pass_at_k", [1.0 if one else -0.1 for one in correct], k=k)
@@ -119,18 +119,6 @@ def test_the_interpolated_quantile():
 
 
 # ---------------------------------------------------------------- Dr.GRPO
-
-
-def test_dr_grpo_only_subtracts_the_mean():
-    found = advantages_of("dr_grpo", [1.0, -0.1, 0.0, -0.1, -0.1, -0.1], groups=[0, 1, 0, 1, 0, 1])
-    assert [found[i] for i in (0, 2, 4)] == pytest.approx([0.7, -0.3, -0.4])
-    assert [found[i] for i in (1, 3, 5)] == [0, 0, 0]  # exactly
-
-
-def test_a_token_counts_the_same_in_every_batch():
-    method = load_method("dr_grpo", max_tokens=50)
-    for mask in (torch.ones(4, 9), torch.eye(4)):
-        assert method.divisors(mask, mask, torch.arange(4))[:, 0].tolist() == [200] * 4
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
@@ -206,15 +194,6 @@ def test_entrocraft_as_released(entropy, first, second):
     method.token_loss(logp, logp.detach(), per_token, mask, coefficients=used).sum().backward()
     assert (-logp.grad)[:, 1].tolist() == pytest.approx(first + second, rel=1e-5)
     assert method.denominator == "all"
-
-
-def test_w_reinforce_as_released():
-    """An entropy bonus of 0.001, and no dual clip: -1 x a ratio of 5 costs 5, where 3 bounds it otherwise."""
-    logp, old, ones = torch.zeros(1, 1), torch.full((1, 1), -np.log(5.0), dtype=torch.float32), torch.ones(1, 1)
-    for name, bound in (("nsr_authors", 5.0), ("nsr", 3.0)):
-        method, more = load_method(name), {"entropy": 2 * ones} if "authors" in name else {}
-        loss = method.token_loss(logp, old, -ones, ones, **more).item()
-        assert loss == pytest.approx(bound - 0.001 * 2 * bool(more), rel=1e-5)
 
 
 # ---------------------------------------------------------------- AsymGRPO

@@ -24,14 +24,6 @@ def test_whitening_keeps_the_digits_of_advantages_far_from_zero():
     torch.testing.assert_close(whiten(near + 2**24, mask), whiten(near, mask), rtol=1e-6, atol=0)
 
 
-def test_a_single_token_is_only_shifted():
-    assert whiten(torch.tensor([[5.0, float("nan")]]), torch.tensor([[1, 0]])).tolist() == [[0.0, 0.0]]
-
-
-def test_whiten_of_equal_advantages_is_zero():
-    assert whiten(torch.full((2, 3), 0.7), torch.ones(2, 3)).abs().max() == 0
-
-
 def test_hand_worked_value_loss():
     values = torch.tensor([[0.2, 2.0]], requires_grad=True)
     old = torch.tensor([[0.0, 0.0]])
@@ -42,16 +34,6 @@ def test_hand_worked_value_loss():
     loss.backward()
     assert values.grad[0, 0].item() == pytest.approx(0.5 * (0.2 - 1.0))
     assert values.grad[0, 1].item() == 0.0  # the clipped branch does not depend on V
-
-
-def test_value_loss_takes_the_larger_error_and_ignores_padding():
-    """V = 2 is clipped to 0.5; for R = 0 the error of V itself is the larger: (2 - 0)^2 / 2."""
-    values = torch.tensor([[2.0, 7.0]], requires_grad=True)
-    other = torch.tensor([[0.0, -3.0]])
-    loss = weighted_sum(value_loss(values, other, other, clip=0.5), torch.tensor([[1.0, 0.0]]))
-    assert loss.item() == pytest.approx(2.0)
-    loss.backward()
-    assert values.grad.tolist() == [[2.0, 0.0]]
 
 
 @pytest.fixture

@@ -99,46 +99,27 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "options", "message"),
+    ("name", "text", "message"),
     [
-        ("missing.jsonl", None, [], "no file {}"),
-        ("samples.csv", "a,b", [], "{} should be a .parquet or a .jsonl file"),
-        ("broken.jsonl", "{", [], "{} cannot be read: "),
-        ("no.jsonl", '{"input": "1+1", "output": "2"}', [], "{} has no column for the grade of an answer"),
-        (
-            "text.jsonl",
-            '{"input": "1+1", "score": "good"}',
-            [],
-            "{}: score is 'good'; it should be true, false or a number",
-        ),
-        (
-            "typo.jsonl",
-            '{"input": "1", "score": 1}',
-            ["--correct", "scor"],
-            "{} has no column 'scor'; did you mean 'score'?",
-        ),
-        (
-            "infinite.jsonl",
-            '{"input": 1, "score": 1}\n{"input": 1, "score": Infinity}',
-            [],
-            "{}: score is infinite; it should be true, false or a finite number",
-        ),
-        ("ungraded.jsonl", '{"input": "1", "score": null}', [], "{}: no sample has a value of score"),
+        ("missing.jsonl", None, "no file {}"),
+        ("samples.csv", "a,b", "{} should be a .parquet or a .jsonl file"),
+        ("broken.jsonl", "{", "{} cannot be read: "),
+        ("no.jsonl", '{"input": "1+1", "output": "2"}', "{} has no column for the grade of an answer"),
+        ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a number"),
+        ("ungraded.jsonl", '{"input": "1", "score": null}', "{}: no sample has a value of score"),
         (
             "empty.jsonl",
             '{"input": "1", "score": 1}\n{"input": "", "score": 0}',
-            [],
             "{}: 1 of 2 samples have no input",
         ),
-        ("deep.jsonl", "[" * 100_000, [], "{} cannot be read: line 1 is not a JSON object"),
-        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', [], "{} cannot be read: line 2 is not a JSON object"),
+        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', "{} cannot be read: line 2 is not a JSON object"),
     ],
 )
-def test_a_mistake_is_one_line(name, text, options, message, tmp_path, capsys):
+def test_a_mistake_is_one_line(name, text, message, tmp_path, capsys):
     path = tmp_path / name
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert error(capsys, "pass-at-k", path, *options).startswith(message.format(path))
+    assert error(capsys, "pass-at-k", path).startswith(message.format(path))
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -204,15 +185,6 @@ def test_no_power_where_the_samples_cannot_tell(tmp_path, capsys):
     message = "has no problem that some samples solve and some do not; --power takes such problems"
     assert error(capsys, "pass-at-k", sure, "--power", 5) == f"{sure} {message}"
     assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power takes the rates of one file"
-
-
-def test_the_power_has_no_number_without_a_variance_and_counts_missing_grades(tmp_path, capsys):
-    """All sets of 2 of "a" have a correct sample, so Pass@2 shows no variance; Pass@1 does."""
-    path = samples(tmp_path / "some.jsonl", "problem_id", "correct", {"a": [1, 1, 1, 0, None]})
-    assert main(["pass-at-k", str(path), "--power", "5"]) == 0
-    out, err = capsys.readouterr()
-    assert [row.split()[2] for row in out.splitlines()[2:]] == ["-"] * 4
-    assert err == f"{path}: 1 of 5 samples have no correct and are left out; 1 of 1 problems are left\n"
 
 
 # ---------------------------------------------------------------- lens
@@ -339,9 +311,3 @@ def test_a_lens_of_a_folder_names_its_files_and_the_file_comes_before_methods(tm
     first = "lens takes its FILE first: lens FILE --methods METHOD ..."
     assert error(capsys, "lens", "--methods", "clip_b", path) == first
     assert error(capsys, "lens") == first
-
-
-def test_a_temperature_cannot_change_log_p(tmp_path, capsys):
-    (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}')
-    message = f"{path} has log p, not logits: --temperature cannot change it"
-    assert error(capsys, "lens", path, "--temperature", 0.7) == message

@@ -8,7 +8,6 @@ import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
-from entropy_dynamics.diagnostics.logs import read_metrics
 from trainer_logs import (
     FALLING,
     STEPS,
@@ -64,17 +63,6 @@ def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
     )
 
 
-def test_a_csv_with_more_fields_than_names_is_one_line(tmp_path, capsys):
-    (path := tmp_path / "log.csv").write_text("Step,entropy\n10,9,95\n20,9,74\n")
-    message = f"{path} cannot be read: its rows have more fields than its header;"
-    assert error(capsys, "entropy-watch", path).startswith(message)
-
-
-def test_a_line_that_is_cut_off_is_named(tmp_path, capsys):
-    (path := tmp_path / "log.jsonl").write_text('{"step": 0, "entropy": 1.0}\n{"step": 1, "ent')
-    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: line 2 is not a JSON object")
-
-
 def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
     for name, values in (("grpo", FALLING), ("clip_b", FALLING[::-1])):
         lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
@@ -107,14 +95,9 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
     ("name", "text", "message"),
     [
         ("missing.jsonl", None, "no file {}"),
-        (
-            "notes.txt",
-            "x",
-            "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl",
-        ),
+        ("notes.txt", "x", "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl"),
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
         ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
-        ("trainer_state.json", '{"log_history": []}', "{} has no rows"),
         ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
         (
             "german.csv",
@@ -162,13 +145,6 @@ def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
 
 
-def test_rows_with_and_without_verls_data_are_both_read(tmp_path):
-    rows = [{"step": step, "entropy": 2.0} for step in range(3)]
-    rows += [{"step": step, "data": {"entropy": 1.0}} for step in range(3, 6)]
-    lines(path := tmp_path / "log.jsonl", rows)
-    assert read_metrics(path)[0]["entropy"].tolist() == [2.0] * 3 + [1.0] * 3
-
-
 @pytest.mark.parametrize(
     ("name", "entropy"), [("log.parquet", "entropy"), ("metrics.parquet", "actor/entropy")], ids=["name", "column"]
 )
@@ -185,8 +161,8 @@ def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, cap
     assert err == ""
 
 
-@pytest.mark.parametrize("missing", ["", "NA", "null"])
-def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path, capsys):
+def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(tmp_path, capsys):
+    missing = "NA"
     text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
     (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
     assert main(["entropy-watch", str(path)]) == 0
@@ -194,15 +170,6 @@ def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path,
     assert "means of the first and the last 4 of 40 steps" in out
     assert "reward went from 1 to 1." in out
     assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"
-
-
-def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
-    """verl logs this one as NaN where its input is not valid."""
-    key = "training/rollout_probs_diff_mean"
-    rows = [{"step": step, "entropy": 1 + step / 10, key: step / 100} for step in range(STEPS)]
-    rows[20][key] = math.nan
-    lines(path := tmp_path / "log.jsonl", rows)
-    assert f"({key}) grew from 0.015 to 0.375" in run(capsys, "entropy-watch", path)
 
 
 def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):
@@ -217,17 +184,8 @@ def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, 
     assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")
 
 
-def prompts(folder):
-    lines(folder / "data.jsonl", [{"prompt": "1 + 1"}])
-
-
-def dataset(folder):
-    pd.DataFrame({"prompt": ["1 + 1"]}).to_parquet(folder / "train.parquet")
-
-
-@pytest.mark.parametrize("unrelated", [prompts, dataset])
-def test_an_unrelated_file_does_not_hide_what_the_log_lacks(unrelated, tmp_path, capsys):
-    unrelated(tmp_path)
+def test_an_unrelated_file_does_not_hide_what_the_log_lacks(tmp_path, capsys):
+    lines(tmp_path / "data.jsonl", [{"prompt": "1 + 1"}])
     assert "logs no entropy" not in error(capsys, "entropy-watch", tmp_path)  # alone, its own error is the answer
     log = tmp_path / "metrics.parquet"
     pd.DataFrame({"step": range(STEPS), "loss": 1.0}).to_parquet(log)

@@ -101,14 +101,6 @@ def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds():
     assert 1.5 < ratios[0.0] < 3
 
 
-def test_without_the_table_there_are_four_lines(tmp_path, capsys):
-    for name, effect in (("a.json", 1), ("b.json", 9)):
-        (tmp_path / name).write_text(json.dumps([claim("far", "holds", effect, effect - 1, effect + 1)]))
-    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
-    *_, named = lines = capsys.readouterr().out.splitlines()
-    assert (len(lines), named) == (4, "Differ:   far (effect)")
-
-
 def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counted(compare):
     gain = claim("gain", "holds", 1, 0, 2) | {"subject": "paper"}
     exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None}
@@ -174,12 +166,6 @@ def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
     assert rows["moved"][-1] == "–"
 
 
-def test_one_run_with_ranges_is_enough(compare):
-    known = [claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]}]
-    _, summary, _ = compare([claim("gain", "holds", 1.5, 0.5, 2)], known)
-    assert "expected by chance: about 0" in summary
-
-
 def test_a_run_beside_itself_is_called_that(compare):
     run = [
         claim("gain", "holds", 1, 0.5, 2),
@@ -192,33 +178,13 @@ def test_a_run_beside_itself_is_called_that(compare):
     assert len(rows) == 3
 
 
-def test_a_run_beside_itself_still_names_what_is_not_compared(compare):
-    run = [
-        claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]},
-        claim("moved", "holds", 1, 0.5, 2) | {"range": [0, None]},
-    ]
-    _, summary, _ = compare(run, [run[0], run[1] | {"range": [1, None], "verdict": "inconclusive"}])
-    assert summary.endswith("the same runs; 1 more were judged by another range")
-
-
-def test_of_many_claims_that_differ_some_are_named(compare):
-    first, second = ([claim(f"c{i}", "holds", effect, effect - 1, effect + 1) for i in range(9)] for effect in (1, 9))
-    _, summary, rows = compare(first, second)
-    assert summary.splitlines()[3].startswith("Differ:   c0 (effect), c1 (effect)")
-    assert summary.splitlines()[3].endswith("c5 (effect) and 3 more (--table)")
-    assert len(rows) == 9
-
-
 @pytest.mark.parametrize(
     ("first", "message"),
     [
         ({}, "claims.json is not a list of verdicts"),
-        ([1], "claims.json, entry 1"),
         ([claim("a", "hold", 1)], "claims.json, entry 1: verdict is 'hold'; it should be 'holds', 'does not hold' or"),
         ([claim("a", "holds", float("nan"))], "claims.json, entry 1: effect is nan; it should be a finite number"),
         ([claim("a", "holds", 1, 2, 0)], "claims.json, entry 1: low is 2; it should be at most high, 0"),
-        ([claim("a", "holds", 1, 0)], "claims.json, entry 1: low and high should be null together"),
-        ([claim("a", "holds", 1) | {"by_seed": {"0": "x"}}], "claims.json, entry 1: by_seed.0 is 'x'"),
         ([claim("a", "holds", 1)] * 2, "claims.json, entry 2: a is there already"),
         ([], "nothing to compare, as no claim has an interval"),
     ],
@@ -274,10 +240,9 @@ def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, 
     assert (said in summary) == shares
 
 
-@pytest.mark.parametrize("run", ["first", "xeon"])
-def test_effects_by_seed_are_those_of_the_published_counts(run):
+def test_effects_by_seed_are_those_of_the_published_counts():
     """Pass@K of Clip_B minus GRPO's, averaged over two models and three data sets, without the project's statistics."""
-    folder = ROOT / "docs/reference" / run
+    folder = ROOT / "docs/reference/first"
     counts = pd.read_parquet(folder / "counts.parquet")
     chosen = np.isclose(counts["temperature"], 0.7) & counts["model"].isin(["qwen2.5-7b-instruct", "qwen3-4b-base"])
     counts = counts[chosen & counts["dataset"].isin(["aime24", "aime25", "dapo500"])]
