@@ -26,15 +26,8 @@ CONFIGS = ROOT / "configs"
         ),
         ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
         ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
-        ("data.train.source=countdowns", "data.train: unknown source 'countdowns'; did you mean 'countdown'?"),
         ("training.steps=many", "--set training.steps=many: training.steps is 'many'; it should be a valid integer"),
-        ("training.steps=true", "training.steps is True; it should be a valid integer"),
         ("training.steps=0", "training.steps is 0; it should be greater than 0"),
-        (
-            f"training.steps=1{'0' * 21}",
-            f"training.steps is 1{'0' * 21}; it should be less than or equal to 2147483647",
-        ),
-        (f"training.steps={'9' * 5000}", "--set training.steps=999"),
         ("training.steps=1:30", "training.steps is '1:30'; it should be a valid integer"),
         ("training.compile=yes", "training.compile is 'yes'; it should be a valid boolean"),
         ("training.optimizer={eps: 1, eps: 2}", "key 'eps' twice"),
@@ -45,7 +38,6 @@ CONFIGS = ROOT / "configs"
         ("training.steps=", "training.steps is None"),
         ("training=3", "training is 3; it should be"),
         ("training.reward=papers", "training.reward is 'papers'; it should be 'paper', 'binary' or 'random'"),
-        ("training.optimizer.betas=[0.9]", "training.optimizer.betas"),
         ("method.params.dual_clip=1", "method.params.dual_clip is 1; it should be greater than 1"),
         ("pass_rates.low=0.95", "pass_rates: low is 0.95 and high 0.9375: no rate lies between them"),
         ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
@@ -79,11 +71,9 @@ def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
     [
         ("training: {stepz: 3}\n", "unknown key 'training.stepz'; did you mean 'steps'?"),
         ("threads: [1\n", "not valid YAML"),
-        ("training:\n\tsteps: 3\n", "YAML has no tabs, indent with spaces"),
         ("threads: 1\nthreads: 2\n", "not valid YAML"),
         ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("- threads\n", "a config is a mapping of keys to values"),
-        ("overrides: 5\n", "overrides are entries like `- for: {scale: laptop}`"),
         ("overrides: [{for: {scale: mine}, thread: 2}]\n", "unknown key 'thread'; did you mean 'threads'?"),
         ("hardware: {ranks: 3}\n", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
     ],
@@ -114,12 +104,6 @@ def test_a_file_without_a_key_that_it_should_have(configs):
     for kind, names in {"scale": ["mine"], "method": ["laptop", MODEL, "mine"]}.items():
         (path := configs / kind / "mine.yaml").write_text("{}\n")
         assert message_of(configs, *names) == f"{path}: no value for {kind}"
-
-
-def test_a_model_file_without_a_name(configs):
-    """base.yaml sets other keys of the section."""
-    (path := configs / "model" / f"{MODEL}.yaml").write_text("{}\n")
-    assert message_of(configs, "laptop", MODEL) == f"{path}: no value for model.name"
 
 
 def test_uneven_updates_are_checked_one_by_one():

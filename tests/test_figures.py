@@ -5,19 +5,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.image
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.figures import DRAW
-from entropy_dynamics.reporting.style import FOOTER_CHARACTERS, MARKERS, add_footer, looks, pretty
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
@@ -234,23 +230,6 @@ def test_the_links_of_corollary_4_by_hand(small):
         np.testing.assert_allclose(link.correlation_over_seeds_high, per_seed.mean() + half, rtol=1e-3)
 
 
-def test_a_run_with_too_few_measurements_has_no_correlation(small):
-    measured = np.where(np.arange(STEPS) < 2, 1e-4 * np.arange(STEPS), np.nan)
-    write_metrics(small, Run(MODEL, "grpo", 0), entropy_change_sgd=measured)
-    frame = pd.read_csv(draw("corollary4", small, SEEDS)[2])
-    link = frame[frame.y_column == "entropy_change_sgd"]
-    assert link.correlation_over_seeds.isna().all()
-    assert link[link.seed == 1].correlation.notna().all()
-
-
-def test_slope_and_correlation():
-    slope, correlation = slope_and_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 4.0]))
-    assert slope == pytest.approx(15 / 14)  # (1 + 2 + 12) / (1 + 4 + 9)
-    assert correlation == pytest.approx(3 / 12**0.5)  # centered: (-1, 0, 1) and (-1, -1, 2)
-    for few in (np.array([1.0, 2.0]), np.ones(5)):  # two points always correlate; no spread, no correlation
-        assert np.isnan(slope_and_correlation(few, few)).all()
-
-
 def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     shutil.copytree(results, tmp_path / SCALE)
     uneven = {"lens_neg_lt": np.r_[-9.0, -np.ones(STEPS - 1)], "lens_neg_lt_kept": np.r_[0.0, -np.ones(STEPS - 1)]}
@@ -270,67 +249,6 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
     write_metrics(tmp_path / SCALE, Run(MODEL, "clip_v", 1), entropy=np.nan)  # diverged, and drawn all the same
     assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
-
-
-def test_a_footer_breaks_between_words_and_never_within_a_formula():
-    figure = plt.figure()
-    notes = ["word " * 30, "of negative samples " * 4 + r"what $A\,\nabla \log p$ does " * 4, ""]
-    add_footer(figure, notes)
-    lines = figure.get_supxlabel().split("\n")
-    plt.close(figure)
-    assert " ".join(lines).split() == " ".join(notes).split()
-    assert max(map(len, lines)) <= FOOTER_CHARACTERS
-    assert {line.count("$") % 2 for line in lines} == {0}
-
-
-def mark(look: dict) -> tuple[str, str]:
-    """What sets points apart in gray: the marker, and whether it is hollow."""
-    return look["marker"], look.get("markerfacecolor", "")
-
-
-def test_the_methods_of_a_figure_differ_without_color():
-    methods = EXPERIMENTS["matched_entropy"].methods(MODEL)
-    drawn = looks([method for method in methods if "@" not in method], "grpo")
-    assert len({mark(look) for look in drawn.values()}) == len(drawn) == 15
-
-
-def test_a_method_of_the_paper_looks_the_same_in_every_figure(results):
-    """GRPO, Clip_B and Clip_V: color and marker of their lines or points, by the legends of all figures."""
-    seen = {}
-    for name in ("frontier", "gains", "pass_at_k", "ladder", "learning", "difficulty", "figure8"):
-        figure, _ = drawing(name, results)
-        (legend,) = figure.legends
-        marks = [line for line in legend.findobj(Line2D) if line.get_marker() in {*MARKERS, "D"}]
-        labels = [text.get_text() for text in legend.get_texts() if text.get_text() != "Base model"]
-        for label, line in zip(labels, marks, strict=True):
-            seen.setdefault(label.removesuffix(", the paper"), set()).add((line.get_color(), line.get_marker()))
-    assert {label: seen[pretty(label)] for label in ("GRPO", "Clip_B", "Clip_V")} == {
-        "GRPO": {("black", "D")},
-        "Clip_B": {("#0072B2", "o")},
-        "Clip_V": {("#D55E00", "s")},
-    }
-
-
-def test_the_validation_points_of_one_step_are_side_by_side(results):
-    figure, _ = drawing("figure6", results)
-    points = [bars.lines[0].get_xdata() for bars in figure.axes[0].containers]
-    assert len(points) == 3
-    for left, right in pairwise(points):
-        assert (np.diff([left, right], axis=0) >= 0.03 * (STEPS - 1) - 1e-9).all()
-    assert "whiskers: lowest to highest seed" in " ".join(figure.get_supxlabel().split())
-
-
-@pytest.mark.parametrize(
-    ("plain", "shown"),
-    [
-        ("Clip_B (mu 1.2)", r"Clip$_\mathcal{B}$ ($\mu$ 1.2)"),
-        ("Mean of S_c: 1/sqrt(N)", r"Mean of $S_c$: 1/$\sqrt{N}$"),
-        ("Corollary 4: -η Cov, -Cov and 1e-3 of S*", "Corollary 4: −η Cov, −Cov and $10^{-3}$ of $S_*$"),
-        ("GRPO off-policy, $S_* > 0$", "GRPO off-policy, $S_* > 0$"),
-    ],
-)
-def test_labels_are_set_as_the_paper_sets_them(plain, shown):
-    assert pretty(plain) == shown
 
 
 def test_the_points_at_matched_entropy_are_in_the_frame_but_for_collapsed_ones(results, tmp_path):

@@ -91,27 +91,22 @@ def test_seeds(refused, seed):
     ("arguments", "message"),
     [
         (("trian",), "unknown command 'trian'; did you mean 'train'?"),
-        (("pass_at_k", "x.jsonl"), "unknown command 'pass_at_k'; did you mean 'pass-at-k'?"),
-        (("it's",), 'unknown command "it\'s"; known: archive, '),
         (("plan", "--target", "method"), "unknown value of --target, 'method'; did you mean 'methods'?"),
         (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
         (("train",), "the following arguments are required: --model, --method, --seed"),
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
         (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v': it is a method"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
-        (("draw", "claims"), "unknown table or figure 'claims'; known: answers, corollary4, data_filter, "),
         (
             ("draw", "table1"),
             " is missing; make it with: snakemake --config scale=laptop -- results/laptop/",
         ),
-        (("draw", "table1", "--results", "nowhere"), "/seed0/aime24.parquet is missing; make it or get it again"),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
         (
             ("restore", "x", "--out", "mine/first"),
             "mine/first: its last part should name a scale, as in results/laptop",
         ),
         (("archive", "results/laptop", "out"), "no folder results/laptop; the folder of a scale"),
-        (("summary", "results/laptop"), "no file or folder results/laptop"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
@@ -121,25 +116,15 @@ def test_seeds(refused, seed):
             "argument --temperatures: 'hot' is not a temperature: 0, which is greedy, or more",
         ),
         (("model", "--model", MODEL, "--set", f"model.name={EVIL}"), f"is '{EVIL}'; it should be '{MODEL}'"),
-        (("pass_rates", "--set", f"pass_rates.model={EVIL}"), f"unknown model '{EVIL}'; known: distill-llama-8b, "),
         (
             ("problems", *from_files("x.jsonl")),
             "data.train: x.jsonl: no such file; a JSONL or parquet file of problems",
         ),
         (("prompt", "--model", MODEL), "train.parquet: no such file; create it with: entropy-dynamics problems"),
         (("problems", *from_files("x.jsonl", "maths")), "data.train: unknown task 'maths'; did you mean 'math'?"),
-        (("problems", "--set", f"data.evaluation[{EVIL}]=1"), "is not of the form key=value"),
-        (
-            ("problems", "--set", "data.evaluation.train={source: split, size: 3}"),
-            "'train' cannot name an evaluation set",
-        ),
         (("watch", "--port", "99999"), "argument --port: '99999' is not a port, 0 to 65535"),
         (("pass-at-k", "x.jsonl", "--power", "500"), "argument --power: '500' is not a number of points, up to 100"),
         (("entropy-check", "nan"), "argument VALUE: 'nan' is not a finite number"),
-        (
-            ("entropy-check", "--write", "configs/base.yaml"),
-            "argument --write: 'configs/base.yaml' does not end in",
-        ),
         (("summary", "/"), "argument FOLDER: '/' is not the folder of a scale, such as results/laptop"),
         (("problems", "--results", "configs/base.yaml"), "Not a directory: 'configs/base.yaml/laptop/data'"),
         (
@@ -149,10 +134,6 @@ def test_seeds(refused, seed):
         (
             ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
             "data.train: the revision 'main' is not a commit of a/b, which has 40 hex digits",
-        ),
-        (
-            ("problems", "--scale", "smoke", "--set", "data.folder=nowhere"),
-            "data.folder: no folder nowhere (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)",
         ),
         (
             ("plan", "--scale", "gpu", "--set", "models=[]"),
@@ -173,7 +154,6 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
     [
         ("x.jsonl", b"", "x.jsonl: it holds no problems"),
         ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not JSON ("),
-        ("x.jsonl", ONE_PROBLEM.replace(b"1+1", b"\xff"), "x.jsonl: line 1 is not JSON ("),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"answr"),
@@ -183,16 +163,10 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object with named columns"),
         (
             "x.jsonl",
-            ONE_PROBLEM.replace(b"problem", b"question"),
-            "x.jsonl: no column 'problem' (--set data.train.problem_column=NAME)",
-        ),
-        (
-            "x.jsonl",
             ONE_PROBLEM.replace(b"2", b"\"__import__('os').system('touch evil')\""),
             "(1 x the answer is not an integer)",
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b'"1+1"', b'["1+1"]'), "none of its 1 problems is left (1 x no problem text)"),
-        ("x.jsonl", ONE_PROBLEM.replace(b"1,", b"[1],"), "row 1: 'id' should be a string or an integer, not [1]"),
         ("x.parquet", b"", "x.parquet: not a readable parquet file ("),
         ("x.txt", ONE_PROBLEM, "x.txt: problems are read from .jsonl or .parquet, not '.txt'"),
     ],

@@ -236,12 +236,6 @@ def test_the_policy_of_an_earlier_step_waits_for_the_longer_run(project):
         assert planned(project, finished) == {"train": 1}
 
 
-def test_a_run_on_two_ranks_reserves_a_core_for_each(project):
-    target = f"results/smoke/runs/{MODEL}/grpo@hardware.ranks=2/seed0/metrics.parquet"
-    run = snakemake(project, target, "--dry-run", "--cores", "4")
-    assert re.search(r"^rule train:.*?^    threads: 2$", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
-
-
 def test_a_table_needs_only_its_own_runs(project):
     jobs = planned(project, "table1", "--forceall")
     assert jobs["train"] == 6
@@ -264,12 +258,11 @@ def test_a_name_may_have_numbers_capitals_and_hyphens(tmp_path):
     assert planned(project, target, "--config", "scale=My-Scale")["train"] == 1
 
 
-@pytest.mark.parametrize("name", ["train", "controls"])
-def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path, name):
+def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path):
     project = copy_project(tmp_path)
-    shutil.copy(project / "experiments/figure3.yaml", project / f"experiments/{name}.yaml")
-    run = snakemake(project, name, "--dry-run")
-    assert the_error(run) == f"experiments/{name}.yaml: the workflow has a rule of that name; rename the file"
+    shutil.copy(project / "experiments/figure3.yaml", project / "experiments/train.yaml")
+    run = snakemake(project, "train", "--dry-run")
+    assert the_error(run) == "experiments/train.yaml: the workflow has a rule of that name; rename the file"
 
 
 def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
@@ -306,12 +299,9 @@ def the_error(run) -> str:
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "--config: unknown key "),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
         (["--config", "scale=smoke", "seeds="], "--config: seeds: no value; give one, such as 5"),
-        (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
-        ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
         (["results/smoke/tables/tabel1.md"], "did you mean 'results/smoke/tables/table1.md'?"),
-        ([f"results/smoke/runs/{MODEL}/grpo/metrics.parquet"], "'results/smoke/runs/{model}/{method}/seed{seed}/"),
         ([f"results/smoke/runs/{MODEL}/grpo/seed00/metrics.parquet"], "no rule makes"),
         (["results/laptop/tables/table1.md"], "of another scale than smoke: add --config scale=laptop"),
     ],
