@@ -29,10 +29,6 @@ def with_template(template):
     return tokenizer
 
 
-def test_a_template_may_trim_messages():
-    assert render_prompt(with_template(TURNS), PROBLEM, "chat") == f"[system]{INSTRUCTION}[user]What is 1+1?"
-
-
 REFUSED = {
     "no system": (
         "{% if messages[0].role == 'system' %}{{ raise_exception('No\nsystem turn') }}{% endif %}" + TURNS,
@@ -103,16 +99,6 @@ def test_a_variable_that_the_template_does_not_have(key):
     with pytest.raises(UserError) as error:
         render_prompt(with_template(THINKING), PROBLEM, "chat", {key: False})
     assert f"model.chat_template_kwargs: the chat template of the tokenizer has no variable {key!r}" in str(error.value)
-
-
-def test_the_date_is_no_variable():
-    with pytest.raises(UserError, match=r"fails on .*strftime_now"):
-        render_prompt(with_template(DATED), PROBLEM, "chat", {"strftime_now": "today"})
-
-
-def test_a_variable_is_a_plain_value():
-    with pytest.raises(UserError, match=r"model.chat_template_kwargs.enable_thinking"):
-        config_with("model.chat_template_kwargs.enable_thinking=[1]")
 
 
 # ---------------------------------------------------------------- hash and command

@@ -148,17 +148,6 @@ def test_it_is_adamw_with_clipping(prepared, monkeypatch):
     assert norms == [1.0]
 
 
-def test_logits_are_computed_for_response_tokens_only(prepared, make_model, tokenizer):
-    _, config = prepared
-    model, start, seen = make_model("llama"), config().cold_start, []
-    model.lm_head.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
-    batches = module.solution_batches(tokenizer, start, seed=0, exclude=set(), max_new_tokens=24)
-    first = next(batches)
-    module.warm_start(model, start.model_copy(update={"steps": 1}), iter([first]), lambda loss: None, pretrained=True)
-    assert seen == [int((first[1] != module.IGNORED).sum())]
-    assert seen[0] < first[1].numel()
-
-
 def test_without_a_cold_start_a_pretrained_model_exists_once(prepared):
     layout, config = prepared
     plain = config("cold_start=null")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from command_line import from_files
-from conftest import HABITS, ROOT, SETS
+from conftest import HABITS, ROOT
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
@@ -93,23 +93,6 @@ def test_problems_need_only_the_operations_allowed(operations):
         solution, _ = solutions(operations=operations).solve(one.text, np.random.default_rng(0))
         assert grade(solution, one.text).correct
         assert not set(solution) & (set("+-*/") - set(operations))
-
-
-def test_a_scale_takes_its_problems_from_countdown(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
-    settings = []
-    for name, size in (("train", 60), ("evaluation.aime24", 5), ("evaluation.aime25", 5)):
-        entries = {"source": "countdown", "size": size} | RULES
-        for key, value in entries.items():
-            settings += ["--set", f"data.{name}.{key}={value}"]
-    settings += ["--set", "data.evaluation.dapo500.size=10", "--set", "data.evaluation.validation.size=5"]
-    assert main(["problems", "--results", str(tmp_path), *settings]) == 0
-    assert "train: 45 problems" in capfd.readouterr().out
-    data = tmp_path / "laptop" / "data"
-    problems = [one for name in ("train", *SETS) for one in load_problems(data / f"{name}.parquet")]
-    assert len({canonical(one.text) for one in problems}) == 70
-    assert {one.task for one in problems} == {"countdown"}
-    assert main(["verify", "--results", str(tmp_path), *settings]) == 0
 
 
 def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):

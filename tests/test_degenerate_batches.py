@@ -157,33 +157,6 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
         assert_only_decayed(trainer, before, rows)
 
 
-@pytest.mark.parametrize(
-    ("file", "params"),
-    [
-        ("clip_b", {"mu": 0, "mu_plus": 0, "apply_to": "both"}),
-        ("clip_b_paper", {"mu": 0, "apply_to": "both"}),
-        ("clip_v", {"mu": 0, "mu_plus": 0, "apply_to": "both", "max_frac": None}),
-        ("clip_v_paper", {"mu": 0, "apply_to": "both"}),
-        ("clip_cov", {"ratio": 1, "lb": -math.inf, "ub": math.inf}),
-    ],
-)
-def test_settings_that_drop_every_token(make, model, file, params):
-    trainer = make(file, model, grade=every_other, params=params)
-    before = parameters(model)
-    rows = steps_of(trainer)
-    assert [row["clip_fraction"] for row in rows] == [1.0, 1.0]
-    assert_only_decayed(trainer, before, rows)
-
-
-def test_samples_of_one_sign_that_are_not_there(make, model):
-    """`keep` silences everything where no advantage has its sign."""
-    trainer = make("s_star_keep_pos_lt", model, grade=all_right)
-    before = parameters(model)
-    rows = steps_of(trainer)
-    assert [row["clip_fraction"] for row in rows] == [1.0, 1.0]
-    assert_only_decayed(trainer, before, rows)
-
-
 # ---------------------------------------------------------------- responses of one token, and without an end
 
 

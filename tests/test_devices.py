@@ -106,16 +106,6 @@ def test_jobs_in_slots_fill_all_gpus_before_they_share_one_and_exclude_whole_cla
     assert eighth.communicate(timeout=WAIT)[0] in ("['4']\n", "['5']\n")  # whichever GPU is released first
 
 
-def test_a_job_gets_what_another_leaves(machine):
-    known = machine("4", "5", "6")
-    with claim_devices("cuda", 2) as first:
-        assert first == ["4", "5"]
-        process = claimant("print(held)", 1, known)
-        assert process.communicate(timeout=WAIT)[0] == "['6']\n"
-    with claim_devices("cuda", 3) as everything:
-        assert everything == known
-
-
 def test_a_failed_attempt_holds_nothing(machine):
     """All or none: of two jobs that each waited with some of the GPUs, neither would ever get the rest."""
     known = machine("4", "5")
@@ -172,13 +162,6 @@ def test_too_few_gpus_are_a_user_error(machine, monkeypatch):
         claim_devices("cuda", 1),
     ):
         pass
-
-
-def test_on_a_cpu_nothing_is_claimed(lock_folder):
-    with claim_devices("cpu", 2) as held:
-        assert held == []
-        assert "CUDA_VISIBLE_DEVICES" not in os.environ
-    assert not list(lock_folder.iterdir())
 
 
 def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):

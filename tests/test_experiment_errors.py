@@ -50,23 +50,13 @@ EXPERIMENTS = [
     ("table6", "kind", "score", "unknown kind 'score'; did you mean 'scores'"),
     ("table6", "evaluatons", ["aime24"], "unknown key 'evaluatons'; did you mean 'evaluations'"),
     ("table6", "seeds", "three", "seeds is 'three'; it should be 'tables', 'extras' or 'pilot'"),
-    (
-        "table6",
-        "metrics",
-        ["avg", "pas"],
-        "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'",
-    ),
-    ("table6", "metrics", ["avg", "avg"], "metrics: ['avg', 'avg'] has an entry twice"),
+    ("table6", "metrics", ["avg", "pas"], "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'"),
     ("table6", "runs.0.models", ["qwen3-4b-bass"], "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
     ("table6", "runs.0.methods", ["clip_bb", "grpo"], "unknown method 'clip_bb'; did you mean 'clip_b'?"),
-    ("table6", "evaluations", ["aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
-    ("table6", "baseline", "grpp", "unknown baseline 'grpp'; did you mean 'grpo'?"),
     ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
-    ("figure2", "panels.1.columns", ["step"], "panels[1].columns: step is the x axis"),
     ("figure2", "panels.0.methods", ["clip_c@*"], "panels[0].methods: no run of method 'clip_c@*'; known: clip_b@"),
     ("figure6", "panels.0.model", None, "panels[0].model is None; it should be one of qwen2.5-7b"),
     ("figure6", "panels.0.points", "accuracy", "panels[0]: points is 'accuracy'; it should be none of columns"),
-    ("figure6", "panels.0.x", "entropy", "panels[0]: points are drawn over steps; x is 'entropy'"),
     (
         "difficulty",
         "runs.0.methods",
@@ -85,13 +75,10 @@ def test_experiments(refused, name, place, value, said):
 
 
 CLAIMS = [
-    ("claims", [], "claims is []; it should have at least 1 item"),
     ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
     ("claims.0.why", "", "claims[0]: a threshold other than 0 needs its reason, in `why`"),
     ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
     ("claims.0.model", "qwen2.5-7b-instrct", "unknown model 'qwen2.5-7b-instrct'; did you mean 'qwen2.5-7b-instruct'?"),
-    ("claims.-1.evaluations", ["aime24", "aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
-    ("paper.evaluations.aime24.problems", 0, "paper.evaluations.aime24.problems is 0; it should be greater than 0"),
 ]
 
 

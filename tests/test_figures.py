@@ -19,7 +19,6 @@ from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
     EXPERIMENTS,
     MODEL,
-    PROBLEMS,
     ROOT,
     SCALE,
     SEEDS,
@@ -249,23 +248,6 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
     write_metrics(tmp_path / SCALE, Run(MODEL, "clip_v", 1), entropy=np.nan)  # diverged, and drawn all the same
     assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
-
-
-def test_the_points_at_matched_entropy_are_in_the_frame_but_for_collapsed_ones(results, tmp_path):
-    """The strongest of Clip_V solves nothing: its point is outside, and the footer counts it."""
-    shutil.copytree(results, tmp_path / SCALE)
-    collapsed = EXPERIMENTS["matched_entropy"].of(MODEL, "clip_v@mu=2.0")
-    for run in collapsed:
-        for dataset, (problems, k) in PROBLEMS.items():
-            write_evaluation(tmp_path / SCALE, run, dataset, np.zeros((problems, k), dtype=bool))
-    figure, frame = drawing("matched_entropy", tmp_path / SCALE)
-    for ax, metric in zip(figure.axes, ("avg", "pass"), strict=False):
-        inside = frame[metric].between(*ax.get_ylim()) & frame["entropy"].between(*ax.get_xlim())
-        assert frame["run"][~inside].tolist() == ["clip_v@mu=2.0"]
-        (baseline,) = [line for line in ax.lines if line.get_label() == "GRPO"]
-        assert baseline.get_zorder() == max(line.get_zorder() for line in ax.lines)
-    said = f"outside: 1 of {len(frame)} strengths, with less than half of the highest score"
-    assert said in " ".join(figure.get_supxlabel().split())
 
 
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):

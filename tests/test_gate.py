@@ -106,13 +106,6 @@ def test_outside_a_bound_it_stops_with_what_would_be_changed(stage, bound, fault
     assert json.loads(stage.layout.gate(0).read_text())["faults"] == []
 
 
-def test_a_missing_bound_is_no_bound_and_two_are_in_order():
-    config = load_config("laptop", overrides=["gate.truncated=[null,0.1]"], configs=ROOT / "configs")
-    assert config.gate.truncated == [None, 0.1]
-    with pytest.raises(UserError, match=r"gate.entropy: \[0.5, 0.2\] should be \[min, max\]"):
-        load_config("laptop", overrides=["gate.entropy=[0.5,0.2]"], configs=ROOT / "configs")
-
-
 def test_the_page_shows_its_numbers_and_its_faults(stage):
     with pytest.raises(UserError):
         stage("gate.entropy=[0.3,1]")

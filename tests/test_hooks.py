@@ -35,15 +35,6 @@ def test_it_is_grpo_to_the_bit_when_strictly_on_policy(make_trainer, model, meth
     assert (gradients[0] - gradients[1]).abs().max() <= bound
 
 
-def test_kl_cov_acts_with_several_updates(make_trainer, model):
-    wide = {"updates_per_batch": 3, "learning_rate": 1e-2}
-    gradients = [
-        gradient_after(make_trainer(copy.deepcopy(model), "kl_cov", params={"frac": 0.5, "beta": beta}, **wide))
-        for beta in (1e-9, 5.0)
-    ]
-    assert (gradients[0] - gradients[1]).norm() > 1e-3 * gradients[0].norm()
-
-
 def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
     coefficient = 0.3
     plain, with_bonus = (
@@ -58,22 +49,6 @@ def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
     (-coefficient * stats.entropy[batch.mask].mean()).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
     assert torch.allclose(difference, expected, atol=1e-6 + 1e-4 * expected.abs().max().item())
-
-
-def test_shaped_rewards_reach_the_advantages(make_trainer, model):
-    trainer = make_trainer(copy.deepcopy(model), "unlikeliness", params={"beta": 0.9})
-    seen = []
-    advantages = trainer.method.advantages
-
-    def spy(rewards, groups):
-        seen.append(rewards)
-        return advantages(rewards, groups)
-
-    object.__setattr__(trainer.method, "advantages", spy)
-    metrics = trainer.step(0)
-    shaped = seen[0]
-    assert len(shaped.unique()) > 4  # four values at most come from the grader
-    assert shaped.mean().item() < metrics["reward_mean"]  # right answers were scaled down, nothing up
 
 
 def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, monkeypatch):

@@ -10,7 +10,7 @@ import sys
 import pandas as pd
 import pytest
 
-from conftest import REAL_PROBLEMS, ROOT
+from conftest import ROOT
 from countdown import countdown_set
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
@@ -239,34 +239,3 @@ def test_raw_rows_of_the_training_data(tmp_path):
         "a float": "1",
     }
     assert entry["rows"] == entry["kept"] + sum(entry["dropped"].values())
-
-
-# Problems among the 10,601 that repeat another in other LaTeX (`\cdots` for `\ldots`), all with the same answer.
-TWICE = 44
-
-
-@pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
-def test_real_problems_in_their_raw_form(tmp_path):
-    """The cleaned problems, wrapped as the original has them and ten times over, come back as they were."""
-    source = [json.loads(line) for line in (REAL_PROBLEMS / "dapo_slice.jsonl").open(encoding="utf-8")]
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    table = {
-        "problem": [f"{BEFORE}{row['problem']}{AFTER}" for row in source] * 10,
-        "answer": [str(row["answer"]) for row in source] * 10,
-    }
-    pd.DataFrame(table).to_parquet(folder / "train.parquet")
-    for name in ("aime24", "aime25", "amc23", "math500"):
-        (folder / f"{name}.jsonl").write_bytes((REAL_PROBLEMS / f"{name}.jsonl").read_bytes())
-    names = ("aime24", "aime25", "amc23", "math500")
-    sets = build(hub_set("a/b"), tmp_path / "out", folder, **{name: hub_set("c/d") for name in names})
-    assert [sets[name]["rows"] for name in names] == [30, 30, 40, 500]
-    assert [sets[name]["kept"] for name in names[:3]] == [30, 30, 40]
-    train = sets["train"]
-    assert train["instructions_removed"] == train["rows"] == 106_010
-    assert train["dropped"].pop(DUPLICATE) == 9 * 10_601 + TWICE
-    overlap = sum(train["dropped"].values())
-    assert set(train["dropped"]) <= {f"{why} in {name}" for why in ("also", "near duplicate") for name in names}
-    assert train["kept"] == 10_601 - TWICE - overlap > 10_000
-    answers = {row["problem"].strip(): str(row["answer"]) for row in source}
-    assert all(answers[one.text] == one.answer for one in load_problems(tmp_path / "out" / "train.parquet"))

@@ -15,7 +15,7 @@ from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
-from entropy_dynamics.distributed.launch import STARTER, answers_for_stage
+from entropy_dynamics.distributed.launch import STARTER
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from preloaded import program
@@ -270,19 +270,6 @@ def test_ranks_of_torchrun_that_the_config_does_not_expect_are_refused(monkeypat
         Ranks.join(hardware)
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert Ranks.join(hardware).is_main
-
-
-def test_of_ranks_that_a_user_starts_the_first_one_answers_for_the_stage(monkeypatch):
-    """The process that starts ranks does so for its own."""
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert answers_for_stage()
-    monkeypatch.setenv("RANK", "1")
-    assert not answers_for_stage()
-    monkeypatch.setenv("RANK", "0")
-    assert answers_for_stage()
-    monkeypatch.setenv(STARTER, "1")
-    assert not answers_for_stage()
 
 
 def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):

@@ -56,14 +56,6 @@ def test_a_bounded_cache_gives_the_same_rollouts(make_model, sampled, prompts, r
     assert rows < 1 or all(size <= rows * row for _, size in batches)
 
 
-def test_a_cache_in_half_the_precision_holds_twice_as_many_rows(make_model, sampled):
-    single, double = make_model().bfloat16(), make_model()
-    (_, [[_, small]]), (_, [[_, large]]) = sampled(single), sampled(double)
-    assert large == 2 * small
-    assert [size for size, _ in sampled(single, cache_bytes=small / 6)[1]] == [10] * 6
-    assert [size for size, _ in sampled(double, cache_bytes=small / 6)[1]] == [5] * 12
-
-
 def test_an_engine_takes_half_of_its_processs_memory(shared_model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(native, "memory_bytes", lambda device: {"cpu": 1000, "cuda": 4000}[device.type])
 

@@ -295,24 +295,6 @@ def test_a_command_that_runs_by_itself_ends_with_a_killed_starter_too(own, small
     assert endless.wait(WAIT) == -signal.SIGKILL
 
 
-def test_processor_time_is_that_of_server_and_commands(monkeypatch, tmp_path):
-    """Else the log of jobs would show none."""
-    monkeypatch.delenv(SERVER, raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(preload, "_started", [])
-    monkeypatch.setattr("tempfile.tempdir", None)
-    preload.start()
-    try:
-        for _ in range(2):
-            before = preload.processor_seconds()
-            subprocess.run([*COMMAND, "config"], cwd=ROOT, capture_output=True, check=True)
-            assert preload.processor_seconds() > before
-    finally:
-        for process in preload._started:
-            process.stdin.close()
-            process.wait(WAIT)
-
-
 def test_output_goes_to_a_pipe_where_the_server_has_a_file(tmp_path):
     """A file can seek, and what Python has learnt of it does not hold for a pipe."""
     address = tmp_path / "address"

@@ -21,9 +21,8 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
-from entropy_dynamics.reporting.report import shown_in, what_ran, write_report
+from entropy_dynamics.reporting.report import shown_in, write_report
 from entropy_dynamics.reporting.watch import open_server
-from entropy_dynamics.results.layout import PROVENANCE, Layout
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from project_copy import copy_project
 from synthetic_results import MODEL, write_all
@@ -232,18 +231,6 @@ def live(page, tmp_path) -> Results:
         log.write_text(STEPS.replace("{}", f"{MODEL} clip_v seed {seed}"))
     os.utime(log, (0, 0))
     return source
-
-
-def test_each_commit_is_named_once(tmp_path):
-    hardware = {"gpus": [], "cores": 2, "processor": "CPU"}
-    runs = [("a" * 40, False), ("a" * 40, True), ("b" * 40, True), ("c" * 40, False)]
-    for seed, (commit, changed) in enumerate(runs):
-        folder = Layout(tmp_path).run(MODEL, "grpo", seed)
-        folder.mkdir(parents=True)
-        record = {"git": {"commit": commit, "changed": changed}, "hardware": hardware}
-        (folder / PROVENANCE).write_text(json.dumps(record))
-    commits = "commit aaaaaaa (some runs with uncommitted changes), bbbbbbb with uncommitted changes, ccccccc"
-    assert what_ran(Layout(tmp_path)) == ["4 training runs on 2 cores of CPU", commits]
 
 
 def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from transformers import Cache, DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from conftest import ROOT
 from entropy_dynamics import engines, sampling
@@ -17,7 +17,6 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.sampling.native import (
     NativeSampler,
-    PreallocatedLayer,
     ReplicaSampler,
     _draw,
     _noise,
@@ -180,23 +179,6 @@ def test_batches_and_neighbors_change_nothing(shared_model, sampler_of, prompts)
     assert more[:5] == alone
 
 
-def test_a_batch_is_never_larger_than_batch_size(shared_model, sampler_of, prompts, monkeypatch):
-    rows = []
-    original = NativeSampler._sample_batch
-
-    def spy(self, requests, *rest):
-        rollouts = original(self, requests, *rest)
-        rows.append(len(rollouts))
-        return rollouts
-
-    monkeypatch.setattr(NativeSampler, "_sample_batch", spy)
-    sample(sampler_of(shared_model, 10), prompts, samples=4)
-    assert rows == [8] * 6
-    rows.clear()
-    sample(sampler_of(shared_model, 3), prompts[:2], samples=7)
-    assert rows == [3, 3, 1] * 2
-
-
 def test_random_numbers_belong_to_stream_problem_and_sample(shared_model, sampler_of, prompts):
     sampler = sampler_of(shared_model)
     first = sample(sampler, prompts[:3], stream="train/seed0/step0")
@@ -286,37 +268,6 @@ def test_frequencies_are_those_of_the_softmax(make_model, sampler_of, prompts, t
     statistic, freedom = chi_square(temperature)
     assert statistic < freedom + 4 * np.sqrt(2 * freedom)
     assert chi_square(1.5 - temperature)[0] > 10 * freedom  # another temperature would be detected
-
-
-@torch.no_grad()
-def test_the_preallocated_cache_against_transformers_own(make_model):
-    model = make_model("qwen3", layers=2, heads=2, kv_heads=1)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, 28, (3, 6), generator=generator)
-    caches = [Cache(layers=[PreallocatedLayer(6, 12) for _ in range(2)]), DynamicCache(config=model.config)]
-
-    def both(tokens):
-        ours, theirs = (
-            model(tokens, past_key_values=cache, use_cache=True, attention_mask=None).logits for cache in caches
-        )
-        assert torch.equal(ours, theirs)
-        assert caches[0].get_seq_length() == caches[1].get_seq_length()
-        for mine, other in zip(caches[0].layers, caches[1].layers, strict=True):
-            assert torch.equal(mine.keys, other.keys)
-            assert torch.equal(mine.values, other.values)
-
-    both(ids)
-    both(torch.tensor([[6], [7], [8]]))
-    for cache in caches:
-        cache.batch_select_indices(torch.tensor([2, 1, 0, 0, 1, 0]))
-    both(torch.tensor([[9], [10], [11], [12], [13], [14]]))
-    for cache in caches:
-        cache.batch_select_indices(torch.tensor([0, 3, 5]))
-    both(torch.tensor([[15], [16], [17]]))
-    both(torch.tensor([[18, 19], [20, 21], [22, 23]]))
-    assert caches[0].get_seq_length() == 11
-    layer = caches[0].layers[0]
-    assert layer.keys.data_ptr() == layer.key_buffer.data_ptr()  # a view: nothing was copied to grow
 
 
 # ---------------------------------------------------------------- the registry of engines

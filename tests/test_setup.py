@@ -47,16 +47,6 @@ def test_everything_imported_is_a_dependency_with_a_bound():
     assert set(EXTRAS) >= {"dev", "vllm", "notebooks", "trl", "verl"}
 
 
-def test_core_methods_and_analysis_import_what_a_plain_install_brings():
-    rooms = ("core", "methods", "analysis", "config", "results")
-    assert set().union(*map(imported, rooms)) <= CORE | {"pydantic-core", "entropy-dynamics"}
-
-
-def test_no_extra_for_another_trainer_pins_torch_or_vllm():
-    entries = [entry for name in ("trl", "verl") for entry in EXTRAS[name]]
-    assert not [entry for entry in entries if re.match(r"torch|vllm", entry)]
-
-
 def imported(room: str) -> set[str]:
     """Distributions that the modules of a room import, but for those of an extra."""
     extra = {"vllm", "triton", "tensorboard", "wandb", "trackio", "sentencepiece", "trl", "verl", "trinity"}

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -230,16 +229,6 @@ def test_the_interval_of_the_smallest_of_six_effects_covers_it(true):
     lows, highs = (np.array([getattr(interval, end) for interval in found]) for end in ("low", "high"))
     assert np.mean(lows > 0) < 0.04  # five seeds: 1 / 32 each
     assert np.mean(highs < 0) < 0.025  # the lowest of six upper ends without a correction: 15 %
-
-
-@pytest.mark.parametrize("spreads", [(1, 1, 1, 1, 1, 1), (3, 1, 1, 1, 1, 1)], ids=str)
-def test_six_effects_at_the_detectable_distance_are_detected_together_in_nine_of_ten_runs(spreads):
-    rng, scale = np.random.default_rng(0), np.array(spreads)[:, None]
-    drawn = scale * rng.standard_normal((2000, 6, 5))
-    parts = [Interval(spread=spread, seeds=5, error=0.0) for spread in spreads]  # the true spreads
-    distance = smallest_effect([replace(part, value=0.0, low=0.0, high=0.0) for part in parts]).detectable()
-    lows = np.stack([seed_interval(distance + drawn[:, cell]).low for cell in range(6)])
-    assert 0.88 < (lows > 0).all(axis=0).mean() < (0.92 if set(spreads) == {1} else 1)
 
 
 def test_the_smallest_effect_by_hand():
