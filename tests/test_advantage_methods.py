@@ -9,7 +9,6 @@ import torch
 
 from batches import stats_of
 from conftest import ROOT
-from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from reference import assert_close, batch_of, even_sum, gradients, rollouts_of
@@ -121,12 +120,6 @@ def test_the_interpolated_quantile():
 # ---------------------------------------------------------------- Dr.GRPO
 
 
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_its_constant_is_the_longest_response(scale):
-    config = load_config(scale, "qwen2.5-7b-instruct", "dr_grpo", configs=CONFIGS)
-    assert config.method.build().max_tokens == config.sampling.max_new_tokens
-
-
 def test_dr_grpo_in_training_against_autograd(make_trainer, model):
     """The mean over rollouts of the sum over tokens, divided by max_tokens; advantages without the deviation."""
     trainer = make_trainer(copy.deepcopy(model), "dr_grpo", params={"max_tokens": 30})
@@ -170,11 +163,6 @@ def test_the_band_of_entrocraft_moves_and_is_restored():
         restored.load_state_dict(method.state_dict())
         assert kept_rows(restored, target + 0.01) == [1, 0, 1]
         method.observe({"step": step})
-
-
-def test_the_band_of_a_run_ends_with_it():
-    config = load_config("laptop", "qwen2.5-7b-instruct", "entrocraft", configs=CONFIGS)
-    assert config.method.build().steps == config.training.steps
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,11 @@ import yaml
 
 from batches import random_batch, shares, stats_of
 from conftest import ROOT
-from entropy_dynamics.config import load_config
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.methods.unlikeliness import ranks_in_groups
 
 CONFIGS = ROOT / "configs"
 METHODS = ["clip_cov", "kl_cov", "unlikeliness", "forking_tokens", "advantage_reweighting", "entropy_bonus"]
-OFF_POLICY = ["kl_cov", "grpo_off_policy", "clip_higher"]
 
 
 # ---------------------------------------------------------------- rewarding the unlikely
@@ -124,15 +122,3 @@ def test_files_and_defaults_agree(name):
     own = {key: params[key] for key in params.keys() - load_method("grpo").model_dump().keys()}
     assert own
     assert load_method(name).model_dump().items() >= own.items()
-
-
-@pytest.mark.parametrize("scale", ["smoke", "laptop"])
-def test_the_off_policy_rows_can_be_compared(scale):
-    kl_cov, grpo, higher = (load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS) for name in OFF_POLICY)
-    assert grpo.training == higher.training == kl_cov.training
-    clipping = [
-        {key: getattr(one.method.params, key) for key in ("clip_low", "clip_high", "dual_clip")}
-        for one in (grpo, higher, kl_cov)
-    ]
-    assert clipping[1] == {**clipping[0], "clip_high": 0.28}
-    assert clipping[2] == {"clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}

@@ -134,20 +134,6 @@ def test_labels_are_the_solution_and_its_end(prepared, tokenizer):
         assert solution.endswith(f"}}{tokenizer.eos_token}")
 
 
-def test_it_is_adamw_with_clipping(prepared, monkeypatch):
-    """A single step moves every weight by the learning rate at most, which Muon's would not."""
-    layout, config = prepared
-    norms = []
-    clip = torch.nn.utils.clip_grad_norm_
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *given: norms.append(given[1]) or clip(*given))
-    rate = 1e-3
-    out = prepare_model(config(f"cold_start.learning_rate={rate}", "cold_start.steps=1"), layout, 0)
-    [base] = [folder for folder in out.parent.iterdir() if folder.name[0] == "." and folder.is_dir()]
-    moved = (weights(out) - weights(base)).abs().max()
-    assert 0.9 * rate < moved < 1.1 * rate
-    assert norms == [1.0]
-
-
 def test_without_a_cold_start_a_pretrained_model_exists_once(prepared):
     layout, config = prepared
     plain = config("cold_start=null")

@@ -176,17 +176,6 @@ def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_
     assert found / 1000 == pytest.approx(0.9, abs=0.03)
 
 
-def test_no_power_where_the_samples_cannot_tell(tmp_path, capsys):
-    one = samples(tmp_path / "one.jsonl", "problem_id", "correct", {"a": [1], "b": [0, 1]})
-    assert error(capsys, "pass-at-k", one, "--power", 5) == (
-        f"{one} has a problem with 1 graded sample; --power takes 2 or more of each"
-    )
-    sure = samples(tmp_path / "sure.jsonl", "problem_id", "correct", {"a": [1, 1], "b": [0, 0]})
-    message = "has no problem that some samples solve and some do not; --power takes such problems"
-    assert error(capsys, "pass-at-k", sure, "--power", 5) == f"{sure} {message}"
-    assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power takes the rates of one file"
-
-
 # ---------------------------------------------------------------- lens
 
 

@@ -133,14 +133,6 @@ def test_corollaries_1_and_1_1_are_zero(kind):
     torch.testing.assert_close(expected_centered_score(p, behavior), zero, rtol=0, atol=1e-14)
 
 
-def test_corollary_1_1_needs_a_behavior_that_can_sample_every_item():
-    """An item that is never sampled is missing from the mean: 0.7 and 0.2 remain of (0.7, 0.2, 0.1)."""
-    behavior = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
-    left = expected_centered_score(WORKED_P, behavior).item()
-    assert left == pytest.approx(0.7 * WORKED_S_CENTERED[0] + 0.2 * WORKED_S_CENTERED[1], abs=1e-6)
-    assert abs(left) > 0.03
-
-
 @pytest.mark.parametrize("kind", ["random", "uniform", "peaked", "very peaked"])
 @pytest.mark.parametrize("off_policy", [False, True])
 def test_corollaries_3_and_3_1_are_the_mean_of_theorem_2(kind, off_policy):

@@ -68,18 +68,6 @@ def test_a_pretrained_model_goes_under_its_own_name(small, facts, shown):
     assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {shown}
 
 
-def test_captions_name_a_single_seed(results, tmp_path):
-    one = {"tables": 1, "extras": 1, "pilot": 1}
-    shutil.copytree(results, tmp_path / SCALE)
-    caption = draw("table1", tmp_path / SCALE, one)[1].read_text()
-    assert "one seed" in caption
-    assert "seeds and over problems" not in caption
-    frame = pd.read_csv(draw("figure5", tmp_path / SCALE, one)[2])
-    assert frame.low.isna().all()
-    assert frame.high.isna().all()
-    assert "one seed" in " ".join(footer("figure5", tmp_path / SCALE, one).split())
-
-
 def test_methods_with_fewer_seeds_are_said(tmp_path):
     seeds = {"tables": 3, "extras": 1, "pilot": 1}
     folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")

@@ -105,16 +105,6 @@ def test_the_next_write_removes_what_a_killed_process_left(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *others])
 
 
-def test_a_temporary_of_an_earlier_process_with_this_id_does_not_get_into_the_result(tmp_path):
-    stale = partial(tmp_path, "policy", os.getpid())
-    stale.mkdir()
-    (stale / "model-00002-of-00002.safetensors").write_text("of an earlier process")
-    with written_whole(tmp_path / "policy") as temporary:
-        temporary.mkdir()
-        (temporary / "model.safetensors").write_text("new")
-    assert everything(tmp_path) == ["policy/model.safetensors"]
-
-
 def flip_a_bit_of_the_data(path):
     content = bytearray(path.read_bytes())
     content[30] ^= 1

@@ -182,16 +182,3 @@ def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, 
     text = run(capsys, "entropy-watch", tmp_path)
     assert text.startswith("Entropy rose from 0.2 to 1.39 nats")
     assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")
-
-
-def test_an_unrelated_file_does_not_hide_what_the_log_lacks(tmp_path, capsys):
-    lines(tmp_path / "data.jsonl", [{"prompt": "1 + 1"}])
-    assert "logs no entropy" not in error(capsys, "entropy-watch", tmp_path)  # alone, its own error is the answer
-    log = tmp_path / "metrics.parquet"
-    pd.DataFrame({"step": range(STEPS), "loss": 1.0}).to_parquet(log)
-    message = error(capsys, "entropy-watch", tmp_path)
-    assert message.startswith(f"{log} logs no entropy (")
-    assert message.endswith("; it logs loss")
-    pd.DataFrame({"step": range(STEPS), "entropy": FALLING}).to_parquet(log)
-    message = error(capsys, "entropy-watch", tmp_path, "--entropy", "entropi")
-    assert message.startswith(f"{log} logs no entropi; did you mean 'entropy'?")

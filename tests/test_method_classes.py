@@ -81,33 +81,6 @@ def test_a_method_declares_what_it_reads_and_where_it_acts(name):
     assert contracts(load_method(name)) == declared(load_method(name))
 
 
-class OnePenalty(Method):
-    """Of tokens in a range only."""
-
-    low: float
-    high: float
-
-    def token_loss(self, logp, logp_old, advantages, mask, **_):
-        return torch.where((logp > math.log(self.low)) & (logp < math.log(self.high)), logp, 0.0)
-
-
-@pytest.mark.parametrize(("low", "high"), [(1e-5, 1e-4), (0.5, 0.6), (0.99, 1.0)])
-def test_the_grid_finds_a_penalty_wherever_it_acts(low, high):
-    method = OnePenalty(low=low, high=high)
-    assert contracts(method)["acts_without_advantage"]
-    assert contracts(method) != declared(method)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 0.05), (0.5, 0.8), (3.0, math.inf)])
-def test_the_grid_finds_a_use_of_e_s_at_any_entropy(low, high):
-    class AtSomeEntropies(Method):
-        def token_weights(self, stats, advantages, mask, **_):
-            inside = low < float(stats.entropy.mean()) < high
-            return mask * (stats.s_centered > 0) if inside else mask.float()
-
-    assert contracts(AtSomeEntropies())["uses_s_expected"]
-
-
 def test_a_method_with_state_of_its_own_is_no_token_weight():
     """Hosts do not call `observe`, so its state would never change."""
     with pytest.raises(UserError, match=r"^entrocraft is more than token weights \(it has its own observe\)"):

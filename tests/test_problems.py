@@ -1,7 +1,6 @@
 """Problem files: reading, cleaning, and sets that never share a problem."""
 
 import json
-import math
 
 import pandas as pd
 import pytest
@@ -15,7 +14,7 @@ from entropy_dynamics.sections import parse
 from entropy_dynamics.stages import problems as problem_sets
 from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks import Problem
-from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT, RawProblem, clean_problems
+from entropy_dynamics.tasks.cleaning import DUPLICATE, RawProblem, clean_problems
 from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
@@ -77,28 +76,6 @@ def test_a_parquet_file_without_a_column(tmp_path):
 
 
 # Cleaning
-
-
-def test_hand_worked_cleaning():
-    raw = [
-        RawProblem("a", "  What is  $x$?\n", "070"),
-        RawProblem("b", "what IS $X$?", 70),  # the same but for case and space, the same answer
-        RawProblem("c", "Contested", 1),
-        RawProblem("d", "contested ", "2"),
-        RawProblem("e", "Contested", 1),
-        RawProblem("f", "Half", "1/2"),
-        RawProblem("g", " \n", 3),
-        RawProblem("h", None, 3),
-        RawProblem("i", "No answer", math.nan),
-        RawProblem("j", "Half a contest", 5),
-        RawProblem("k", "Half a contest", "5/2"),  # says something else, though nothing that could be kept
-        RawProblem("l", "Kept", 5.0),
-        RawProblem("m", "kept", None),  # says nothing else
-        RawProblem("a", "What is $x$?", 70),  # a row given twice, id and all
-    ]
-    kept, dropped = clean_problems(raw, MATH)
-    assert kept == [Problem("a", "What is  $x$?", "70", "math"), Problem("l", "Kept", "5", "math")]
-    assert dropped == {DUPLICATE: 2, CONFLICT: 4, NOT_AN_INTEGER: 2, NO_TEXT: 2, NO_ANSWER: 2}
 
 
 def test_the_task_says_which_texts_state_the_same_problem():

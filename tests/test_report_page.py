@@ -283,25 +283,6 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def test_two_runs_side_by_side(live, tmp_path):
-    write_claims(live)
-    claims = json.loads(live.layout.claims("json").read_text())  # of one seed, without intervals
-    numbers = {"effect": 1, "low": 0, "high": 2, "seeds": 5}
-    claims = [claim | numbers for claim in claims if claim["subject"] == "this run"]
-    other = {"holds": "does not hold", "does not hold": "inconclusive", "inconclusive": "holds"}
-    changed = [claim | {"verdict": other[claim["verdict"]], "effect": 1.5} for claim in claims]
-    (tmp_path / "claims.json").write_text(json.dumps(changed))
-    text = write_report(live, tmp_path).read_text()
-    assert "nothing to compare, as no claim has an interval over seeds in both" in text
-    assert "Effects of both runs" not in text
-    live.layout.claims("json").write_text(json.dumps(claims))
-    assert 'id="comparison"' not in write_report(live).read_text()
-    text = write_report(live, tmp_path).read_text()
-    assert f"<code>{tmp_path}</code>" in text
-    assert f"<p>Verdicts: {len(claims)} of {len(claims)} changed" in text
-    assert '<img alt="Effects of both runs" src="data:image/svg+xml' in text
-
-
 @pytest.fixture
 def watched(live):
     server = open_server(live, None, port=0)

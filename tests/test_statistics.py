@@ -282,11 +282,3 @@ def test_a_band_over_all_k_covers_a_curve_where_its_points_do_not():
         points_outside += not all(point.low <= 0 <= point.high for point in points)
     assert outside / runs <= 0.08
     assert points_outside / runs > outside / runs + 0.02
-
-
-def test_a_band_where_all_scores_are_equal_has_no_bounds():
-    curve = np.zeros((3, 20))
-    curve[1, ::2] = 1
-    band = simultaneous([curve])
-    assert np.isnan(band.low).tolist() == [True, False, True]
-    assert band.value.tolist() == [0, 0.5, 0]

@@ -58,13 +58,6 @@ def test_the_page_is_named_where_there_is_one(root, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"Everything on one page: {root / 'report.html'}"
 
 
-def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
-    assert main(["summary", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err == f"error: no file {tmp_path / 'claims.json'}; make it with: entropy-dynamics claims\n"
-    )
-
-
 def test_the_topics_of_the_page_count_what_has_a_value():
     """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
 

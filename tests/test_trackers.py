@@ -113,17 +113,6 @@ def test_trackio_gets_the_numbers_in_a_folder_of_the_results(layout, monkeypatch
     assert rest == [(4, {"entropy": 0.5}), "end"]
 
 
-def test_the_same_run_of_other_results_is_another_trackio_run(layout, tmp_path, monkeypatch):
-    names, fake = [], types.ModuleType("trackio")
-    fake.init = lambda **settings: names.append(settings["name"]) or types.SimpleNamespace(finish=lambda: None)
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.setenv("TRACKIO_DIR", "shared")
-    for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
-        Trackers(config_with("trackio"), root, "grpo", 1).close()
-    first, second, resumed = names
-    assert first == resumed != second
-
-
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_a_missing_package_is_reported_before_anything_runs(layout, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)  # importing it now fails

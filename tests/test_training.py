@@ -294,15 +294,6 @@ def test_several_updates_per_batch_are_ppo(shared_model, make_trainer):
     assert_close(parameters(model) - parameters(shared_model), moved, relative=1e-3)
 
 
-def test_one_update_ignores_the_ppo_clipping(shared_model, make_trainer):
-    found = []
-    for clip in (0.2, 1e-9):
-        model = copy.deepcopy(shared_model)
-        make_trainer(model, params={"clip_low": clip, "clip_high": clip}).step(0)
-        found.append(gradients(model))
-    assert torch.equal(*found)
-
-
 def test_more_updates_than_prompts_are_refused(shared_model, make_trainer):
     with pytest.raises(UserError, match=r"updates_per_batch is 5, but a step has only 4 prompts"):
         make_trainer(shared_model, updates_per_batch=5)

@@ -17,7 +17,6 @@ from recorded_results import (
     GIT,
     LAYOUT,
     MODEL_JSON,
-    PROBLEMS,
     RESULTS,
     SCALE,
     TABLE,
@@ -158,22 +157,6 @@ def test_a_table_of_more_seeds_than_the_config_has(verify):
     assert (code, list(findings)) == (1, [("different config", TABLE[0])])
     assert "seeds is 2, redrawn 1: give --set seeds.tables=" in findings["different config", TABLE[0]]
     assert verify("results/smoke", *more)[:2] == (0, {})
-
-
-@pytest.mark.usefixtures("untabled")
-def test_problems_from_the_hub(verify):
-    place = {"repository": "someone/problems", "revision": "a1" * 20}
-    settings = [f"data.evaluation.aime24.{key}={value}" for key, value in {"source": "hub", **place}.items()]
-    settings = [part for one in settings for part in ("--set", one)]
-    entry = {"source": "hub", **place, "subset": None, "split": "train", "rows": 10}
-    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].update(entry))
-    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].pop("numbers"))
-    different = [where for what, where in verify("results/smoke", *settings)[1] if what == "different config"]
-    assert [where for where in different if where.startswith("data/aime24")] == []
-    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"].update(revision="b2" * 20))
-    findings = verify("results/smoke", *settings)[1]
-    fact = f"revision was {'b2' * 20}, is now {'a1' * 20}"
-    assert findings["different config", "data/aime24.parquet"] == fact
 
 
 @pytest.mark.usefixtures("project")
