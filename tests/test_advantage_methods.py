@@ -8,12 +8,9 @@ import pytest
 import torch
 
 from batches import stats_of
-from conftest import ROOT
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from reference import assert_close, batch_of, even_sum, gradients, rollouts_of
-
-CONFIGS = ROOT / "configs"
 
 
 def advantages_of(name, rewards, groups=None, **params) -> list[float]:

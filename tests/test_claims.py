@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.claims import input_files, load_claims
-from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
@@ -189,18 +188,6 @@ def test_the_claims_name_methods_and_models_that_exist():
     assert len(directions) == 8
     for claim_id, side in directions.items():
         assert side == ("above 0" if claim_id.removeprefix("figure1_") in up else "below 0")
-
-
-def test_inputs_are_the_files_of_models_that_the_scale_has(tmp_path):
-    files = input_files(tmp_path, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-    assert len(files) == len(set(files))
-    assert Layout(tmp_path).logit_steps not in files
-    assert Run(MODEL, "grpo", 2).metrics_file(tmp_path) in files
-    assert Run(MODEL, "s_star_keep_pos_gt", 0).metrics_file(tmp_path) in files
-    assert Run(MODEL, "s_star_keep_pos_gt", 1).metrics_file(tmp_path) not in files
-    assert Run(MODEL, "clip_b", 2).evaluation_file(tmp_path, "dapo500") in files
-    one = input_files(tmp_path, SCALE, {"tables": 1, "extras": 1, "pilot": 1}, ROOT / "configs", ROOT / "experiments")
-    assert set(one) < set(files)
 
 
 GOOD = """

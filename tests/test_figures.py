@@ -13,7 +13,6 @@ from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.figures import DRAW
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
@@ -82,13 +81,6 @@ def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
     experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
     figure, _ = draw_curves(experiment, Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
     return figure.get_supxlabel()
-
-
-def drawing(name: str, results: Path):
-    """The figure and its numbers."""
-    experiment = load_experiment(name, SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
-    kept = Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-    return DRAW[experiment.spec.kind](experiment, kept)
 
 
 @pytest.mark.parametrize("name", FIGURES)

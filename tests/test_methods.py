@@ -194,3 +194,18 @@ def test_ablations_by_their_definition(name):
 
 
 # ---------------------------------------------------------------- all methods
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+def test_a_larger_mu_drops_a_subset(name):
+    s_star, s_expected, advantages, mask = random_batch(seed=5, rows=40)
+    sizes, before = [], torch.ones_like(mask)
+    for mu in (0.0, 0.3, 0.6, 1.0, 1.7, 3.0, 1e6):
+        dropped = load_method(name, mu=mu).token_weights(stats_of(s_star, s_expected), advantages, mask) < mask.float()
+        assert not (dropped & ~before).any()
+        before = dropped
+        sizes.append(int(dropped.sum()))
+    assert sizes[0] > 0
+    assert sizes[-1] == 0
+    if name != "clip_v":  # whose cap makes the first few alike
+        assert len(set(sizes)) > 4

@@ -21,7 +21,7 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
-from entropy_dynamics.reporting.report import shown_in, write_report
+from entropy_dynamics.reporting.report import write_report
 from entropy_dynamics.reporting.watch import open_server
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from project_copy import copy_project
@@ -180,17 +180,6 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
     interval = f"[{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]"
     assert f"{score.dapo500_avg:.1f} <i>{interval}</i>" in shown
     assert "median difference per seed" not in shown  # of one seed
-
-
-@pytest.mark.parametrize(
-    ("place", "names"),
-    [
-        ("Section 5.3, Figures 2(c) and 6(c)", ["figure2", "figure6"]),
-        ("Section 3.2, Corollary 2; Section 5.2, Figure 3", ["figure3"]),
-    ],
-)
-def test_a_place_in_the_paper_names_what_shows_it(place, names):
-    assert shown_in(place) == names
 
 
 def test_a_page_without_results_is_one_line(tmp_path):

@@ -21,7 +21,6 @@ ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
 EXTRAS = PROJECT["optional-dependencies"]
-CORE = {re.match(r"[\w-]+", entry)[0] for entry in PROJECT["dependencies"]}
 
 
 def test_conda_users_get_the_pins_of_pyproject():
