@@ -65,8 +65,9 @@ def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tu
     return kernel.metadata.shared, spilled, kernel.asm["ptx"]
 
 
-@pytest.mark.parametrize("arch", [80, 90, 100])
-@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp32", 4)])
+@pytest.mark.parametrize(
+    ("arch", "dtype", "size"), [(80, "bf16", 2), (80, "fp32", 4), (90, "bf16", 2), (100, "bf16", 2)]
+)
 def test_the_hidden_kernel_fits_into_registers_and_shared_memory(tmp_path, arch, dtype, size):
     rows, columns, depth, warps, stages = kernels().AMPERE if (arch, size) == (80, 2) else kernels().PRODUCT[size]
     tile = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "GROUP": kernels().GROUP, "UPCAST": False}
