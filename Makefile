@@ -101,7 +101,7 @@ lint: .venv/ready
 
 clean:  ## remove results and caches, but not the environments
 	rm -rf results/smoke results/smollm2-mini results/laptop results/rehearsal .snakemake .pytest_cache .ruff_cache .mypy_cache \
-	    .import_linter_cache .hypothesis .coverage*
+	    .import_linter_cache .hypothesis
 
 .venv/ready: pyproject.toml requirements.lock
 	$(CHECK_PYTHON)

@@ -54,7 +54,7 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
-LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "slurm", "time_limit", "disks")
+LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "time_limit", "disks")
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
     "test_shapes",
@@ -133,20 +133,19 @@ class SmallResults:
         return ["train", "--scale", "smoke", "--results", str(self.folder), *of_a_run, *self.settings]
 
 
+SMALL = (  # settings of the smoke scale
+    *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+    *("data.evaluation.dapo500.size=2", "data.evaluation.validation.size=2"),
+    *(f"toy_models[{SmallResults.model}].warm_start.steps=1", "sampling.max_new_tokens=8"),
+    *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2"),
+    *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
+    *("training.validation_problems=1", "training.validation_samples=2"),
+)
+
+
 @pytest.fixture(scope="session")
 def prepared_results(tmp_path_factory) -> SmallResults:
-    settings = (
-        *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-        *(
-            "data.evaluation.dapo500.size=2",
-            "data.evaluation.validation.size=2",
-            f"toy_models[{SmallResults.model}].warm_start.steps=1",
-        ),
-        *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
-        *("training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=0"),
-        *("training.validation_problems=1", "training.validation_samples=2"),
-    )
-    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in settings for word in ("--set", one)))
+    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in SMALL for word in ("--set", one)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):

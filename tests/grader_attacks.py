@@ -1,7 +1,4 @@
-r"""Responses that try to break a grader, and independent readings of the last box.
-
-Shared by the tests with hypothesis and by the fuzzer with atheris, which has no hypothesis.
-"""
+r"""Responses that try to break a grader, and independent readings of the last box."""
 
 import re
 import sys
@@ -34,39 +31,10 @@ NUMBERS = ["33", "033", "-33", "+33", "− 33", "33.0", "33.", "3,300", "3{,}300
 NUMBERS += ["9" * 18, "9" * 19, "0" * 70 + "33", "3_3", "33e0", "0x21", "NaN", "inf", "True", "None"]
 HUGE = ["7" * 100_000, "-" + "0" * 100_000 + "33", "1" + ",000" * 30_000, "3." + "0" * 100_000]
 BOXES = ["\\boxed", "\\boxed{", "\\boxed {", "\\boxed\n{", "\\boxed{{", "\\boxed{\\boxed{", "\\fbox{", "boxed{"]
-BRACES = [
-    "{",
-    "}",
-    "}}",
-    "\\{",
-    "\\}",
-    "\\",
-    "\\\\",
-    "$",
-    "$$",
-    "^\\circ",
-    "\\%",
-    "\\text{",
-    "\\mathbf{",
-    "Answer:",
-    "\n",
-]
-EXPRESSIONS = [
-    "(",
-    ")",
-    "((((",
-    "+",
-    "-",
-    "*",
-    "/",
-    "\\times",
-    "\\left(",
-    "3*11",
-    "33-0",
-    "300/(3-3)",
-    "(300-3)/11+6",
-    "3(11)",
-]
+BRACES = ["{", "}", "}}", "\\{", "\\}", "\\", "\\\\", "$", "$$", "^\\circ", "\\%", "\\text{", "\\mathbf{"]
+BRACES += ["Answer:", "\n"]
+EXPRESSIONS = ["(", ")", "((((", "+", "-", "*", "/", "\\times", "\\left(", "3*11", "33-0", "300/(3-3)", "(300-3)/11+6"]
+EXPRESSIONS += ["3(11)"]
 PIECES = [*CODE, *TOWERS, *DIGITS, *INVISIBLE, *FORMATS, *NUMBERS, *BOXES, *BRACES, *EXPRESSIONS]
 
 # What a long response may be made of: each of these again and again.

@@ -22,15 +22,19 @@ SHAPE = {
 TEXT = "Find $x$ such\n that  2 + 2 = x, é."
 
 
-def byte_level_tokenizer():
+def byte_level_tokenizer(special=("<s>", "</s>")):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"])
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=list(special))
     tokenizer.train_from_iterator([TEXT, "such that such that Find Find"], trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>", chat_template="{{ messages }}"
+        tokenizer_object=tokenizer,
+        bos_token=special[0],
+        eos_token=special[1],
+        pad_token=special[1],
+        chat_template="{{ messages }}",
     )
 
 

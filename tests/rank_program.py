@@ -38,16 +38,12 @@ CASES = {
     },
     "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
     "fused": {"method": "grpo", **MICRO_BATCHES},
-    "ablation": {"method": "s_star_mask_neg_lt", **MICRO_BATCHES},
-    "forking": {"method": "forking_tokens", **MICRO_BATCHES},
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
     "random_mask": {"method": "random_mask", "params": {"mu": 1.0}, **MICRO_BATCHES},
     "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2, "entropy_change_first_order": True},
     "negative": {"method": "s_star_keep_neg_gt", **MICRO_BATCHES, "updates_per_batch": 2},  # an odd number of rows
     "steer": {"method": "steer", **MICRO_BATCHES, "updates_per_batch": 2},
     "repo_r": {"method": "repo_r", "params": {"target": 9.0}, **MICRO_BATCHES, "updates_per_batch": 2},
-    "entrocraft": {"method": "entrocraft", **MICRO_BATCHES},
-    "nsr": {"method": "nsr", **MICRO_BATCHES},
     "gspo": {"method": "gspo", **MICRO_BATCHES, "updates_per_batch": 2},
     "reduced": {
         "method": "clip_b",

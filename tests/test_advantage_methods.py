@@ -8,13 +8,9 @@ import pytest
 import torch
 
 from batches import stats_of
-from conftest import ROOT
-from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from reference import assert_close, batch_of, even_sum, gradients, rollouts_of
-
-CONFIGS = ROOT / "configs"
 
 
 def advantages_of(name, rewards, groups=None, **params) -> list[float]:
@@ -61,8 +57,8 @@ def slow_pass_at_k(correct: list[bool], k: int) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("c", range(9))
+@pytest.mark.parametrize("k", [1, 4, 7])
+@pytest.mark.parametrize("c", [0, 1, 5, 8])
 def test_pass_at_k_training_is_the_mean_over_all_draws(c, k):
     correct = [i < c for i in range(8)]
     found = advantages_of("pass_at_k", [1.0 if one else -0.1 for one in correct], k=k)
@@ -121,24 +117,6 @@ def test_the_interpolated_quantile():
 # ---------------------------------------------------------------- Dr.GRPO
 
 
-def test_dr_grpo_only_subtracts_the_mean():
-    found = advantages_of("dr_grpo", [1.0, -0.1, 0.0, -0.1, -0.1, -0.1], groups=[0, 1, 0, 1, 0, 1])
-    assert [found[i] for i in (0, 2, 4)] == pytest.approx([0.7, -0.3, -0.4])
-    assert [found[i] for i in (1, 3, 5)] == [0, 0, 0]  # exactly
-
-
-def test_a_token_counts_the_same_in_every_batch():
-    method = load_method("dr_grpo", max_tokens=50)
-    for mask in (torch.ones(4, 9), torch.eye(4)):
-        assert method.divisors(mask, mask, torch.arange(4))[:, 0].tolist() == [200] * 4
-
-
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_its_constant_is_the_longest_response(scale):
-    config = load_config(scale, "qwen2.5-7b-instruct", "dr_grpo", configs=CONFIGS)
-    assert config.method.build().max_tokens == config.sampling.max_new_tokens
-
-
 def test_dr_grpo_in_training_against_autograd(make_trainer, model):
     """The mean over rollouts of the sum over tokens, divided by max_tokens; advantages without the deviation."""
     trainer = make_trainer(copy.deepcopy(model), "dr_grpo", params={"max_tokens": 30})
@@ -184,11 +162,6 @@ def test_the_band_of_entrocraft_moves_and_is_restored():
         method.observe({"step": step})
 
 
-def test_the_band_of_a_run_ends_with_it():
-    config = load_config("laptop", "qwen2.5-7b-instruct", "entrocraft", configs=CONFIGS)
-    assert config.method.build().steps == config.training.steps
-
-
 @pytest.mark.parametrize(
     ("entropy", "first", "second"),
     [
@@ -206,15 +179,6 @@ def test_entrocraft_as_released(entropy, first, second):
     method.token_loss(logp, logp.detach(), per_token, mask, coefficients=used).sum().backward()
     assert (-logp.grad)[:, 1].tolist() == pytest.approx(first + second, rel=1e-5)
     assert method.denominator == "all"
-
-
-def test_w_reinforce_as_released():
-    """An entropy bonus of 0.001, and no dual clip: -1 x a ratio of 5 costs 5, where 3 bounds it otherwise."""
-    logp, old, ones = torch.zeros(1, 1), torch.full((1, 1), -np.log(5.0), dtype=torch.float32), torch.ones(1, 1)
-    for name, bound in (("nsr_authors", 5.0), ("nsr", 3.0)):
-        method, more = load_method(name), {"entropy": 2 * ones} if "authors" in name else {}
-        loss = method.token_loss(logp, old, -ones, ones, **more).item()
-        assert loss == pytest.approx(bound - 0.001 * 2 * bool(more), rel=1e-5)
 
 
 # ---------------------------------------------------------------- AsymGRPO

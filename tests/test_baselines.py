@@ -10,16 +10,13 @@ import pytest
 import torch
 import yaml
 
-from batches import policy_loss, random_batch, seeded, shares, stats_of
+from batches import random_batch, shares, stats_of
 from conftest import ROOT
-from entropy_dynamics.config import load_config
-from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.methods.unlikeliness import ranks_in_groups
 
 CONFIGS = ROOT / "configs"
 METHODS = ["clip_cov", "kl_cov", "unlikeliness", "forking_tokens", "advantage_reweighting", "entropy_bonus"]
-OFF_POLICY = ["kl_cov", "grpo_off_policy", "clip_higher"]
 
 
 # ---------------------------------------------------------------- rewarding the unlikely
@@ -28,16 +25,6 @@ OFF_POLICY = ["kl_cov", "grpo_off_policy", "clip_higher"]
 def shape(rewards, groups, mean_logp, **params) -> list[float]:
     method = load_method("unlikeliness", **params)
     return method.shape_rewards(torch.tensor(rewards), torch.tensor(groups), torch.tensor(mean_logp)).tolist()
-
-
-def test_a_group_of_sixteen_right_answers():
-    mean_logp = torch.randperm(16, generator=seeded(1)).float() - 20
-    method = load_method("unlikeliness", shape_constant_groups=True)
-    shaped = method.shape_rewards(torch.ones(16), torch.zeros(16, dtype=torch.long), mean_logp)
-    by_likelihood = shaped[mean_logp.argsort()]
-    assert by_likelihood[0] == 1.0  # the least likely
-    assert by_likelihood[15] == 0.765625
-    torch.testing.assert_close(by_likelihood.diff(), torch.full((15,), -0.25 / 16))
 
 
 def test_only_right_answers_are_scaled():
@@ -64,29 +51,6 @@ def test_groups_of_any_size_and_order():
         assert shaped[i] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_unlikely_right_answer_gets_the_larger_advantage():
-    rewards, groups = torch.tensor([1.0, 1.0, -0.1, -0.1]), torch.zeros(4, dtype=torch.long)
-    mean_logp = torch.tensor([-0.5, -2.0, -0.2, -3.0])
-    advantages = group_advantages(load_method("unlikeliness").shape_rewards(rewards, groups, mean_logp), groups)
-    assert advantages[1] > advantages[0] > 0
-    assert advantages[2] == advantages[3] < 0  # how likely a wrong answer is does not matter
-    assert advantages.sum().item() == pytest.approx(0, abs=1e-6)
-
-
-def test_constant_groups_can_be_left_alone():
-    rewards, groups = [1.0, 1.0, 1.0, -0.1, 1.0], [0, 1, 0, 1, 1]
-    mean_logp = [-1.0, -1.0, -2.0, -2.0, -3.0]
-    scaled = shape(rewards, groups, mean_logp, shape_constant_groups=True)
-    assert scaled == pytest.approx([0.875, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
-    left = shape(rewards, groups, mean_logp)
-    assert left == pytest.approx([1.0, 1 - 0.25 * 2 / 3, 1.0, -0.1, 1.0])
-
-
-def test_without_beta_rewards_stay():
-    rewards = [1.0, -0.1, 0.0, 1.0]
-    assert shape(rewards, [0, 0, 0, 0], [-1.0, -2.0, -3.0, -4.0], beta=0) == torch.tensor(rewards).tolist()
-
-
 # ---------------------------------------------------------------- forking tokens
 
 # Five tokens; the last place of the second row is padding.
@@ -102,11 +66,8 @@ def keep(entropy, keep_fraction, mask=FIVE, **params):
 @pytest.mark.parametrize(
     ("keep_fraction", "first", "second"),
     [
-        (0.01, [0, 0, 0], [1, 0, 0]),
         (0.2, [0, 0, 0], [1, 0, 0]),
         (0.21, [0, 1, 0], [1, 0, 0]),  # rounded up
-        (0.4, [0, 1, 0], [1, 0, 0]),
-        (0.5, [0, 1, 1], [1, 0, 0]),
         (0.8, [0, 1, 1], [1, 1, 0]),
         (1.0, [1, 1, 1], [1, 1, 0]),
     ],
@@ -117,30 +78,9 @@ def test_the_tokens_of_highest_entropy_are_kept(keep_fraction, first, second):
     assert weights.tolist() == [first, second]
 
 
-def test_the_denominator_of_forking_tokens_is_a_switch():
-    for denominator, share in (("all", 1 / 5), ("kept", 1 / 2)):
-        method = load_method("forking_tokens", denominator=denominator)
-        weights = keep(ENTROPY, 0.4, denominator=denominator)
-        assert shares(method, weights, FIVE)[1, 0].item() == pytest.approx(share)
-    assert load_method("forking_tokens").denominator == "all"
-
-
 def test_ties_at_the_threshold_are_all_kept():
     assert keep([[0.5, 0.1, 0.5], [0.5, 0.2, 0.0]], 0.2).tolist() == [[1, 0, 1], [1, 0, 0]]
     assert torch.equal(keep(torch.zeros(2, 3), 0.2), FIVE)
-
-
-def test_a_larger_share_keeps_a_superset_and_all_is_grpo():
-    _, entropy, advantages, mask = random_batch(seed=5)
-    before, sizes = torch.zeros_like(mask), []
-    for keep_fraction in (0.01, 0.05, 0.2, 0.5, 0.73, 0.99, 1.0):
-        kept = keep(entropy, keep_fraction, mask).bool()
-        assert not (before & ~kept).any()
-        before = kept
-        sizes.append(int(kept.sum()))
-    assert sizes == [math.ceil(f * int(mask.sum())) for f in (0.01, 0.05, 0.2, 0.5, 0.73, 0.99, 1.0)]
-    grpo = load_method("grpo").token_weights(stats_of(entropy=entropy), advantages, mask)
-    assert torch.equal(keep(entropy, 1.0, mask), grpo)
 
 
 def test_the_threshold_is_over_the_whole_batch():
@@ -166,20 +106,6 @@ def test_advantage_reweighting_by_hand():
     assert shares(method, method.token_weights(stats_of(logp), mask, mask), mask)[0, 1].item() == pytest.approx(0.45)
 
 
-def test_a_weight_of_the_loss_is_one_of_the_advantage():
-    """Off-policy too, where PPO clips some tokens and dual clip bounds others."""
-    sampled, _, advantages, mask = random_batch(seed=6)
-    method = load_method("advantage_reweighting", alpha=0.9)
-    weights = method.token_weights(stats_of(sampled), advantages, mask)
-    gradients = []
-    for token_weights, a in ((weights, advantages), (mask.float(), advantages * (0.9 * sampled.exp() + 0.1))):
-        logp = (sampled + torch.linspace(-2, 2, sampled.numel()).view_as(sampled)).requires_grad_()
-        policy_loss(logp, sampled, a, shares(method, token_weights, mask)).backward()
-        gradients.append(logp.grad)
-    assert gradients[0].any()
-    torch.testing.assert_close(*gradients)
-
-
 def test_entropy_bonus_adds_its_term_to_every_token():
     logp, entropy, advantages, mask = random_batch(seed=7)
     method = load_method("entropy_bonus", coefficient=0.02)
@@ -196,15 +122,3 @@ def test_files_and_defaults_agree(name):
     own = {key: params[key] for key in params.keys() - load_method("grpo").model_dump().keys()}
     assert own
     assert load_method(name).model_dump().items() >= own.items()
-
-
-@pytest.mark.parametrize("scale", ["smoke", "laptop"])
-def test_the_off_policy_rows_can_be_compared(scale):
-    kl_cov, grpo, higher = (load_config(scale, "qwen2.5-7b-instruct", name, configs=CONFIGS) for name in OFF_POLICY)
-    assert grpo.training == higher.training == kl_cov.training
-    clipping = [
-        {key: getattr(one.method.params, key) for key in ("clip_low", "clip_high", "dual_clip")}
-        for one in (grpo, higher, kl_cov)
-    ]
-    assert clipping[1] == {**clipping[0], "clip_high": 0.28}
-    assert clipping[2] == {"clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}

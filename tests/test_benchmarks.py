@@ -94,14 +94,3 @@ def test_every_core_second_is_accounted_for(account, reproduce):
     assert list(found["shares"].values()) == [round(10 / 46, 4), round((10 + 1 + 1 + 2 + 14) / 46, 4)]
     assert (found["startup_seconds_per_job"], found["job_seconds"]) == (2, 30)
     assert (found["job_cpu_seconds"], found["snakemake_cpu_seconds"]) == (3.5, 0.7)
-
-
-def test_what_lies_around_the_jobs_is_in_the_whole_command(account, reproduce):
-    found = account("--wall", "30")["core_seconds"]
-    assert found[reproduce.OUTSIDE]["seconds"] == 2 * 7
-    assert sum(entry["seconds"] for entry in found.values()) == 2 * 30
-
-
-def test_a_folder_without_records(reproduce, tmp_path):
-    with pytest.raises(SystemExit, match="no records of jobs"):
-        reproduce.read_jobs(tmp_path / "jobs.jsonl")

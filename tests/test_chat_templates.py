@@ -29,10 +29,6 @@ def with_template(template):
     return tokenizer
 
 
-def test_a_template_may_trim_messages():
-    assert render_prompt(with_template(TURNS), PROBLEM, "chat") == f"[system]{INSTRUCTION}[user]What is 1+1?"
-
-
 REFUSED = {
     "no system": (
         "{% if messages[0].role == 'system' %}{{ raise_exception('No\nsystem turn') }}{% endif %}" + TURNS,
@@ -44,21 +40,11 @@ REFUSED = {
         r"fails on .* \(Turns must alternate\)",
     ),
     "syntax": ("{% for m in messages %}{{ m.content }}", "fails on .*endfor"),
-    "undefined": (TURNS + "{{ tools[0].name.first }}", "fails on .*undefined|fails on .*None"),
-    "type": (TURNS + "{{ messages + 1 }}", "fails on "),
     "no instruction": (
         "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
         "leaves out or changes the system message 'Please reason",
     ),
     "no problem": ("{{ messages[0].content }}", r"leaves out or changes the user message '  What is 1\+1"),
-    "parts": (
-        "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}",
-        "leaves out or changes the system message",
-    ),
-    "first characters": (
-        "{% for m in messages %}{{ m.content[0] }}{% endfor %}",
-        "leaves out or changes the system message",
-    ),
     "several": ({"tool_use": TURNS, "rag": TURNS}, "chat templates rag, tool_use; name one of them default"),
     "none": (None, "no chat template; set prompt_format: completion"),
 }
@@ -108,21 +94,11 @@ def test_a_variable_reaches_the_template():
     assert prompts_hash(prompts[0]) != prompts_hash(prompts[1])
 
 
-@pytest.mark.parametrize("key", ["enable_think", "tokenize", "thinking(", "strftime_now"])
+@pytest.mark.parametrize("key", ["enable_think", "tokenize", "strftime_now"])
 def test_a_variable_that_the_template_does_not_have(key):
     with pytest.raises(UserError) as error:
         render_prompt(with_template(THINKING), PROBLEM, "chat", {key: False})
     assert f"model.chat_template_kwargs: the chat template of the tokenizer has no variable {key!r}" in str(error.value)
-
-
-def test_the_date_is_no_variable():
-    with pytest.raises(UserError, match=r"fails on .*strftime_now"):
-        render_prompt(with_template(DATED), PROBLEM, "chat", {"strftime_now": "today"})
-
-
-def test_a_variable_is_a_plain_value():
-    with pytest.raises(UserError, match=r"model.chat_template_kwargs.enable_thinking"):
-        config_with("model.chat_template_kwargs.enable_thinking=[1]")
 
 
 # ---------------------------------------------------------------- hash and command

@@ -1,13 +1,8 @@
 """Checkpoints of one process; those of several ranks are in test_ranks.py."""
 
-import hashlib
-import json
 import math
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import copy
-from threading import Barrier
 
 import pytest
 import torch
@@ -118,12 +113,6 @@ def test_the_latest_is_not_written_again(tmp_path, make_model):
     assert (again.folder / "step2").stat().st_ino == before
 
 
-def test_before_the_first_step_there_is_nothing_to_save(tmp_path, make_model):
-    one = checkpoints(tmp_path)
-    one.save(trained(make_model), rows(0), {})
-    assert not one.folder.exists()
-
-
 @pytest.mark.parametrize("kept", [1, 2])
 def test_damaged_checkpoints_do_not_count_as_kept(tmp_path, make_model, kept):
     early = checkpoints(tmp_path, kept=9)
@@ -149,15 +138,6 @@ def test_steps_by_other_code_are_resumed_and_recorded(tmp_path, make_model):
     back = checkpoints(tmp_path)
     assert back.resume(trained(make_model))[0] == rows(2)
     assert back.earlier == [other.made_by]
-
-
-def test_nothing_is_pickled_and_the_record_is_json(tmp_path, make_model):
-    one = checkpoints(tmp_path)
-    one.save(trained(make_model), rows(2), {})
-    files = list((one.folder / "step2").iterdir())
-    assert {path.suffix for path in files} == {".json", ".safetensors"}
-    record = json.loads((one.folder / "step2" / "checkpoint.json").read_text())
-    assert record["made_from"] == {"run": 1}
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path, make_model):
@@ -212,57 +192,3 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, m
     cut(one.folder / "step1" / "checkpoint.json")
     assert one.resume(trained(make_model)) == ([], {})
     assert len(capsys.readouterr().err.splitlines()) == 2
-
-
-@dataclass(frozen=True)
-class Thread(Ranks):
-    """One of two ranks that are threads; only `gather` works."""
-
-    barrier_of_both: Barrier = None
-    values: list = None
-
-    def gather(self, value):
-        self.values[self.rank] = json.dumps(value)
-        self.barrier_of_both.wait(30)
-        found = [json.loads(one) for one in self.values]
-        self.barrier_of_both.wait(30)
-        return found
-
-
-class Unlisted(type(Path())):
-    """A shared folder whose listing on this machine is older than its files."""
-
-    def iterdir(self):
-        return iter(())
-
-    def glob(self, pattern):
-        return iter(())
-
-
-def test_rank_0_decides_what_a_shared_folder_holds(tmp_path, make_model, monkeypatch):
-    monkeypatch.setattr("entropy_dynamics.training.checkpoints.CHECKPOINT_FILE_BYTES", 20_000)
-    early = checkpoints(tmp_path, kept=2)
-    for done in (1, 2):
-        early.save(trained(make_model), rows(done), {})
-    shared = {"barrier_of_both": Barrier(2), "values": [None, None]}
-    ranks = [Thread(rank, 2, **shared) for rank in (0, 1)]
-
-    def resumed():
-        both = [checkpoints(root) for root in (tmp_path, Unlisted(tmp_path))]
-        for one, rank in zip(both, ranks, strict=True):
-            one.ranks = rank
-        with ThreadPoolExecutor(2) as pool:
-            return [found for found, _ in pool.map(Checkpoints.resume, both, [trained(make_model) for _ in both])]
-
-    assert resumed() == [rows(2), rows(2)]
-    cut(sorted((early.folder / "step2").glob("*.safetensors"))[1])  # rank 1's
-    assert resumed() == [rows(1), rows(1)]
-
-
-def test_the_record_has_the_hash_of_every_other_file(tmp_path, make_model):
-    one = checkpoints(tmp_path)
-    one.save(trained(make_model), rows(2), {})
-    folder = one.folder / "step2"
-    record = json.loads((folder / "checkpoint.json").read_text())
-    others = [path for path in folder.iterdir() if path.name != "checkpoint.json"]
-    assert record["files"] == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in others}

@@ -89,16 +89,6 @@ def test_another_source_replaces_a_problem_set(configs):
     assert data.evaluation["aime24"].repository == "HuggingFaceH4/aime_2024"
 
 
-def test_extends_goes_over_several_levels(configs):
-    folder = configs / "scale"
-    (folder / "his.yaml").write_text("extends: mine\nscale: his\ntraining: {steps: 7}\n")
-    assert scale_files("his", configs) == [folder / f"{name}.yaml" for name in ("laptop", "mine", "his")]
-    his, laptop = (load_config(name, MODEL, "clip_b", configs=configs) for name in ("his", "laptop"))
-    assert (his.training.steps, his.method) == (7, laptop.method)
-    (folder / "mine.yaml").write_text("extends: his\nscale: mine\n")
-    assert message_of(configs, "his").endswith("mine.yaml: extends is 'his', a cycle: his extends mine extends his")
-
-
 @pytest.mark.parametrize(
     ("toys", "of_toys"),
     [("{}", {}), ("{qwen3-4b-base: null}", {MODEL}), ("{qwen3-4b-base: {seed: 9}}", {MODEL, "qwen3-4b-base"})],
@@ -169,14 +159,6 @@ def test_method_parameters_in_its_name():
     assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"], CONFIGS).method.params.mu == 3
 
 
-@pytest.mark.parametrize(
-    "name", ["clip_b@mu", "clip_b@", "clip_b@=2", "clip_b@mu=", "clip_b@mu=1,", "../grpo", "", "c@d=;"]
-)
-def test_malformed_method_names(name):
-    with pytest.raises(UserError, match="is not of the form name or name@parameter=value"):
-        split_method(name)
-
-
 def test_a_built_method_is_fresh():
     """A method may keep state, which two runs of one process must not share."""
     config = load_config("laptop", MODEL, "adaptive_entropy", configs=CONFIGS).method
@@ -200,12 +182,9 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
     ("entry", "stages"),
     [
         ("models=[qwen2.5-7b-instruct]", []),
-        ("experiments=[table1]", []),
-        ("seeds.tables=9", []),
         ("toy_models[qwen3-4b-base].seed=9", []),
         ("method.label=x", []),
         ("plan.safety=9", []),
-        ("training.compile=false", []),
         ("data.seed=9", ["problems"]),
         (f"toy_models[{MODEL}].seed=9", ["model"]),
         ("pass_rates.samples=9", ["pass_rates"]),
@@ -286,20 +265,16 @@ def test_every_key_is_set_in_a_file():
     assert [key for key, _ in flatten(config.model_dump()) if key not in written and not key.startswith(optional)] == []
 
 
-@pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
-def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys(scale):
+def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys():
     jsonschema = pytest.importorskip("jsonschema")
     schema = RunConfig.model_json_schema()
     validator = jsonschema.Draft202012Validator(schema)
-    model = load_config(scale, configs=CONFIGS).models[0]
-    config = yaml.safe_load(to_yaml(load_config(scale, model, "clip_b", configs=CONFIGS)))
+    config = yaml.safe_load(to_yaml(load_config("paper", MODEL, "clip_b", configs=CONFIGS)))
     assert [error.message for error in validator.iter_errors(config)] == []
     for key, value in (
         ("training", config["training"] | {"stepz": 3}),
         ("engine", config["engine"] | {"eagr": True}),
         ("method", {"name": "clip_b", "label": "x", "params": {"mmu": 3}}),
-        ("method", {"name": "clip_c", "label": "x", "params": {}}),
-        ("method", {"name": "grpo", "label": "x", "params": {"mu": 3}}),
     ):
         assert list(validator.iter_errors(config | {key: value})), key
     assert schema["$defs"]["TrainingConfig"]["properties"]["group_size"]["description"].startswith(

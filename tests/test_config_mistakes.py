@@ -19,69 +19,36 @@ CONFIGS = ROOT / "configs"
     ("entry", "message"),
     [
         ("training.stepz=3", "--set training.stepz=3: unknown key 'training.stepz'; did you mean 'steps'?"),
-        ("traning.steps=3", "unknown key 'traning'; did you mean 'training'?"),
         (f"toy_models[{MODEL}].sed=3", f"unknown key 'toy_models[{MODEL}].sed'; did you mean 'seed'?"),
         (
             "engine.tensor_parallel_size=2",
             "unknown key 'engine.tensor_parallel_size': a run is divided by FSDP2 only; raise hardware.ranks",
         ),
-        ("hardware.pipeline_parallel=2", "'hardware.pipeline_parallel': a run is divided by FSDP2 only"),
         ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
-        ("engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
         ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
-        ("data.train.sizes=3", "unknown key 'data.train.sizes'; did you mean 'size'?"),
-        ("data.train.source=countdowns", "data.train: unknown source 'countdowns'; did you mean 'countdown'?"),
-        ("method.params.mmu=3", "unknown key 'method.params.mmu'; did you mean 'mu'?"),
         ("training.steps=many", "--set training.steps=many: training.steps is 'many'; it should be a valid integer"),
-        ("training.steps=2.5", "training.steps is 2.5; it should be a valid integer"),
-        ("training.steps=true", "training.steps is True; it should be a valid integer"),
         ("training.steps=0", "training.steps is 0; it should be greater than 0"),
-        (
-            f"training.steps=1{'0' * 21}",
-            f"training.steps is 1{'0' * 21}; it should be less than or equal to 2147483647",
-        ),
-        (f"training.steps={'9' * 5000}", "--set training.steps=999"),
-        (f"data.train.size=1{'0' * 21}", "it should be less than or equal to 2147483647"),
         ("training.steps=1:30", "training.steps is '1:30'; it should be a valid integer"),
-        ("method.params.mu=1_5", "method.params.mu is '1_5'; it should be a valid number"),
         ("training.compile=yes", "training.compile is 'yes'; it should be a valid boolean"),
         ("training.optimizer={eps: 1, eps: 2}", "key 'eps' twice"),
         ("evaluation.temperatures=[0, 0.7]", "evaluation: temperatures has 0.7, which is `temperature`"),
         ("evaluation.temperatures=[0, 1, 1.0]", "evaluation: temperatures has 1, twice"),
-        (
-            "evaluation.control_temperatures=[2, 0]",
-            "evaluation.control_temperatures[1] is 0; it should be greater than 0",
-        ),
         ("evaluation.control_temperatures=[2, 0.4]", "evaluation: control_temperatures has 0.4, which is one of"),
         ("models=[my model]", "models[0] is 'my model'; it should match pattern"),
         ("training.steps=", "training.steps is None"),
         ("training=3", "training is 3; it should be"),
-        ("threads=1048576", "threads is 1048576; it should be less than or equal to 4096"),
-        ("training.group_size=1", "training.group_size is 1; it should be greater than or equal to 2"),
         ("training.reward=papers", "training.reward is 'papers'; it should be 'paper', 'binary' or 'random'"),
-        ("training.optimizer.betas=[0.9]", "training.optimizer.betas"),
-        ("training.optimizer.betas=[0.9, 1.0]", "training.optimizer.betas[1] is 1.0; it should be less than 1"),
-        ("training.optimizer.learning_rate=.nan", "training.optimizer.learning_rate is nan; it should be"),
-        ("training.optimizer.weight_decay=.inf", "it should be a finite number"),
-        (
-            "training.optimizer.max_grad_norm=.nan",
-            "training.optimizer.max_grad_norm is nan; it should be greater than 0",
-        ),
-        ("method.params.mu=.inf", "method.params.mu is inf; it should be a finite number"),
         ("method.params.dual_clip=1", "method.params.dual_clip is 1; it should be greater than 1"),
         ("pass_rates.low=0.95", "pass_rates: low is 0.95 and high 0.9375: no rate lies between them"),
-        ("evaluation.samples.aime24=0", "evaluation.samples.aime24 is 0; it should be greater than 0"),
         ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
         ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
         ("data.train.numbers=[5, 2]", "data.train.numbers: [5, 2] should be [min, max]"),
         (f"toy_models[{MODEL}].heads=3", "heads x head_size is 3 x 32; it should be hidden_size = 64"),
         ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
         ("hardware.ranks=3", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
-        ("model.name=../../evil", "model.name is '../../evil'; it should be 'qwen2.5-7b-instruct'"),
         ("scale=smoke", "scale is 'smoke'; it should be 'laptop', like its file"),
         ("models=[qwen3-4b-base]", f"scale laptop has no model {MODEL!r}; known: qwen3-4b-base"),
         ("training.steps", "--set 'training.steps' is not of the form key=value"),
-        ("=3", "is not of the form key=value"),
         ("training.steps=[1", "--set training.steps=[1: "),
         ("threads=${nowhere}", "Interpolation key 'nowhere' not found"),
     ],
@@ -90,7 +57,7 @@ def test_mistakes_in_settings(entry, message):
     assert message in message_of(CONFIGS, "laptop", MODEL, "clip_b", [entry])
 
 
-@pytest.mark.parametrize("name", ["qae", "pass_at_k", "w_reinforce", "dr_grpo"])
+@pytest.mark.parametrize("name", ["qae", "dr_grpo"])
 def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
     message = message_of(CONFIGS, "laptop", MODEL, f"{name}@training.advantage=gae")
     assert message.endswith(
@@ -103,16 +70,10 @@ def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
     ("text", "message"),
     [
         ("training: {stepz: 3}\n", "unknown key 'training.stepz'; did you mean 'steps'?"),
-        ("data: {evaluation: {aime24: {size: 3, tersm: [1, 2]}}}\n", "unknown key 'data.evaluation.aime24.tersm'"),
-        ("training: {steps: many}\n", "training.steps is 'many'"),
         ("threads: [1\n", "not valid YAML"),
-        ("training:\n\tsteps: 3\n", "YAML has no tabs, indent with spaces"),
         ("threads: 1\nthreads: 2\n", "not valid YAML"),
         ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("- threads\n", "a config is a mapping of keys to values"),
-        ("overrides: 5\n", "overrides are entries like `- for: {scale: laptop}`"),
-        ("overrides: [threads]\n", "overrides are entries like `- for: {scale: laptop}`"),
-        ("overrides: [{for: {sale: mine}, threads: 2}]\n", "overrides are entries like `- for: {scale: laptop}`"),
         ("overrides: [{for: {scale: mine}, thread: 2}]\n", "unknown key 'thread'; did you mean 'threads'?"),
         ("hardware: {ranks: 3}\n", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
     ],
@@ -124,16 +85,13 @@ def test_mistakes_in_files(configs, text, message):
     assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file
 
 
-@pytest.mark.parametrize("file", ["scale/laptop", f"model/{MODEL}", "method/grpo", "machine"])
 @pytest.mark.parametrize(
-    ("condition", "message"),
+    ("file", "condition", "message"),
     [
-        ("scale: laptpo", "unknown scale 'laptpo' in for; did you mean 'laptop'?"),
-        ("scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
-        ("scale: laptop, model: qwen3-4b", "unknown model 'qwen3-4b' in for; did you mean 'qwen3-4b-base'?"),
-        ("method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
-        ("model: grpo", "unknown model 'grpo' in for: it is a method"),
-        ("scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
+        ("scale/laptop", "scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
+        (f"model/{MODEL}", "method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
+        ("method/grpo", "model: grpo", "unknown model 'grpo' in for: it is a method"),
+        ("machine", "scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
     ],
 )
 def test_a_condition_names_what_exists(configs, file, condition, message):
@@ -146,12 +104,6 @@ def test_a_file_without_a_key_that_it_should_have(configs):
     for kind, names in {"scale": ["mine"], "method": ["laptop", MODEL, "mine"]}.items():
         (path := configs / kind / "mine.yaml").write_text("{}\n")
         assert message_of(configs, *names) == f"{path}: no value for {kind}"
-
-
-def test_a_model_file_without_a_name(configs):
-    """base.yaml sets other keys of the section."""
-    (path := configs / "model" / f"{MODEL}.yaml").write_text("{}\n")
-    assert message_of(configs, "laptop", MODEL) == f"{path}: no value for model.name"
 
 
 def test_uneven_updates_are_checked_one_by_one():
@@ -167,9 +119,8 @@ THRESHOLDS = {  # inf: never
 }
 
 
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_no_number_may_be_nan_and_none_but_thresholds_infinite(scale):
-    whole = load_config(scale, MODEL, "clip_b", configs=CONFIGS).model_dump()
+def test_no_number_may_be_nan_and_none_but_thresholds_infinite():
+    whole = load_config("paper", MODEL, "clip_b", configs=CONFIGS).model_dump()
     numbers = [key for key, value in flatten(whole) if isinstance(value, float) and "toy_models" not in key]
     assert len(numbers) > 15
     for key in numbers:

@@ -56,9 +56,7 @@ def test_another_typography_is_the_same_problem(text):
     ("one", "other"),
     [
         ("What is $2^{10}$?", "What is $2^{1}0$?"),
-        ("Add $12$ and $3$.", "Add $1$ and $23$."),
         (r"Find $\frac{1}{23}$.", r"Find $\frac{12}{3}$."),
-        ("Find $a-b$.", "Find $a+b$."),
         ("Find $(a+b)c$.", "Find $a+(bc)$."),
         ("Find $x_1$.", "Find $x^1$."),
     ],
@@ -114,17 +112,12 @@ AFTER = 'Remember to put your answer on its own line after "Answer:".'
     [
         f"{BEFORE}\n\n{{}}\n\n{AFTER}",
         f"{BEFORE} {{}} {AFTER.replace(chr(34), chr(0x201D))}",
-        f"{BEFORE}\n{{}}",
-        f"{{}}\n{AFTER}",
         f"<|im_start|>user\n{BEFORE}\n{{}}\n\n{AFTER}<|im_end|>\n<|im_start|>assistant\n",
         f"user\n{{}}\n{AFTER}\nassistant\n",
         "{}\nPlease reason step by step, and put your final answer within \\boxed{{}}.",
         "{} Let's think step by step and output the final answer within \\boxed{{}}.",
         "Question: {}\nAnswer:",
-        "Q: {}\nA:",
         "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>",
-        "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
-        "[INST] {} [/INST]",
         "### Instruction:\n{}\n\n### Response:",
     ],
 )

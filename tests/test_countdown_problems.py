@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from command_line import from_files
-from conftest import ROOT, SETS, toy_model_config
+from conftest import HABITS, ROOT
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.toy import build_toy_model
-from entropy_dynamics.models.warm_start import solution_batches, warm_start
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown import TASK
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
@@ -23,15 +21,7 @@ from entropy_dynamics.tasks.countdown.problems import canonical, moves, parse_pr
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
 from entropy_dynamics.tasks.files import load_problems
 
-CAREFUL = {
-    "solved": 1.0,
-    "attempts": 1,
-    "gives_up": 0.0,
-    "sloppy": 0.0,
-    "shortcut": 0.0,
-    "unboxed": 0.0,
-    "rambling": 0.0,
-}
+CAREFUL = dict.fromkeys(HABITS, 0.0) | {"solved": 1.0, "attempts": 1}
 BLIND = CAREFUL | {"solved": 0.0}
 
 
@@ -103,23 +93,6 @@ def test_problems_need_only_the_operations_allowed(operations):
         solution, _ = solutions(operations=operations).solve(one.text, np.random.default_rng(0))
         assert grade(solution, one.text).correct
         assert not set(solution) & (set("+-*/") - set(operations))
-
-
-def test_a_scale_takes_its_problems_from_countdown(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
-    settings = []
-    for name, size in (("train", 60), ("evaluation.aime24", 5), ("evaluation.aime25", 5)):
-        entries = {"source": "countdown", "size": size} | RULES
-        for key, value in entries.items():
-            settings += ["--set", f"data.{name}.{key}={value}"]
-    settings += ["--set", "data.evaluation.dapo500.size=10", "--set", "data.evaluation.validation.size=5"]
-    assert main(["problems", "--results", str(tmp_path), *settings]) == 0
-    assert "train: 45 problems" in capfd.readouterr().out
-    data = tmp_path / "laptop" / "data"
-    problems = [one for name in ("train", *SETS) for one in load_problems(data / f"{name}.parquet")]
-    assert len({canonical(one.text) for one in problems}) == 70
-    assert {one.task for one in problems} == {"countdown"}
-    assert main(["verify", "--results", str(tmp_path), *settings]) == 0
 
 
 def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):
@@ -242,26 +215,11 @@ def test_solved_attempts_and_preferred_operations():
     assert np.mean(correct) == pytest.approx(0.5 + 0.5 * np.mean(blind), abs=0.08)
 
 
-def test_the_warm_start_never_sees_the_other_sets():
-    held = countdown_set(size=80, numbers=[2, 2], targets=[2, 81]).generate("x", 1, ())
-    drawn = list(islice(solutions(numbers=[2, 2], targets=[2, 81]).problems(1, [one.text for one in held]), 500))
-    assert not {canonical(one.text) for one in held} & {canonical(text) for text in drawn}
-
-
 def test_the_toy_tokenizer_writes_every_solution(tokenizer):
     for problem, solution, _ in many(BLIND | {"attempts": 2, "rambling": 0.2}):
         ids = tokenizer.encode(problem + solution, add_special_tokens=False)
         assert tokenizer.decode(ids) == problem + solution
         assert tokenizer.unk_token_id not in ids
-
-
-def test_a_toy_model_learns_the_format(tokenizer):
-    lessons = {"steps": 40, "batch_size": 16, "learning_rate": 2e-2, "solutions": solutions().model_dump()}
-    spec = toy_model_config(hidden_size=64, heads=2, kv_heads=2, intermediate_size=128, warm_start=lessons)
-    model = build_toy_model(spec, tokenizer)
-    batches = solution_batches(tokenizer, spec.warm_start, seed=1, exclude=(), max_new_tokens=96)
-    losses = warm_start(model, spec.warm_start, batches, float)
-    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
 
 
 def test_sentences_state_the_same_problems_as_strings():

@@ -29,15 +29,11 @@ def names_in(folder: Path) -> set[str]:
         (f"{MODEL_FOLDER}/model.json", "table"),
         ("data/train.parquet", "pass rates"),
         ("pass_rates/seed0.parquet", "train"),
-        ("data/dapo500.parquet", "train"),
-        (f"{MODEL_FOLDER}/model.json", "train"),
         (f"{MODEL_FOLDER}/model.safetensors", "train"),
         (f"{MODEL_FOLDER}/tokenizer.json", "train"),
         (f"{MODEL_FOLDER}/config.json", "train"),
-        (f"{MODEL_FOLDER}/model.safetensors", "theory"),
         ("data/aime24.parquet", "evaluate"),
         (f"{RUN}/policy/model.safetensors", "evaluate"),
-        (f"{RUN}/policy/tokenizer.json", "evaluate"),
     ],
 )
 def test_a_truncated_file_is_named_with_its_remedy(finished, stage, damaged, name):

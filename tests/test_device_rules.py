@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import DISTINCT_METHODS, smallest_group
+from conftest import DISTINCT_METHODS, SMALL, smallest_group
 from emulated_device import DEVICE, DeviceError, DeviceTensor, emulated_device
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
@@ -47,16 +47,11 @@ def device():
     [
         lambda here, there: here + there,
         lambda here, there: torch.cat([here, there]),
-        lambda here, there: torch.where(here > 0, here, there),
         lambda here, there: here @ there,
-        lambda here, there: torch.cat([there, here[:1].squeeze()[None]]),
-        lambda here, there: torch.stack([there.sum(), here.sum()]),
         lambda here, there: there.gather(0, torch.tensor(1)),
-        lambda here, there: there.scatter(0, torch.tensor(1), 2.0),
         lambda here, there: torch.searchsorted(there, torch.tensor(2.0)),
         lambda here, there: torch.nn.functional.embedding(torch.tensor(1), there[:, None]),
         lambda here, there: here.sum().add_(there.sum()),
-        lambda here, there: torch.add(there.sum(), 1, out=here.sum()),
         lambda here, there: here[torch.tensor([0, 1], device=DEVICE)],
         lambda here, there: there.index_put_((torch.tensor([0, 1]),), here[:2]),
         lambda here, there: here.index_put_((torch.tensor([0, 1], device=DEVICE),), here[:2]),
@@ -171,19 +166,12 @@ def test_no_seed_samples_a_nan_from_a_bf16_replica(trainer_on, make_model, token
 # ---------------------------------------------------------------- Stages
 
 MODEL = "qwen2.5-7b-instruct"
-SMALL = [
-    *("data.train.size=12", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-    *("data.evaluation.dapo500.size=2", "data.evaluation.validation.size=2", f"toy_models[{MODEL}].warm_start.steps=1"),
-    *("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2", "sampling.max_new_tokens=8"),
-    *("training.steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=1"),
-    *("training.validation_problems=1", "training.validation_samples=2"),
-    "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}",
-]
 
 
 @pytest.mark.parametrize("method", ["clip_b", "ppo"])
 def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
-    config, layout, ranks = load_config("smoke", MODEL, method, SMALL), Layout(tmp_path), Ranks(device=DEVICE)
+    settings = [*SMALL, "training.steps=2", "training.checkpoint_every=1"]
+    config, layout, ranks = load_config("smoke", MODEL, method, settings), Layout(tmp_path), Ranks(device=DEVICE)
     build_problem_sets(config.data, layout.data)
     monkeypatch.setattr("entropy_dynamics.stages.model.device_of", lambda hardware: DEVICE)
     prepare_model(config, layout)
@@ -199,4 +187,4 @@ def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsy
     assert "resumes from the checkpoint after step 1" in capsys.readouterr().err
     assert len(pd.read_parquet(layout.metrics(MODEL, method, 0))) == 2
     for path in evaluate(config, layout, method, 0, ["aime24"], ranks):
-        assert len(pd.read_parquet(path)) == 4
+        assert len(pd.read_parquet(path)) == 2 * 4

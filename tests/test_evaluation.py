@@ -4,14 +4,12 @@ import json
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from conftest import ARCHITECTURES, ROOT
+from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.models.storage import load_policy, save_policy
 from entropy_dynamics.results.files import sha256, write_json
 from entropy_dynamics.results.layout import Layout
@@ -19,9 +17,8 @@ from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages import evaluate as stage
 from entropy_dynamics.stages import shards
-from entropy_dynamics.stages.common import make_grader, make_prompts, sample_rows
+from entropy_dynamics.stages.common import make_grader, sample_rows
 from entropy_dynamics.stages.evaluate import evaluate
-from entropy_dynamics.stages.model import prepare_model
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 
@@ -54,13 +51,6 @@ def test_hand_worked_rows(tokenizer):
     assert rows["finish_reason"].tolist() == ["stop", "stop", "stop", "length", "length", "stop"]
     assert rows["tokens"].tolist() == [9, 2, 4, 4, 4, 4]
     assert rows["correct"].dtype == bool
-
-
-def test_grading_is_against_the_rollouts_own_problem(tokenizer):
-    grade_rollout = make_grader(tokenizer, SUMS)
-    [on_a], [on_b] = (responses_of(tokenizer, name, ["\\boxed{2}"]) for name in ("a", "b"))
-    assert not grade_rollout(on_a).correct
-    assert grade_rollout(on_b).correct
 
 
 @pytest.fixture
@@ -127,8 +117,6 @@ def test_an_untrained_model_that_is_pretrained_exists_once(prepared):
     pretrained = config.model_copy(update={"toy_models": {}})
     with pytest.raises(UserError, match=r"--seed 3: .* is pretrained, so it exists once, with seed 0"):
         evaluate(pretrained, layout, "base", 3)
-    with pytest.raises(UserError, match=r"--seed 3: .* is pretrained"):
-        prepare_model(pretrained, layout, 3)
 
 
 def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, shared_model):
@@ -212,42 +200,7 @@ def test_mistakes_are_one_line_and_write_nothing_for_that_set(prepared, method, 
     assert not (layout.evaluation(MODEL, method, 0) / f"{datasets[-1]}.parquet").exists()
 
 
-def test_prompts_are_those_of_the_configured_model(tokenizer, problems):
-    configs = ROOT / "configs"
-    chat = load_config("laptop", MODEL, configs=configs)
-    base = load_config(
-        "laptop", MODEL, overrides=["model.prompt_format=completion", "sampling.max_prompt_tokens=500"], configs=configs
-    )
-    text = problems[0].text
-    assert tokenizer.decode(make_prompts(chat, tokenizer, problems)[0].token_ids) == f"<user>{text}<assistant>"
-    assert text in tokenizer.decode(make_prompts(base, tokenizer, problems)[0].token_ids)
-    assert make_prompts(base, tokenizer, problems)[0].token_ids != make_prompts(chat, tokenizer, problems)[0].token_ids
-
-
-def test_the_scores_of_the_contract():
-    correct = np.array([[True, False, False, False], [False] * 4])
-    assert avg_at_k(correct) == 1 / 8
-    assert pass_at_k(correct, 4) == 1 / 2
-    assert pass_at_k(correct, 2) == pytest.approx(1 / 4)
-
-
 # ---------------------------------------------------------------- loading
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_policy_comes_back_as_it_was_saved(tmp_path, make_model, tokenizer, architecture):
-    original = make_model(architecture)
-    save_policy(original, tokenizer, tmp_path)
-    model, again = load_policy(tmp_path)
-    assert not model.training
-    assert all((one == other).all() for one, other in zip(model.parameters(), original.parameters(), strict=True))
-    for text in ("1+2=\\boxed{3}", "12 + 3, 4\n(5)", "Find x", "<user>1<assistant>2<end>"):
-        tokens = tokenizer.encode(text)
-        assert again.encode(text) == tokens
-        assert again.decode(tokens) == tokenizer.decode(tokens)
-    assert again.chat_template == tokenizer.chat_template
-    for name in ("pad_token_id", "eos_token_id", "unk_token_id", "all_special_ids", "model_max_length"):
-        assert getattr(again, name) == getattr(tokenizer, name)
 
 
 def test_only_safetensors_are_loaded(tmp_path, shared_model, tokenizer):

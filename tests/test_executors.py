@@ -1,4 +1,4 @@
-"""The workflow with other executors than SLURM's: what they ask for. Kubernetes' plugin is in no extra of ours."""
+"""The workflow with another executor than SLURM's: what it asks for."""
 
 import os
 import re
@@ -55,19 +55,3 @@ def test_the_command_for_lsf_asks_for_what_is_planned(project):
     submitted = (project / "bsub.txt").read_text()
     assert submitted.startswith(f"-n {asked['threads']} -gpu num={asked['gpu']} -M {asked['mem_mb']}MB ")
     assert f" -W {asked['runtime']} -wt 30 -wa URG {project}" in submitted
-
-
-def test_kubernetes_would_move_files_to_paths_of_its_own(project):
-    """Where no command looks for them."""
-    for plugin in ("kubernetes", "snakemake_executor_plugin_kubernetes", "snakemake_storage_plugin_fs"):
-        pytest.importorskip(plugin, reason="this executor plugin, or the storage plugin fs, is not installed")
-    storage = project.with_name("storage")
-    storage.mkdir()
-    (project / "results").rename(storage / "results")
-    where = ("--default-storage-provider", "fs", "--default-storage-prefix", str(storage))
-    dry_run = ("-n", "--executor", "kubernetes", "--jobs", "1", *where, "--config", "scale=paper")
-    said = snakemake(project, *dry_run, "--", RUN)
-    rule = said.partition("rule train:")[2].partition("\n[")[0]
-    assert f"output: {storage}/{RUN} (send to storage)" in rule, said
-    asked = resources(load_config("paper", MODEL, "grpo"), "train")
-    assert f"gpu={asked['gpu']}, runtime={asked['runtime']}, nodes=1, mem_mb={asked['mem_mb']}" in rule

@@ -6,10 +6,8 @@ import shutil
 import pytest
 import yaml
 
-from entropy_dynamics.analysis.claims import load_claims, read_claims
+from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import load_experiment
-from entropy_dynamics.analysis.paper import PaperValues
-from entropy_dynamics.analysis.paper_gains import judge_gains
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
@@ -49,42 +47,22 @@ TWO_MODELS = ["qwen2.5-7b-instruct", "qwen3-4b-base"]
 EXPERIMENTS = [
     ("table6", "kind", "score", "unknown kind 'score'; did you mean 'scores'"),
     ("table6", "evaluatons", ["aime24"], "unknown key 'evaluatons'; did you mean 'evaluations'"),
-    ("table6", "title", 3, "title is 3; it should be a valid string"),
     ("table6", "seeds", "three", "seeds is 'three'; it should be 'tables', 'extras' or 'pilot'"),
-    (
-        "table6",
-        "metrics",
-        ["avg", "pas"],
-        "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'",
-    ),
-    ("table6", "metrics", ["avg", "avg"], "metrics: ['avg', 'avg'] has an entry twice"),
-    ("table6", "evaluations", [], "evaluations is []; it should have at least 1 item"),
-    ("table6", "runs", None, "runs is None; it should be a valid list"),
-    ("table6", "runs.0", {"models": ["m"], "method": ["grpo"]}, "unknown key 'runs[0].method'; did you mean 'methods'"),
-    ("table6", "runs.0.models", 3, "runs[0].models is 3"),
+    ("table6", "metrics", ["avg", "pas"], "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'"),
     ("table6", "runs.0.models", ["qwen3-4b-bass"], "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
     ("table6", "runs.0.methods", ["clip_bb", "grpo"], "unknown method 'clip_bb'; did you mean 'clip_b'?"),
-    ("table6", "evaluations", ["aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
-    ("table6", "baseline", "grpp", "unknown baseline 'grpp'; did you mean 'grpo'?"),
-    ("figure2", "panels", [], "panels is []"),
     ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
-    ("figure2", "panels.1.columns", ["step"], "panels[1].columns: step is the x axis"),
     ("figure2", "panels.0.methods", ["clip_c@*"], "panels[0].methods: no run of method 'clip_c@*'; known: clip_b@"),
     ("figure6", "panels.0.model", None, "panels[0].model is None; it should be one of qwen2.5-7b"),
     ("figure6", "panels.0.points", "accuracy", "panels[0]: points is 'accuracy'; it should be none of columns"),
-    ("figure6", "panels.2.x", "entropy", "panels[2]: x is 'entropy'; it should be none of columns"),
-    ("figure6", "panels.0.x", "entropy", "panels[0]: points are drawn over steps; x is 'entropy'"),
     (
         "difficulty",
         "runs.0.methods",
         ["grpo", "clip_b"],
         "kind 'difficulty' averages over models, so it takes one group",
     ),
-    ("figure2", "labels", {"grpo": 3}, "labels.grpo is 3; it should be a valid string"),
     ("figure2", "sweeps.0.values", {"paper": [1.0]}, "sweeps[0]: values should have an entry `default`"),
-    ("figure2", "sweeps.0.values.default", ["a"], "sweeps[0].values.default[0]"),
     ("figure4", "evaluations", ["aime24", "aime25"], "evaluations is ['aime24', 'aime25']; it should have at most 1"),
-    ("figure4", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'pass_rate_distribution' shows one"),
     ("lens", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'lens' shows one"),
 ]
 
@@ -95,20 +73,10 @@ def test_experiments(refused, name, place, value, said):
 
 
 CLAIMS = [
-    ("claims", [], "claims is []; it should have at least 1 item"),
-    ("claims", [3], "claims[0] is 3; it should be a mapping of keys to values"),
     ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
-    ("claims.0.within", [1.0], "claims[0].within is [1.0]"),
     ("claims.0.why", "", "claims[0]: a threshold other than 0 needs its reason, in `why`"),
     ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
     ("claims.0.model", "qwen2.5-7b-instrct", "unknown model 'qwen2.5-7b-instrct'; did you mean 'qwen2.5-7b-instruct'?"),
-    ("claims.0.runs", {"grpoo": "tables"}, "claim sampling_law: unknown method 'grpoo'; did you mean 'grpo'?"),
-    ("claims.-1.models", ["qwen3-4b-bas"], "unknown model 'qwen3-4b-bas'; did you mean 'qwen3-4b-base'?"),
-    ("claims.-1.evaluations", ["aime24", "aime26"], "unknown evaluation set 'aime26'; did you mean 'aime25'?"),
-    ("claims.-1.minus", ["dapo50"], "unknown evaluation set 'dapo50'; did you mean 'dapo500'?"),
-    ("tests.over_seeds", 3, "tests.over_seeds is 3; it should be a valid string"),
-    ("paper.against", 3, "paper.against is 3"),
-    ("paper.evaluations.aime24.problems", 0, "paper.evaluations.aime24.problems is 0; it should be greater than 0"),
 ]
 
 
@@ -117,21 +85,11 @@ def test_claims(refused, place, value, said):
     assert said in refused("claims", place, value, lambda folder: load_claims(SCALE, SEEDS, folder))
 
 
-def test_claims_of_the_field(refused):
-    def load(folder):
-        return load_claims(SCALE, SEEDS, folder, folder="field")
-
-    line = refused("field/entropy_mechanism", "claims.0.model", "qwen3-4b", load)
-    assert line == "claim field_reward_entropy: unknown model 'qwen3-4b'; did you mean 'qwen3-4b-base'?"
-
-
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        ("scores.Table 1.qwen3-4b-base.grpo.aime24.avg", "20.73", "aime24.avg is '20.73'; it should be a valid number"),
         ("scores.Table 1.qwen3-4b-base.grpo.aime24.avg", 2073, "it should be less than or equal to 100"),
         ("scores.Table 1.qwen3-4b-base.grpo.aime24.median", 1.0, "it should be 'avg' or 'pass'"),
-        ("levels.s_centered_ratio.valu", 1.0, "unknown key 'levels.s_centered_ratio.valu'; did you mean 'value'"),
     ],
 )
 def test_paper_values(refused, place, value, said):
@@ -154,17 +112,7 @@ def test_a_gain_that_the_paper_does_not_print(tmp_path, monkeypatch, capsys):
     assert list((tmp_path / "results" / SCALE).iterdir()) == []
 
 
-def test_a_printed_score_without_sampling_error():
-    gains = read_claims(ROOT / "experiments").paper
-    model, method = gains.models[0], gains.methods[0]
-    dataset = next(iter(gains.evaluations))
-    printed = {one: {dataset: {"avg": 0.0, "pass": 0.0}} for one in (method, gains.against)}
-    paper = PaperValues(scores={"Table 1": {model: printed}}, levels={})
-    with pytest.raises(UserError, match=f"pass of {model} {method} on {dataset} is 0|avg of"):
-        list(judge_gains(gains, paper, "test"))
-
-
-@pytest.mark.parametrize("content", ["", "3\n", "[]\n", "kind: [scores]\n", "kind: scores\ntitle: [\n"])
+@pytest.mark.parametrize("content", ["", "[]\n", "kind: scores\ntitle: [\n"])
 def test_files_that_are_no_experiments(tmp_path, content):
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(UserError, match=r"mine\.yaml: ") as error:

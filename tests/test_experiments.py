@@ -26,15 +26,6 @@ def test_experiments_name_known_models_and_methods(name):
         assert (ROOT / "configs/method" / f"{run.method.partition('@')[0]}.yaml").is_file()
 
 
-def test_inputs_of_table1():
-    experiment = load_experiment("table1", SCALE, SEEDS, ROOT / "experiments")
-    files = [file for file in experiment.input_files(Path("r")) if file.suffix == ".parquet"]
-    # 2 models x (base + 3 methods) x 3 seeds x 3 data sets
-    assert len(files) == len(set(files)) == 72
-    assert Path("r/evaluations/qwen3-4b-base/clip_v/seed2/aime25.parquet") in files
-    assert Path("r/evaluations/qwen3-4b-base/base/seed2/aime25.parquet") in files  # every seed has its untrained model
-
-
 def test_a_pretrained_model_is_evaluated_once():
     runs = load_experiment("table1", "gpu", SEEDS, ROOT / "experiments").runs
     assert {run.seed for run in runs if run.method == "base"} == {0}
@@ -49,11 +40,6 @@ def test_a_sweep_takes_the_values_of_its_scale():
     assert methods("paper") == {"clip_b@mu=2.0", "clip_b@mu=2.5", "clip_b@mu=3.0"}
     assert methods("laptop") != methods("paper")
     assert methods("desk") == methods("laptop")  # which it extends
-
-
-def test_more_seeds_only_add_runs():
-    few, many = (load_experiment("figure6", SCALE, SEEDS | {"tables": n}, ROOT / "experiments").runs for n in (2, 5))
-    assert set(few) < set(many)
 
 
 def test_unknown_names(tmp_path):

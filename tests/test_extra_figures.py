@@ -15,7 +15,6 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
-from entropy_dynamics.reporting.sweeps import draw_strength
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"
@@ -107,15 +106,6 @@ def test_pass_at_k_ends_at_the_scores_of_table1(solved):
             names = [f"{row.dataset}_{metric}{end}" for end in ("", "_low", "_high")]
             scores = table.loc[(row.model, row.method), names].astype(float)
             np.testing.assert_allclose([row.value, row.low, row.high], scores, atol=1e-3)
-
-
-def test_a_panel_of_pass_at_k_has_a_line_per_method_over_log_k(solved):
-    figure, footer = drawn(draw_pass_curves, "pass_at_k", solved)
-    assert len(figure.subfigs) == 2
-    for row in figure.subfigs:
-        assert [ax.get_title() for ax in row.axes] == ["toy AIME24", "toy AIME25", "toy DAPO500"]
-        assert {(ax.get_xscale(), len(ax.lines), len(ax.collections)) for ax in row.axes} == {("log", 4, 4)}
-    assert "shading: 95% intervals over 3 seeds and over problems" in footer
 
 
 # Gains
@@ -235,18 +225,6 @@ def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured)
     )
 
 
-def test_a_column_measured_at_some_steps_is_a_connected_line_with_markers(measured):
-    figure, footer = drawn(draw_curves, "learning", measured, seeds=2)
-    for ax, lowest in zip(figure.axes[2:], (51, 51), strict=True):
-        for line in ax.lines:
-            np.testing.assert_allclose(line.get_xydata(), [(at, lowest + at) for at in (0, 10, 20, 30)])
-            assert line.get_marker()
-            assert line.get_markevery() is None  # at each measurement
-        assert len(ax.collections) == 3
-    assert "shading: lowest to highest seed" in footer
-    assert "validation_pass is not finite" not in footer  # as it is measured at these steps only
-
-
 # Strength
 
 
@@ -268,39 +246,3 @@ def test_a_row_of_a_sweep_is_the_mean_over_its_seeds(folder):
         for run in experiment.of(MODEL, "grpo")
     ]
     assert rows.loc["grpo", "entropy"] == pytest.approx(np.mean(ends))
-
-
-STRENGTH = f"""
-kind: strength
-title: A title
-shows: What to look for.
-seeds: extras
-runs:
-  - {{models: [{MODEL}], methods: [grpo, clip_b@apply_to=both]}}
-sweeps:
-  - {{models: [{MODEL}], method: clip_b, parameter: mu, values: {{default: [1.2, 2.0]}}}}
-  - {{models: [{MODEL}], method: clip_b, parameter: mu_plus, values: {{default: [3.0, 4.0, 5.0]}}}}
-evaluations: [dapo500]
-"""
-
-
-def test_each_sweep_of_a_method_has_its_own_axis(folder):
-    experiments = folder.parent / "experiments"
-    experiments.mkdir()
-    (experiments / "mine.yaml").write_text(STRENGTH)
-    (experiments / "paper_values.yaml").write_bytes((ROOT / "experiments/paper_values.yaml").read_bytes())
-    results = Results(folder, SCALE, {"tables": 1, "extras": 2, "pilot": 1}, ROOT / "configs", experiments)
-    experiment = results.experiment("mine")
-    for run in experiment.runs:
-        write_counts(folder, run, "dapo500", [2, 1], 4)
-        write_metrics(folder, run, clip_fraction={"1.2": 0.02, "2.0": 0.01}.get(run.method.partition("=")[2], 0.0))
-    figure, _ = draw_strength(experiment, results)
-    rows = np.reshape(figure.axes, (2, 3))
-    assert rows[1, 1].get_xlabel() == "dropped tokens (%)"
-    np.testing.assert_allclose(rows[0, 0].lines[0].get_xdata(orig=False), [1.0, 2.0])
-    (line,) = rows[1, 0].lines  # what drops nothing is the baseline
-    assert (line.get_linestyle(), line.get_color()) == ("-", "0.4")
-    for column in rows.T:  # the scores of both sweeps can be compared
-        assert len({ax.get_ylim() for ax in column}) == 1
-    figure.draw_without_rendering()
-    assert {label.get_text() for label in rows[1, 1].get_xticklabels()} >= {"0.1", "1"}

@@ -5,26 +5,19 @@ from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.image
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.theory import slope_and_correlation
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.figures import DRAW
-from entropy_dynamics.reporting.lens import draw_shares
-from entropy_dynamics.reporting.style import FOOTER_CHARACTERS, MARKERS, OWN, add_footer, cycle, looks, pretty
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
     EXPERIMENTS,
     MODEL,
-    PROBLEMS,
     ROOT,
     SCALE,
     SEEDS,
@@ -74,18 +67,6 @@ def test_a_pretrained_model_goes_under_its_own_name(small, facts, shown):
     assert set(pd.read_csv(draw("figure5", small, SEEDS)[2]).model_that_ran) == {shown}
 
 
-def test_captions_name_a_single_seed(results, tmp_path):
-    one = {"tables": 1, "extras": 1, "pilot": 1}
-    shutil.copytree(results, tmp_path / SCALE)
-    caption = draw("table1", tmp_path / SCALE, one)[1].read_text()
-    assert "one seed" in caption
-    assert "seeds and over problems" not in caption
-    frame = pd.read_csv(draw("figure5", tmp_path / SCALE, one)[2])
-    assert frame.low.isna().all()
-    assert frame.high.isna().all()
-    assert "one seed" in " ".join(footer("figure5", tmp_path / SCALE, one).split())
-
-
 def test_methods_with_fewer_seeds_are_said(tmp_path):
     seeds = {"tables": 3, "extras": 1, "pilot": 1}
     folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
@@ -100,13 +81,6 @@ def footer(name: str, results: Path, seeds: dict[str, int]) -> str:
     experiment = load_experiment(name, SCALE, seeds, ROOT / "experiments")
     figure, _ = draw_curves(experiment, Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
     return figure.get_supxlabel()
-
-
-def drawing(name: str, results: Path):
-    """The figure and its numbers."""
-    experiment = load_experiment(name, SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
-    kept = Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-    return DRAW[experiment.spec.kind](experiment, kept)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -235,23 +209,6 @@ def test_the_links_of_corollary_4_by_hand(small):
         np.testing.assert_allclose(link.correlation_over_seeds_high, per_seed.mean() + half, rtol=1e-3)
 
 
-def test_a_run_with_too_few_measurements_has_no_correlation(small):
-    measured = np.where(np.arange(STEPS) < 2, 1e-4 * np.arange(STEPS), np.nan)
-    write_metrics(small, Run(MODEL, "grpo", 0), entropy_change_sgd=measured)
-    frame = pd.read_csv(draw("corollary4", small, SEEDS)[2])
-    link = frame[frame.y_column == "entropy_change_sgd"]
-    assert link.correlation_over_seeds.isna().all()
-    assert link[link.seed == 1].correlation.notna().all()
-
-
-def test_slope_and_correlation():
-    slope, correlation = slope_and_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 4.0]))
-    assert slope == pytest.approx(15 / 14)  # (1 + 2 + 12) / (1 + 4 + 9)
-    assert correlation == pytest.approx(3 / 12**0.5)  # centered: (-1, 0, 1) and (-1, -1, 2)
-    for few in (np.array([1.0, 2.0]), np.ones(5)):  # two points always correlate; no spread, no correlation
-        assert np.isnan(slope_and_correlation(few, few)).all()
-
-
 def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     shutil.copytree(results, tmp_path / SCALE)
     uneven = {"lens_neg_lt": np.r_[-9.0, -np.ones(STEPS - 1)], "lens_neg_lt_kept": np.r_[0.0, -np.ones(STEPS - 1)]}
@@ -271,125 +228,6 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
     assert np.isnan(frame.loc["entropy_bonus"].final_entropy_low)  # one seed has no spread
     write_metrics(tmp_path / SCALE, Run(MODEL, "clip_v", 1), entropy=np.nan)  # diverged, and drawn all the same
     assert np.isnan(pd.read_csv(draw("lens", tmp_path / SCALE, SEEDS)[2]).set_index("method").final_entropy["clip_v"])
-
-
-def test_a_footer_breaks_between_words_and_never_within_a_formula():
-    figure = plt.figure()
-    notes = ["word " * 30, "of negative samples " * 4 + r"what $A\,\nabla \log p$ does " * 4, ""]
-    add_footer(figure, notes)
-    lines = figure.get_supxlabel().split("\n")
-    plt.close(figure)
-    assert " ".join(lines).split() == " ".join(notes).split()
-    assert max(map(len, lines)) <= FOOTER_CHARACTERS
-    assert {line.count("$") % 2 for line in lines} == {0}
-
-
-def mark(look: dict) -> tuple[str, str]:
-    """What sets points apart in gray: the marker, and whether it is hollow."""
-    return look["marker"], look.get("markerfacecolor", "")
-
-
-def test_the_methods_of_a_figure_differ_without_color():
-    methods = EXPERIMENTS["matched_entropy"].methods(MODEL)
-    drawn = looks([method for method in methods if "@" not in method], "grpo")
-    assert len({mark(look) for look in drawn.values()}) == len(drawn) == 15
-
-
-def test_a_method_of_the_paper_looks_the_same_in_every_figure(results):
-    """GRPO, Clip_B and Clip_V: color and marker of their lines or points, by the legends of all figures."""
-    seen = {}
-    for name in ("frontier", "gains", "pass_at_k", "ladder", "learning", "difficulty", "figure8"):
-        figure, _ = drawing(name, results)
-        (legend,) = figure.legends
-        marks = [line for line in legend.findobj(Line2D) if line.get_marker() in {*MARKERS, "D"}]
-        labels = [text.get_text() for text in legend.get_texts() if text.get_text() != "Base model"]
-        for label, line in zip(labels, marks, strict=True):
-            seen.setdefault(label.removesuffix(", the paper"), set()).add((line.get_color(), line.get_marker()))
-    assert {label: seen[pretty(label)] for label in ("GRPO", "Clip_B", "Clip_V")} == {
-        "GRPO": {("black", "D")},
-        "Clip_B": {("#0072B2", "o")},
-        "Clip_V": {("#D55E00", "s")},
-    }
-
-
-def test_nothing_else_has_the_looks_of_clip_b_and_clip_v():
-    others = looks([f"other {i}" for i in range(20)], "grpo").values()
-    own = [mark(cycle(place)) for place in range(OWN)]
-    assert not [look for look in others if mark(look) in own]
-
-
-def test_a_sweep_is_in_shades_of_its_method():
-    runs = ["grpo", *(f"clip_v@mu={mu}" for mu in (1, 2, 3))]
-    (_, *shades) = looks(runs, "grpo").values()
-    reds = [matplotlib.colors.to_rgb(look["color"]) for look in shades]
-    assert reds == sorted(reds)  # lighter with mu
-    assert shades[1]["color"].upper() == cycle(1)["color"]
-    assert len({mark(look) for look in shades}) == 3
-
-
-def test_the_two_panels_of_figure3_share_no_look(small):
-    left, right = drawing("figure3", small)[0].axes
-    drawn = [{line.get_color() for line in ax.lines if len(line.get_xdata()) == STEPS} for ax in (left, right)]
-    assert list(map(len, drawn)) == [2, 2]
-    assert not drawn[0] & drawn[1]
-
-
-def test_the_validation_points_of_one_step_are_side_by_side(results):
-    figure, _ = drawing("figure6", results)
-    points = [bars.lines[0].get_xdata() for bars in figure.axes[0].containers]
-    assert len(points) == 3
-    for left, right in pairwise(points):
-        assert (np.diff([left, right], axis=0) >= 0.03 * (STEPS - 1) - 1e-9).all()
-    assert "whiskers: lowest to highest seed" in " ".join(figure.get_supxlabel().split())
-
-
-@pytest.mark.parametrize(
-    ("plain", "shown"),
-    [
-        ("Clip_B (mu 1.2)", r"Clip$_\mathcal{B}$ ($\mu$ 1.2)"),
-        ("Mean of S_c: 1/sqrt(N)", r"Mean of $S_c$: 1/$\sqrt{N}$"),
-        ("S_c at the paper's batch: 1e-3 of S*", r"$S_c$ at the paper's batch: $10^{-3}$ of $S_*$"),
-        ("Corollary 4: -η Cov, -Cov and S*>0", "Corollary 4: −η Cov, −Cov and $S_*$>0"),
-        ("keep pos., $S_* > 0$", "keep pos., $S_* > 0$"),
-        ("GRPO off-policy", "GRPO off-policy"),
-    ],
-)
-def test_labels_are_set_as_the_paper_sets_them(plain, shown):
-    assert pretty(plain) == shown
-
-
-def test_the_points_at_matched_entropy_are_in_the_frame_but_for_collapsed_ones(results, tmp_path):
-    """The strongest of Clip_V solves nothing: its point is outside, and the footer counts it."""
-    shutil.copytree(results, tmp_path / SCALE)
-    collapsed = EXPERIMENTS["matched_entropy"].of(MODEL, "clip_v@mu=2.0")
-    for run in collapsed:
-        for dataset, (problems, k) in PROBLEMS.items():
-            write_evaluation(tmp_path / SCALE, run, dataset, np.zeros((problems, k), dtype=bool))
-    figure, frame = drawing("matched_entropy", tmp_path / SCALE)
-    for ax, metric in zip(figure.axes, ("avg", "pass"), strict=False):
-        inside = frame[metric].between(*ax.get_ylim()) & frame["entropy"].between(*ax.get_xlim())
-        assert frame["run"][~inside].tolist() == ["clip_v@mu=2.0"]
-        (baseline,) = [line for line in ax.lines if line.get_label() == "GRPO"]
-        assert baseline.get_zorder() == max(line.get_zorder() for line in ax.lines)
-    said = f"outside: 1 of {len(frame)} strengths, with less than half of the highest score"
-    assert said in " ".join(figure.get_supxlabel().split())
-
-
-def test_the_shares_of_the_lens_have_a_minus_sign_and_the_colors_of_nothing_else():
-    ax = plt.figure().subplots()
-    draw_shares(ax, np.array([[-1.45, 1.0, 0.0, 2.2]]))
-    assert [text.get_text() for text in ax.texts] == ["−1.45", "1.00", "0.00", "2.20"]
-    *dropped, _ = ax.images[0].cmap(0.0)
-    assert len(set(dropped)) == 1  # gray
-    plt.close("all")
-
-
-def test_the_final_entropies_of_the_lens_are_apart(results):
-    figure, frame = drawing("lens", results)
-    ends = figure.axes[1]
-    assert ends.get_xscale() == "log"
-    assert [text.get_text() for text in ends.texts] == [f"{value:.3f}" for value in frame["final_entropy"]]
-    assert not ends.spines["left"].get_visible()  # the only upright line is the baseline's
 
 
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):

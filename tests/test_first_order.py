@@ -151,12 +151,6 @@ def test_corollary_4_is_exact_where_tokens_share_no_parameters():
     assert first_order.metrics()["entropy_change_sgd"] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_without_a_measurement_the_columns_are_missing_values(model, make_trainer):
-    trainer = make_trainer(model, entropy_change_first_order=True, entropy_change_every=2)
-    measured = [{name: row[name] == row[name] for name in COLUMNS} for row in (trainer.step(0), trainer.step(1))]
-    assert measured == [dict.fromkeys(COLUMNS, True), dict.fromkeys(COLUMNS, False)]
-
-
 def test_the_measurement_changes_nothing(model, make_trainer):
     rows = [
         make_trainer(copy.deepcopy(model), "clip_b", entropy_change_first_order=first_order).step(0)
@@ -182,12 +176,3 @@ def test_pairs_of_rollouts_add_up_to_the_sgd_step(model, make_trainer, monkeypat
     assert measured["total"] == pytest.approx(by_token, rel=1e-3)
     assert RATE * measured["total"] == pytest.approx(row["entropy_change_sgd"], rel=1e-3)
     assert abs(measured["token_order"]) < 1
-
-
-def test_parts_of_a_gram_matrix_by_hand(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from shared_parameters import parts
-
-    gram = torch.tensor([[1.0, 2.0, 4.0], [8.0, 16.0, 32.0], [64.0, 128.0, 256.0]])
-    expected = {"same_rollout": 273, "same_prompt": 68, "other_prompts": 170, "total": 511}
-    assert parts(gram, torch.tensor([5, 3, 5])) == expected

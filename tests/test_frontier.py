@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import Run, load_experiment
+from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.frontier import frontier_gain
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.reporting.figures import DRAW
 from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
 
 
@@ -29,22 +28,6 @@ def test_the_means_over_the_sets_at_each_temperature(tmp_path):
     assert row["pass"] == pytest.approx(100 * np.mean(shares), abs=1e-3)
     assert sorted(set(frame.index.get_level_values("temperature"))) == [0, 0.4, 0.7, 1, 1.3]
     assert frame["pass"].isna().tolist() == [temperature == 0 for *_, temperature in frame.index]
-
-
-def test_every_method_has_a_line_through_its_temperatures(tmp_path):
-    results = tmp_path / SCALE
-    write_all(results, SEEDS, names=["frontier"])
-    experiment = load_experiment("frontier", SCALE, SEEDS, ROOT / "experiments")
-    figure, frame = DRAW["frontier"](experiment, Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
-    for row, model in zip(figure.subfigs, experiment.models, strict=True):
-        lines = {
-            line.get_label(): line for line in row.axes[1].get_lines() if line.get_label() in frame["method"].values
-        }
-        assert list(lines) == experiment.methods(model)
-        sampled = frame[(frame["model"] == model) & (frame["temperature"] > 0)]
-        for method, line in lines.items():
-            rows = sampled[sampled["method"] == method].sort_values("temperature")
-            np.testing.assert_allclose(line.get_xydata(), rows[["pass", "avg"]])
 
 
 def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from conftest import METHODS, ROOT, smallest_group, toy_model_config
-from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.distributed.launch import start_ranks
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.models.toy import build_toy_model
@@ -53,28 +52,6 @@ def test_a_checkpoint_resumes_the_run(outcomes):
     for part in ("policy", "critic"):
         for name, values in saved[part].items():
             np.testing.assert_allclose(values, resumed[part][name], atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_token_statistics_on_a_gpu(dtype):
-    """Against their definitions in float64 on a CPU, with a vocabulary that does not divide into blocks."""
-    torch.manual_seed(0)
-    hidden, weight = torch.randn(700, 64).to(dtype), (torch.randn(151_936, 64) / 8).to(dtype)
-    tokens = torch.randint(len(weight), (700,))
-    stats = token_stats(hidden.cuda(), tokens.cuda(), weight=weight.cuda())
-    logits = (hidden.cuda() @ weight.cuda().T).cpu().double()  # the product in its own precision, the rest exact
-    logp = logits.log_softmax(-1)
-    p = logp.exp()
-    entropy = -(p * logp).sum(-1)
-    s = p * (entropy[:, None] + logp)
-    expected = {
-        "logp": logp.gather(-1, tokens[:, None]).squeeze(-1),
-        "entropy": entropy,
-        "s_star": s.gather(-1, tokens[:, None]).squeeze(-1),
-        "s_expected": (p * s).sum(-1),
-    }
-    for name, value in expected.items():
-        torch.testing.assert_close(getattr(stats, name).cpu().double(), value, rtol=1e-3, atol=1e-5)
 
 
 def test_memory_is_within_a_fifth_of_the_plan(tmp_path):

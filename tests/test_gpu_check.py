@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import time
-import warnings
 from importlib import import_module
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -18,7 +17,6 @@ import torch
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
-from entropy_dynamics.distributed.launch import RENDEZVOUS
 from entropy_dynamics.models.toy import build_toy_model
 from preloaded import program
 from test_launch import alive
@@ -55,17 +53,8 @@ def records(traces):
     """The records of all stages but `tests`."""
     out = traces
     (out / "sitecustomize.py").write_text(WITHOUT)
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "gpu_check.py"),
-        *NAMES,
-        "--tiny",
-        "--fork",
-        "--processes",
-        "2",
-        "--minutes",
-        "30",
-    ]
+    options = ["--tiny", "--fork", "--processes", "2", "--minutes", "30"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), *NAMES, *options]
     paths = [str(out), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [*command, "--out", str(out), "--work", str(out / "work")],
@@ -187,22 +176,6 @@ def test_every_stage_fits_into_eight_minutes_by_its_estimate(gpu_check, monkeypa
     assert all(120 < training.steps_seconds(gpu) < 8 * 60 - 15 for gpu in load_config("paper").plan.gpus)
 
 
-def test_estimates_count_starts_passes_and_waves(gpu_check):
-    """Worked by hand: 12 layers at 1 ms, 15 s a start, and Clip_B, which scores each micro-batch besides."""
-    runs = import_module("gpu_check_runs")
-    sizes = [
-        *("training.steps=10", "training.prompts_per_step=16", "training.group_size=16", "sampling.max_new_tokens=26"),
-        *("training.entropy_change_every=4", "evaluation.samples={aime24: 16, aime25: 16, dapo500: 8, validation: 8}"),
-    ]
-    grpo, clip_b = (load_config("gpu-toy", runs.MODEL, method, sizes) for method in ("grpo", "clip_b"))
-    assert runs.command_seconds("model", grpo) == pytest.approx(15 + 12e-3 * 1000 * 5)  # 1,000 steps, Muon's products
-    assert runs.command_seconds("evaluate", grpo) == pytest.approx(15 + 12e-3 * 26 * 7)  # 2 + 2 + 2 + 1 batches
-    more = runs.command_seconds("train", clip_b) - runs.command_seconds("train", grpo)
-    assert more == pytest.approx(12e-3 * 10 * 3)  # 16,896 tokens are three micro-batches
-    assert runs.wave_seconds([("model", grpo)] * 7, 6) == pytest.approx(2 * 75)
-    assert runs.end_to_end_seconds(3) > runs.end_to_end_seconds(6) > runs.seeds_seconds(6)
-
-
 def test_a_case_in_a_process_that_is_spawned(gpu_check, tmp_path):
     check = gpu_check.Check("kernels", tmp_path, tmp_path / "work", 10, 1, tiny=True)
     gpu_check.STAGES["kernels"](check)
@@ -244,15 +217,6 @@ def test_a_case_starts_if_there_is_time(gpu_check, monkeypatch, tmp_path, second
     assert len(record["left_out"]) == left_out
 
 
-def test_kernels_that_are_not_used_are_recorded_with_the_warning(gpu_check, monkeypatch):
-    def unusable(_):
-        warnings.warn("no Triton kernels: out of resources", stacklevel=1)
-
-    monkeypatch.setattr("entropy_dynamics.core.token_stats._kernels", unusable)
-    in_use = import_module("gpu_check_kernels").kernels_in_use(torch.zeros(1))
-    assert in_use == {"triton": False, "warnings": ["no Triton kernels: out of resources"]}
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
 @pytest.mark.parametrize("number", [SIGTERM, pytest.param(SIGKILL, marks=pytest.mark.long)])
 def test_a_case_that_imports_ends_with_a_killed_command(tmp_path, number):
@@ -270,31 +234,6 @@ def test_a_case_that_imports_ends_with_a_killed_command(tmp_path, number):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not (tmp_path / "kernels0.json").exists()  # it did not continue to its end
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
-@pytest.mark.parametrize("program", ["tests/rank_program.py", "benchmarks/gpu_check_training.py"])
-def test_ranks_that_tests_start_end_with_a_killed_pytest(tmp_path, program):
-    """At the end of the budget pytest is killed by SIGKILL; its ranks would continue to use the GPU."""
-    settings = ["hardware.device=cpu", "hardware.ranks=2", "engine.name=native"]
-    case = {"scale": "paper", "method": "grpo", "overrides": settings}
-    arguments = [str(tmp_path)] if "rank_program" in program else [json.dumps(case), str(tmp_path / "measured.json")]
-    start = "import subprocess, sys; subprocess.run(sys.argv[1:])"
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", RENDEZVOUS: str(tmp_path / "rendezvous")}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", start, sys.executable, str(ROOT / program), *arguments], cwd=ROOT, env=os.environ | rank
-    )
-    while not (tmp_path / "rendezvous").exists():  # it waits for the other rank
-        assert parent.poll() is None
-        time.sleep(0.05)
-    (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-    parent.kill()
-    parent.wait()
-    deadline = time.monotonic() + 30
-    while alive(int(child)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_tests_marked_gpu_are_skipped_with_a_reason(stage, monkeypatch):

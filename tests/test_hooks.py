@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.sampling import Sampler
@@ -22,62 +21,18 @@ def gradient_after(trainer) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in trainer.policy.model.parameters()])
 
 
-def test_the_entropy_gradient_against_autograd():
-    torch.manual_seed(0)
-    logits = torch.randn(7, 13, dtype=torch.float64)
-    tokens = torch.randint(13, (7,))
-    weights = torch.randn(2, 7, dtype=torch.float64)
-
-    plain = logits.clone().requires_grad_()
-    logp = (plain / 0.7).log_softmax(-1)
-    entropy = -(logp.exp() * logp).sum(-1)
-    chosen = logp.gather(-1, tokens[:, None]).squeeze(-1)
-    (weights[0] * chosen + weights[1] * entropy).sum().backward()
-
-    given = logits.float().requires_grad_()
-    stats = token_stats(given, tokens, temperature=0.7, entropy_gradient=True)
-    (weights[0] * stats.logp + weights[1] * stats.entropy).sum().backward()
-    assert torch.allclose(given.grad.double(), plain.grad, atol=1e-6)
-
-    hidden, weight = torch.randn(7, 5), torch.randn(13, 5)
-    results = []
-    for fused in (False, True):
-        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-        first = token_stats(h, tokens, weight=w, entropy_gradient=True) if fused else None
-        stats = first or token_stats(h @ w.T, tokens, entropy_gradient=True)
-        (weights[0] * stats.logp + weights[1] * stats.entropy).sum().backward()
-        results.append((h.grad, w.grad))
-    for one, other in zip(*results, strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
-
-
-def test_entropy_has_no_gradient_by_default():
-    logits = torch.randn(3, 5, requires_grad=True)
-    assert not token_stats(logits, torch.zeros(3, dtype=torch.long)).entropy.requires_grad
-
-
 @pytest.mark.parametrize("method", ["kl_cov", "cispo", "dppo", "ce_gppo"])
-@pytest.mark.parametrize("tokens", [40, 10_000])
-def test_it_is_grpo_to_the_bit_when_strictly_on_policy(make_trainer, model, method, tokens):
+def test_it_is_grpo_to_the_bit_when_strictly_on_policy(make_trainer, model, method):
     """KL-Cov is scored and GRPO is not: their gradients may differ in fp32's last bits. One group is constant."""
     gradients = []
     for name in ("grpo", method):
-        trainer = make_trainer(copy.deepcopy(model), name, tokens_per_micro_batch=tokens)
+        trainer = make_trainer(copy.deepcopy(model), name, tokens_per_micro_batch=40)
         constant = trainer.prompts_of_step(0)[1].problem_id
         trainer.grade = lambda rollout, same=constant: graded(rollout.problem_id == same or rollout.sample % 2 == 0)
         gradients.append(gradient_after(trainer))
     assert gradients[0].norm() > 0
     bound = 1e-6 * gradients[0].abs().max() if method == "kl_cov" else 0
     assert (gradients[0] - gradients[1]).abs().max() <= bound
-
-
-def test_kl_cov_acts_with_several_updates(make_trainer, model):
-    wide = {"updates_per_batch": 3, "learning_rate": 1e-2}
-    gradients = [
-        gradient_after(make_trainer(copy.deepcopy(model), "kl_cov", params={"frac": 0.5, "beta": beta}, **wide))
-        for beta in (1e-9, 5.0)
-    ]
-    assert (gradients[0] - gradients[1]).norm() > 1e-3 * gradients[0].norm()
 
 
 def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
@@ -94,22 +49,6 @@ def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
     (-coefficient * stats.entropy[batch.mask].mean()).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
     assert torch.allclose(difference, expected, atol=1e-6 + 1e-4 * expected.abs().max().item())
-
-
-def test_shaped_rewards_reach_the_advantages(make_trainer, model):
-    trainer = make_trainer(copy.deepcopy(model), "unlikeliness", params={"beta": 0.9})
-    seen = []
-    advantages = trainer.method.advantages
-
-    def spy(rewards, groups):
-        seen.append(rewards)
-        return advantages(rewards, groups)
-
-    object.__setattr__(trainer.method, "advantages", spy)
-    metrics = trainer.step(0)
-    shaped = seen[0]
-    assert len(shaped.unique()) > 4  # four values at most come from the grader
-    assert shaped.mean().item() < metrics["reward_mean"]  # right answers were scaled down, nothing up
 
 
 def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, monkeypatch):

@@ -10,7 +10,7 @@ import sys
 import pandas as pd
 import pytest
 
-from conftest import REAL_PROBLEMS, ROOT
+from conftest import ROOT
 from countdown import countdown_set
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
@@ -24,14 +24,11 @@ from entropy_dynamics.tasks.countdown.problems import CountdownSet
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.sources import HubSet, SplitSet
+from test_contamination import AFTER, BEFORE
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
-BEFORE = (
-    "Solve the following math problem step by step. The last line of your response should be of the form "
-    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-)
-AFTER = '\n\nRemember to put your answer on its own line after "Answer:".'
+BEFORE, AFTER = f"{BEFORE}\n\n", f"\n\n{AFTER}"
 
 
 @pytest.fixture
@@ -80,15 +77,8 @@ def write_jsonl(path, rows):
 
 def test_a_data_set_of_the_hub(repository, tmp_path):
     entry = build(hub_set(repository), tmp_path / "out")["train"]
-    assert {key: entry[key] for key in ("source", "repository", "revision", "subset", "split", "rows", "kept")} == {
-        "source": "hub",
-        "repository": str(repository),
-        "revision": COMMIT,
-        "subset": "en",
-        "split": "train",
-        "rows": 4,
-        "kept": 2,
-    }
+    place = {"source": "hub", "repository": str(repository), "revision": COMMIT, "subset": "en", "split": "train"}
+    assert entry.items() >= (place | {"rows": 4, "kept": 2}).items()
     assert entry["dropped"] == {DUPLICATE: 1, NOT_AN_INTEGER: 1}
     kept = load_problems(tmp_path / "out" / "train.parquet")
     assert [(one.id, one.text, one.answer, one.task) for one in kept] == [
@@ -101,15 +91,8 @@ def test_a_data_set_of_the_hub(repository, tmp_path):
     ("changes", "message"),
     [
         ({"revision": "main"}, "data.train: the revision 'main' is not a commit"),
-        ({"revision": "0" * 40}, "data.train: the revision '0000000000"),
-        ({"revision": COMMIT[:39]}, "40 hex digits"),
         ({"subset": "fr"}, r"'fr' not found. Available: \['en', 'cn'\]"),
-        ({"subset": None}, r"Config name is missing.*\['en', 'cn'\]"),
         ({"hub_split": "test"}, r"""Unknown split "test". Should be one of \['train'\]"""),
-        (
-            {"answer_column": "solutions"},
-            r"no column 'solutions' \(--set data.train.answer_column=NAME\); did you mean 'solution'",
-        ),
     ],
 )
 def test_mistakes_are_one_line(repository, tmp_path, changes, message):
@@ -256,34 +239,3 @@ def test_raw_rows_of_the_training_data(tmp_path):
         "a float": "1",
     }
     assert entry["rows"] == entry["kept"] + sum(entry["dropped"].values())
-
-
-# Problems among the 10,601 that repeat another in other LaTeX (`\cdots` for `\ldots`), all with the same answer.
-TWICE = 44
-
-
-@pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")
-def test_real_problems_in_their_raw_form(tmp_path):
-    """The cleaned problems, wrapped as the original has them and ten times over, come back as they were."""
-    source = [json.loads(line) for line in (REAL_PROBLEMS / "dapo_slice.jsonl").open(encoding="utf-8")]
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    table = {
-        "problem": [f"{BEFORE}{row['problem']}{AFTER}" for row in source] * 10,
-        "answer": [str(row["answer"]) for row in source] * 10,
-    }
-    pd.DataFrame(table).to_parquet(folder / "train.parquet")
-    for name in ("aime24", "aime25", "amc23", "math500"):
-        (folder / f"{name}.jsonl").write_bytes((REAL_PROBLEMS / f"{name}.jsonl").read_bytes())
-    names = ("aime24", "aime25", "amc23", "math500")
-    sets = build(hub_set("a/b"), tmp_path / "out", folder, **{name: hub_set("c/d") for name in names})
-    assert [sets[name]["rows"] for name in names] == [30, 30, 40, 500]
-    assert [sets[name]["kept"] for name in names[:3]] == [30, 30, 40]
-    train = sets["train"]
-    assert train["instructions_removed"] == train["rows"] == 106_010
-    assert train["dropped"].pop(DUPLICATE) == 9 * 10_601 + TWICE
-    overlap = sum(train["dropped"].values())
-    assert set(train["dropped"]) <= {f"{why} in {name}" for why in ("also", "near duplicate") for name in names}
-    assert train["kept"] == 10_601 - TWICE - overlap > 10_000
-    answers = {row["problem"].strip(): str(row["answer"]) for row in source}
-    assert all(answers[one.text] == one.answer for one in load_problems(tmp_path / "out" / "train.parquet"))

@@ -100,9 +100,10 @@ class Recorded:
 SCOPES = {"dapo": "global_token", "grpo": "per_sequence"}
 
 
-@pytest.mark.parametrize("loss_type", SCOPES)
-@pytest.mark.parametrize("denominator", ["kept", "all"])
-@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+@pytest.mark.parametrize(
+    ("method", "denominator", "loss_type"),
+    [("clip_b", "kept", "dapo"), ("clip_b", "kept", "grpo"), ("clip_b", "all", "grpo"), ("clip_v", "all", "dapo")],
+)
 def test_masks_and_loss_are_ours_on_the_same_rollouts(build, method, denominator, loss_type):
     params = {"mu": 0.5, "denominator": denominator} | ({"max_frac": None} if method == "clip_v" else {})
     kind = make_grpo_trainer(trl.GRPOTrainer, method=method, **params)
@@ -178,10 +179,9 @@ def test_the_loss_mask_gives_the_gradient_of_weighted_advantages(build, method, 
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-@pytest.mark.parametrize("method", ["grpo", "clip_b"])
-def test_a_batch_whose_responses_are_all_truncated_has_no_metrics_and_no_gradient(build, method, loss_type):
+def test_a_batch_whose_responses_are_all_truncated_has_no_metrics_and_no_gradient(build, loss_type):
     trainer = build(
-        make_grpo_trainer(trl.GRPOTrainer, method=method),
+        make_grpo_trainer(trl.GRPOTrainer, method="clip_b"),
         steps=1,
         loss_type=loss_type,
         mask_truncated_completions=True,

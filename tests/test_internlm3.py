@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import published_models
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import PROBES, check_tokenizer, convert_tokenizer, turn_end
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.storage import load_policy, load_tokenizer
-from entropy_dynamics.results.layout import Layout
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -39,7 +39,6 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
     "head_dim": 16,
     "hidden_act": "silu",
     "hidden_size": 32,
-    "initializer_range": 0.02,
     "intermediate_size": 40,
     "max_position_embeddings": 64,
     "model_type": "internlm3",
@@ -53,21 +52,10 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
     "rope_theta": 50000000,
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
-    "transformers_version": "4.47.1",
-    "use_cache": True,
     "vocab_size": PIECES + 16,
 }
-SHAPE = {
-    "architecture": "llama",
-    "layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "heads": 4,
-    "kv_heads": 2,
-    "head_size": 16,
-    "vocabulary": PIECES + 16,
-    "tied_embeddings": "false",
-}
+SHAPE = published_models.SHAPE | {"architecture": "llama", "intermediate_size": 40, "heads": 4, "kv_heads": 2}
+SHAPE |= {"vocabulary": PIECES + 16}
 PROBLEMS = [
     "  Find $x$ with $x^2 = 49$.\n\nGive the positive one.",
     "What is 12345 + 67890?",
@@ -91,16 +79,14 @@ def train_sentencepiece(folder, **settings):
 AS_IS = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "normalization_rule_name": "identity"}
 
 
-def write_tokenizer(folder, pieces=None, **settings):
+def write_tokenizer(folder, **settings):
     """The published files of the tokenizer, around a toy sentencepiece model."""
     train_sentencepiece(folder, **settings)
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     tokenizer_config = {
         "add_bos_token": True,
         "add_eos_token": False,
-        "added_tokens_decoder": {
-            str(number): {"content": content} | flags for number, content in (pieces or SPECIAL).items()
-        },
+        "added_tokens_decoder": {str(number): {"content": content} | flags for number, content in SPECIAL.items()},
         "additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|plugin|>"],
         "auto_map": {"AutoTokenizer": ["tokenization_internlm3.InternLM3Tokenizer", None]},
         "bos_token": "<s>",
@@ -229,10 +215,9 @@ def linked(checkpoint, folder, **config):
     return folder
 
 
-@pytest.mark.parametrize("key", ["qkv_bias", "bias"])
-def test_biases_are_refused(checkpoint, tmp_path, key):
-    source = linked(checkpoint, tmp_path / "source", **{key: True})
-    with pytest.raises(UserError, match=rf"config\.json: {key} is true; only an InternLM3 without biases"):
+def test_biases_are_refused(checkpoint, tmp_path):
+    source = linked(checkpoint, tmp_path / "source", qkv_bias=True)
+    with pytest.raises(UserError, match=r"config\.json: qkv_bias is true; only an InternLM3 without biases"):
         prepare(source, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -293,14 +278,6 @@ def test_every_kind_of_model_is_converted_exactly(tmp_path, kind):
     check_tokenizer(tokenizer, tmp_path, texts)  # says the same
 
 
-def test_an_added_token_may_have_an_unused_pieces_id(tmp_path):
-    start, end = PIECES - 2, PIECES - 1  # as InternLM2 has it
-    pieces = {0: "<unk>", 1: "<s>", 2: "</s>", start: "<|im_start|>", end: "<|im_end|>"}
-    write_tokenizer(tmp_path, pieces, **AS_IS)
-    tokenizer = convert_tokenizer(tmp_path)
-    assert tokenizer.encode("<|im_start|>a<|im_end|>", add_special_tokens=False)[::2] == [start, end]
-
-
 def test_a_wrong_conversion_is_an_error(checkpoint):
     from tokenizers import normalizers
 
@@ -334,10 +311,3 @@ def test_published_code_is_neither_copied_nor_run(checkpoint, tmp_path):
     out = prepare(source, tmp_path / "model")
     assert not list(out.glob("*.py"))
     assert type(load_policy(out)[0]).__name__ == "LlamaForCausalLM"
-
-
-def test_a_wrong_shape_leaves_nothing_behind(checkpoint, tmp_path):
-    layout = Layout(tmp_path)
-    with pytest.raises(UserError, match=r"layers is 2, not 48"):
-        prepare(checkpoint, layout.model(MODEL, 0), "model.shape.layers=48")
-    assert not any(layout.root.rglob("*.safetensors"))

@@ -223,8 +223,7 @@ def checkpoints(tmp_path_factory, smoke_project) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
-@pytest.mark.parametrize("file", ["*.safetensors", "*.json"])
+@pytest.mark.parametrize(("damage", "file"), [(truncate, "*.safetensors"), (flip_a_bit, "*.json")])
 def test_a_damaged_checkpoint_is_skipped(unfinished, reference, checkpoints, stage, damage, file):
     """The run resumes from the one before."""
     copy = shutil.copytree(checkpoints, unfinished / "results/smoke/checkpoints", dirs_exist_ok=True)

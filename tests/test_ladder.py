@@ -8,8 +8,6 @@ from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, entropy_law, ladder_frame, saturating
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.config import load_config
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.figures import DRAW
 from synthetic_results import DATASETS, RUNGS, SCALE, write_all, write_evaluation, write_metrics
 
@@ -110,9 +108,3 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
     assert "none for the validation accuracy" in figure.get_supxlabel()
     for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
         np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])
-
-
-def test_a_rung_exists_at_the_toy_scales_only():
-    assert load_config("laptop", "toy-32", configs=ROOT / "configs").model.pretrained is None
-    with pytest.raises(UserError, match="toy-32 has no pretrained model: it runs at scales that list it in toy_models"):
-        load_config("paper", "toy-32", configs=ROOT / "configs")

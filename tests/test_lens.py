@@ -9,7 +9,7 @@ import torch
 from batches import random_batch, stats_of
 from entropy_dynamics.core.metrics import lens_metrics
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
-from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
 from reference import assert_close, gradients
 
@@ -37,11 +37,6 @@ def test_what_grpo_leaves_out_counts_where_the_method_puts_it():
     found = lens([0.0, -1.0], [-2.0, -1.0], [-0.1, -0.1])
     assert found["lens_neg_lt_kept"] == pytest.approx(3 * found["lens_neg_lt"])
     assert found["lens_pos_lt_kept"] == found["lens_pos_lt"] == 0
-
-
-def test_a_method_of_the_opposite_sign_has_a_negative_share():
-    found = lens([1.0], [-0.5], [0.1])
-    assert found["lens_pos_gt_kept"] == pytest.approx(-0.5 * found["lens_pos_gt"])
 
 
 def effective(name, log_ratio=0.0, **params):
@@ -92,20 +87,7 @@ def test_an_entropy_bonus_counts_as_minus_c_l():
     torch.testing.assert_close(found, (advantages - 0.3 * (logp + entropy)) * mask)
 
 
-def test_the_gradient_of_the_entropy_is_the_mean_of_minus_l_grad_log_p():
-    """What makes the last one true, over all tokens of a vocabulary."""
-    torch.manual_seed(0)
-    logits = torch.randn(7, requires_grad=True)
-    tokens = torch.arange(7)
-    stats = token_stats(logits.expand(7, 7), tokens, entropy_gradient=True)
-    (by_entropy,) = torch.autograd.grad(stats.entropy[0], logits, retain_graph=True)
-    p, l_centered = stats.logp.detach().exp(), (stats.logp + stats.entropy).detach()
-    (by_logp,) = torch.autograd.grad((-p * l_centered * stats.logp).sum(), logits)
-    torch.testing.assert_close(by_logp, by_entropy)
-
-
-@pytest.mark.parametrize("updates", [1, 3])
-@pytest.mark.parametrize("name", ["grpo", "unlikeliness", "qae", "nsr", "gspo"])
+@pytest.mark.parametrize(("name", "updates"), [("grpo", 3), ("unlikeliness", 1), ("qae", 1), ("nsr", 3), ("gspo", 3)])
 def test_effective_advantages_give_the_gradient_of_training(make_trainer, model, name, updates):
     """Through the trainer: the gradient of the last update is that of the sum of effective advantage * log p."""
     trainer = make_trainer(copy.deepcopy(model), name, updates_per_batch=updates, learning_rate=1e-2)

@@ -14,7 +14,7 @@ def write(path, *rows):
     return path
 
 
-@pytest.mark.parametrize("name", ["response_mask", "loss_mask", "loss_masks", "action_mask", "mask", "attention_mask"])
+@pytest.mark.parametrize("name", ["response_mask", "loss_masks", "attention_mask"])
 def test_padding_is_left_out(name, tmp_path, capsys):
     plain = {"old_log_probs": LOGP, "entropys": ENTROPY, "advantages": [-1.0, -1.0, 1.0]}
     padded = {key: [*values, float("nan"), 0.0] for key, values in plain.items()} | {name: [1, 1, 1, 0, 0]}

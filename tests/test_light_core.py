@@ -1,6 +1,7 @@
 """What a plain `pip install entropy-dynamics` brings: core, methods and analysis, without the harness."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -93,8 +94,8 @@ def built(tmp_path_factory) -> dict[str, Path]:
     """The wheel and the sdist, through the hooks that `python -m build` calls, from a copy without build leftovers."""
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         (source / name).symlink_to(ROOT / name)
     code = "from setuptools import build_meta as b; print(b.build_{}({!r}))"
     found = {}

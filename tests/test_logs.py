@@ -8,7 +8,6 @@ import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
-from entropy_dynamics.diagnostics.logs import read_metrics
 from trainer_logs import (
     FALLING,
     STEPS,
@@ -43,11 +42,9 @@ def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
 
 WRONG = [
     ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
-    ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "step is 's1' in row 2; it should be a finite"),
     ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
-    ([{"step": [0], "entropy": 1.0}], "step is [0] in row 1; it should be a finite number"),
     ([{"step": 0, "entropy": float("inf")}], "entropy is inf at step 0; it should be a finite number"),
-    ([{"step": float("inf"), "entropy": 1.0}], "step is inf in row 1; it should be a finite number"),
+    ([{"step": 1e300, "entropy": 1.0}], "step is 1e+300; it should be at most 2**53"),
 ]
 
 
@@ -64,18 +61,6 @@ def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
     assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in run(
         capsys, "entropy-watch", path
     )
-
-
-@pytest.mark.parametrize("text", ["Step,entropy\n0,9,95\n1,9,74\n", "Step,entropy\n10,9,95\n20,9,74\n"])
-def test_a_csv_with_more_fields_than_names_is_one_line(text, tmp_path, capsys):
-    (path := tmp_path / "log.csv").write_text(text)
-    message = f"{path} cannot be read: its rows have more fields than its header;"
-    assert error(capsys, "entropy-watch", path).startswith(message)
-
-
-def test_a_line_that_is_cut_off_is_named(tmp_path, capsys):
-    (path := tmp_path / "log.jsonl").write_text('{"step": 0, "entropy": 1.0}\n{"step": 1, "ent')
-    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: line 2 is not a JSON object")
 
 
 def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
@@ -96,12 +81,6 @@ def test_the_last_value_of_a_step_counts(tmp_path, capsys):
     assert err == f"{path} logs the entropy of 20 steps more than once; the last value counts\n"
 
 
-@pytest.mark.parametrize(("text", "message"), [("[1, 2]", "it has no log_history"), ("{}", "it has no log_history")])
-def test_a_state_without_a_history_is_one_line(text, message, tmp_path, capsys):
-    (path := tmp_path / "trainer_state.json").write_text(text)
-    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {message}"
-
-
 def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
     for last in (5, 40):  # by name checkpoint-40 comes first
         (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
@@ -110,34 +89,20 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
     text = run(capsys, "entropy-watch", tmp_path / "run")
     assert "last 4 of 40 steps" in text
     assert text.endswith(f"Read from {tmp_path}/run/checkpoint-40/trainer_state.json and 1 more.\n")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/trainer_state.json").write_text(json.dumps({"log_history": history}))
-    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} contains 2 runs; name one of them: ")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("missing.jsonl", None, "no file {}"),
-        (
-            "notes.txt",
-            "x",
-            "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl",
-        ),
-        ("empty.jsonl", "", "{} has no rows"),
+        ("notes.txt", "x", "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl"),
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
         ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
-        ("empty.csv", "Step,entropy\n", "{} has no rows"),
-        ("trainer_state.json", '{"log_history": []}', "{} has no rows"),
+        ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
         (
             "german.csv",
             "Step;entropy\n1;0,5\n",
             "{} cannot be read: its header is one column, 'Step;entropy'; columns need a comma between them",
-        ),
-        (
-            "true.jsonl",
-            '{"step": 0, "entropy": true}\n',
-            "{} cannot be read: entropy is True at step 0; it should be a finite number",
         ),
     ],
 )
@@ -180,34 +145,6 @@ def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
 
 
-def test_checkpoints_are_read_in_the_order_of_their_steps(tmp_path):
-    """Checkpoint 9 comes after checkpoint 10 by name, and has an entropy of its own run before a restart."""
-    for step, value in ((9, 2.0), (10, 1.0)):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        history = [{"step": at, "entropy": value} for at in range(step)]
-        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text(json.dumps({"log_history": history}))
-    assert set(read_metrics(tmp_path)[0]["entropy"]) == {1.0}
-
-
-def test_rows_with_and_without_verls_data_are_both_read(tmp_path):
-    rows = [{"step": step, "entropy": 2.0} for step in range(3)]
-    rows += [{"step": step, "data": {"entropy": 1.0}} for step in range(3, 6)]
-    lines(path := tmp_path / "log.jsonl", rows)
-    assert read_metrics(path)[0]["entropy"].tolist() == [2.0] * 3 + [1.0] * 3
-
-
-def test_a_step_that_no_integer_holds_is_refused(tmp_path, capsys):
-    lines(path := tmp_path / "log.jsonl", [{"step": 1e300, "entropy": 1.0}])
-    assert "step is 1e+300; it should be at most 2**53" in error(capsys, "entropy-watch", path)
-
-
-def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):
-    rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
-    lines(path := tmp_path / "log.jsonl", [*rows, *({"step": step, "loss": 1.0} for step in range(STEPS, 60))])
-    assert main(["entropy-watch", str(path)]) == 0
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("name", "entropy"), [("log.parquet", "entropy"), ("metrics.parquet", "actor/entropy")], ids=["name", "column"]
 )
@@ -224,11 +161,8 @@ def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, cap
     assert err == ""
 
 
-MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"]
-
-
-@pytest.mark.parametrize("missing", MISSING)
-def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path, capsys):
+def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(tmp_path, capsys):
+    missing = "NA"
     text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
     (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
     assert main(["entropy-watch", str(path)]) == 0
@@ -236,15 +170,6 @@ def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path,
     assert "means of the first and the last 4 of 40 steps" in out
     assert "reward went from 1 to 1." in out
     assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"
-
-
-def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):
-    """verl logs this one as NaN where its input is not valid."""
-    key = "training/rollout_probs_diff_mean"
-    rows = [{"step": step, "entropy": 1 + step / 10, key: step / 100} for step in range(STEPS)]
-    rows[20][key] = math.nan
-    lines(path := tmp_path / "log.jsonl", rows)
-    assert f"({key}) grew from 0.015 to 0.375" in run(capsys, "entropy-watch", path)
 
 
 def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):
@@ -257,25 +182,3 @@ def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, 
     text = run(capsys, "entropy-watch", tmp_path)
     assert text.startswith("Entropy rose from 0.2 to 1.39 nats")
     assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")
-
-
-def prompts(folder):
-    lines(folder / "data.jsonl", [{"prompt": "1 + 1"}])
-
-
-def dataset(folder):
-    pd.DataFrame({"prompt": ["1 + 1"]}).to_parquet(folder / "train.parquet")
-
-
-@pytest.mark.parametrize("unrelated", [prompts, dataset])
-def test_an_unrelated_file_does_not_hide_what_the_log_lacks(unrelated, tmp_path, capsys):
-    unrelated(tmp_path)
-    assert "logs no entropy" not in error(capsys, "entropy-watch", tmp_path)  # alone, its own error is the answer
-    log = tmp_path / "metrics.parquet"
-    pd.DataFrame({"step": range(STEPS), "loss": 1.0}).to_parquet(log)
-    message = error(capsys, "entropy-watch", tmp_path)
-    assert message.startswith(f"{log} logs no entropy (")
-    assert message.endswith("; it logs loss")
-    pd.DataFrame({"step": range(STEPS), "entropy": FALLING}).to_parquet(log)
-    message = error(capsys, "entropy-watch", tmp_path, "--entropy", "entropi")
-    assert message.startswith(f"{log} logs no entropi; did you mean 'entropy'?")

@@ -12,7 +12,6 @@ from entropy_dynamics.analysis.experiments import known_experiments, load_experi
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import BASE, load_config
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import make_plan
 from entropy_dynamics.reporting import render
 from entropy_dynamics.results.layout import Layout
@@ -108,12 +107,6 @@ def test_each_seed_is_corrected_for_its_own_entropies(matched, tmp_path):
     assert 0 < better < width < worse
 
 
-def test_a_reference_with_a_parameter_is_not_compared_with_its_own_method(tmp_path):
-    """STEER at 0.2 ends with an entropy of 0.5, which no other method reaches."""
-    frame = frame_of(f"{MATCHED}reference: steer@w_min=0.2\n", tmp_path)
-    assert frame.loc[["steer", "steer@w_min=0.2", "steer@w_min=0.5"], "avg_matched"].isna().all()
-
-
 def test_a_run_outside_the_sweeps_has_a_line_of_its_own(tmp_path):
     """With the entropy of the reference, it would count among the strengths of STEER."""
     methods = MATCHED.replace("qae]", "qae, clip_b@apply_to=both]")
@@ -121,17 +114,6 @@ def test_a_run_outside_the_sweeps_has_a_line_of_its_own(tmp_path):
     assert frame.loc["clip_b@apply_to=both", "method"] == "clip_b@apply_to=both"
     assert np.isnan(frame.loc["clip_b@apply_to=both", "value"])
     assert frame.loc["steer@w_min=0.2", ["method", "parameter", "value"]].tolist() == ["steer", "w_min", 0.2]
-
-
-def test_two_sweeps_of_one_method_at_matched_entropy_are_one_line(tmp_path):
-    other = f"{{models: [{MODEL}], method: steer, parameter: w_max, values: {{default: [2.0]}}}}"
-    with pytest.raises(UserError, match=r"matched\.yaml: sweeps: steer has two; kind 'matched' draws one line per"):
-        frame_of(MATCHED.replace("evaluations:", f"  - {other}\nevaluations:"), tmp_path)
-
-
-def test_the_pareto_front(matched):
-    """STEER's strongest has the most entropy; at 0.4 it scores highest, and so is ahead of all others."""
-    assert set(matched.index[matched["avg_front"]]) == {"steer@w_min=0.2", "steer@w_min=0.5"}
 
 
 def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
@@ -170,30 +152,6 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     assert "CISPO (updates_per_batch 1)" in text
 
 
-def test_the_untrained_model_has_no_entropy_in_a_table(tmp_path):
-    experiments, results = shutil.copytree(ROOT / "experiments", tmp_path / "experiments"), tmp_path / SCALE
-    (file := experiments / "table1.yaml").write_text(f"{file.read_text()}entropy: true\n")
-    write_all(results, SEEDS, names=["methods_on_policy"])  # the metrics of three of its methods on one model
-    file.write_text(file.read_text().replace(f"[{MODEL}, qwen3-4b-base]", f"[{MODEL}]"))
-    experiment = load_experiment("table1", SCALE, SEEDS, experiments, ROOT / "configs")
-    for run in experiment.of(MODEL, "base"):
-        for dataset in experiment.evaluations:
-            write_evaluation(results, run, dataset)
-    assert [path for path in experiment.input_files(results) if not path.is_file()] == []
-    csv, md, *_ = render("table1", Results(results, SCALE, SEEDS, ROOT / "configs", experiments))
-    rows = pd.read_csv(csv).set_index("method")
-    assert rows.index[rows["entropy"].isna()].tolist() == ["base"]
-    assert not rows["equals_baseline"].any()
-    assert "nan" not in md.read_text()
-
-
-def test_labels_of_a_table(tmp_path):
-    write_all(tmp_path / SCALE, SEEDS, names=["numerics"])
-    files = {path.suffix: path.read_text() for path in draw("numerics", tmp_path / SCALE, SEEDS)}
-    assert ",output head in bf16," in files[".csv"]
-    assert "| output head in bf16 |" in files[".md"]
-
-
 # ---------------------------------------------------------------- planned
 
 
@@ -222,10 +180,3 @@ def test_every_run_has_as_many_updates_as_the_table_says(name):
     for method in experiments_of("methods")[name].methods(MODEL):
         config = load_config(SCALE, MODEL, method, configs=ROOT / "configs")
         assert config.training.updates_per_batch == wanted, method
-
-
-def test_a_key_of_another_section_in_a_methods_name():
-    config = load_config(SCALE, MODEL, "clip_b@mu=1.2,training.updates_per_batch=2", configs=ROOT / "configs")
-    assert (config.method.params.mu, config.training.updates_per_batch) == (1.2, 2)
-    with pytest.raises(UserError, match=r"training\.updates"):
-        load_config(SCALE, MODEL, "grpo@training.updates=2", configs=ROOT / "configs")

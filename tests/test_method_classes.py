@@ -21,42 +21,16 @@ from method_contracts import contracts, declared
     ("name", "params", "message"),
     [
         ("clip_c", {}, "unknown method 'clip_c'; did you mean 'clip_"),
-        ("s_star_keep_poss_gt", {}, "did you mean 's_star_keep_pos_gt'"),
-        ("nothing like it", {}, "clip_b, clip_b_paper, "),
         ("clip_v", {"max_fraction": 0.1}, "method clip_v: unknown key 'max_fraction'; did you mean 'max_frac'"),
         ("grpo", {"mu": 1.0}, "method grpo: unknown key 'mu'; known: "),
         ("s_star_keep_pos_gt", {"mode": "mask"}, "unknown key 'mode'"),
         ("clip_b", {"mu": -1.0}, "mu is -1.0"),
-        ("clip_b", {"mu": math.nan}, "mu is nan"),
-        ("clip_b", {"mu": "high"}, "mu is 'high'"),
-        ("clip_b", {"mu": None}, "mu is None"),
-        ("clip_v", {"mu_plus": -2}, "mu_plus is -2"),
-        ("clip_v", {"max_frac": 0}, "max_frac is 0"),
         ("clip_v", {"max_frac": 1.5}, "max_frac is 1.5"),
-        ("clip_v", {"max_frac": "little"}, "max_frac is 'little'"),
-        ("clip_v", {"drop_zero_advantage": "yes"}, "drop_zero_advantage is 'yes'"),
         ("clip_b", {"apply_to": "neg"}, "apply_to is 'neg'; it should be 'negative', 'positive' or 'both'"),
-        ("clip_v", {"apply_to": "neg"}, "apply_to is 'neg'"),
-        ("grpo", {"denominator": "some"}, "denominator is 'some'"),
         ("clip_cov", {"ratio": 0.0}, "ratio is 0.0; it should be greater than 0"),
-        ("clip_cov", {"ratio": 1.5}, "ratio is 1.5; it should be less than or equal to 1"),
-        ("clip_cov", {"ratio": math.nan}, "ratio is nan"),
-        ("clip_cov", {"ratio": "few"}, "ratio is 'few'; it should be a valid number"),
-        ("clip_cov", {"lb": 5.0}, "lb is 5.0; it should be below ub (5.0)"),
-        ("clip_cov", {"ub": math.nan}, "it should be below ub (nan)"),
-        ("clip_cov", {"rate": 0.1}, "unknown key 'rate'; did you mean 'ratio'"),
-        ("kl_cov", {"beta": -1.0}, "beta is -1.0; it should be greater than or equal to 0"),
         ("kl_cov", {"beta": math.inf}, "beta is inf; it should be a finite number"),
-        ("unlikeliness", {"beta": 1.1}, "beta is 1.1"),
         ("unlikeliness", {"shape_constant_groups": "no"}, "it should be a valid boolean"),
         ("forking_tokens", {"keep_fraction": 20}, "keep_fraction is 20"),
-        ("forking_tokens", {"denominator": "selected"}, "it should be 'kept' or 'all'"),
-        ("advantage_reweighting", {"alpha": 2}, "alpha is 2"),
-        ("entropy_bonus", {"coefficient": -0.1}, "coefficient is -0.1"),
-        ("repo_r", {"zeta_min": 0.0}, "zeta_min is 0.0"),
-        ("steer", {"w_min": 0.0}, "w_min is 0.0"),
-        ("stare", {"amplify": 0.9}, "amplify is 0.9"),
-        ("stare", {"damp": 1.1}, "damp is 1.1"),
         ("rsi_s", {"low": 3.0}, "low is 3.0; it should be below high (3.0)"),
         ("adaptive_entropy", {"initial_coefficient": 5}, "initial_coefficient is 5, above max_coefficient (1)"),
     ],
@@ -107,33 +81,6 @@ def test_a_method_declares_what_it_reads_and_where_it_acts(name):
     assert contracts(load_method(name)) == declared(load_method(name))
 
 
-class OnePenalty(Method):
-    """Of tokens in a range only."""
-
-    low: float
-    high: float
-
-    def token_loss(self, logp, logp_old, advantages, mask, **_):
-        return torch.where((logp > math.log(self.low)) & (logp < math.log(self.high)), logp, 0.0)
-
-
-@pytest.mark.parametrize(("low", "high"), [(1e-5, 1e-4), (0.5, 0.6), (0.99, 1.0)])
-def test_the_grid_finds_a_penalty_wherever_it_acts(low, high):
-    method = OnePenalty(low=low, high=high)
-    assert contracts(method)["acts_without_advantage"]
-    assert contracts(method) != declared(method)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 0.05), (0.5, 0.8), (3.0, math.inf)])
-def test_the_grid_finds_a_use_of_e_s_at_any_entropy(low, high):
-    class AtSomeEntropies(Method):
-        def token_weights(self, stats, advantages, mask, **_):
-            inside = low < float(stats.entropy.mean()) < high
-            return mask * (stats.s_centered > 0) if inside else mask.float()
-
-    assert contracts(AtSomeEntropies())["uses_s_expected"]
-
-
 def test_a_method_with_state_of_its_own_is_no_token_weight():
     """Hosts do not call `observe`, so its state would never change."""
     with pytest.raises(UserError, match=r"^entrocraft is more than token weights \(it has its own observe\)"):
@@ -155,13 +102,11 @@ def test_a_copied_file_does_not_replace_a_method():
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("x = 1\ndef f()\n", "line 2: SyntaxError: "),
         (
             "from entropy_dynamics.methods import Method\nclass Sure(Method):\n    limit = 0.99\n",
             "line 2: PydanticUserError: ",
         ),
         ("import torhc\n", "line 1: ModuleNotFoundError: No module named 'torhc'"),
-        ("x = 1\0", "SyntaxError: "),
     ],
 )
 def test_a_mistake_in_a_methods_file_is_one_line(code, message, tmp_path, monkeypatch, capsys):
@@ -179,7 +124,6 @@ def test_a_mistake_in_a_methods_file_is_one_line(code, message, tmp_path, monkey
     ("returned", "message"),
     [
         (np.ones((1, 2)), r"returned ndarray; it should be a tensor \[batch, token\], here \[1, 2\]"),
-        (None, r"returned NoneType; it should be a tensor \[batch, token\], here \[1, 2\]"),
         (torch.ones(1), r"returned the shape \[1\]; it should be a tensor \[batch, token\], here \[1, 2\]"),
     ],
 )

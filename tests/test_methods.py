@@ -1,6 +1,5 @@
 """Clip_B, Clip_V and the S* ablations: hand-worked masks, and brute force over the definitions."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -65,11 +64,6 @@ def test_clip_b_is_one_sided_and_the_paper_form_two_sided():
     assert weights_of(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
     asymmetric = load_method("clip_b_paper", mu=1.3, mu_plus=1.8)
     assert weights_of(asymmetric, SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
-
-
-def test_clip_b_measures_from_the_mean():
-    shifted = [[value + 100.0 for value in row] for row in SCORES]
-    assert weights_of(load_method("clip_b", mu=1.3), shifted, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
@@ -182,20 +176,6 @@ def test_tokens_without_advantage_stand_outside_the_cap():
     assert weights == [[1, 0, 1] + [1] * 7, [0, 0] + [1] * 8]
 
 
-def test_a_million_tokens_and_350_violators_leave_100_masked():
-    rng = np.random.default_rng(0)
-    scores = rng.normal(0, 0.01, 1_000_000)
-    place = rng.choice(1_000_000, 700, replace=False)
-    scores[place] = -rng.permutation(np.linspace(1.0, 2.0, 700))
-    advantages = rng.choice([0.5, 2.0], 1_000_000)
-    advantages[place[:350]] = -1.0  # the other 350 belong to positive samples
-    stats = stats_of(torch.from_numpy(scores).view(1000, 1000))
-    mask = torch.ones(1000, 1000)
-    weights = load_method("clip_v").token_weights(stats, torch.from_numpy(advantages).view(1000, 1000), mask)
-    expected = place[:350][np.argsort(scores[place[:350]])[:100]]  # the 100 most negative S_c
-    assert set(np.flatnonzero(weights.numpy() == 0)) == set(expected)
-
-
 # ---------------------------------------------------------------- the S* ablations
 
 
@@ -213,22 +193,7 @@ def test_ablations_by_their_definition(name):
             assert weights[row, token].item() == float(expected)
 
 
-def test_the_ablations_are_eight_different_runs():
-    s_star, _, advantages, mask = random_batch(seed=2)
-    masks = {
-        tuple(load_method(name).token_weights(stats_of(s_star), advantages, mask).flatten().tolist())
-        for name in S_STAR_METHODS
-    }
-    assert len(masks) == 8
-
-
 # ---------------------------------------------------------------- all methods
-
-
-def test_grpo_gives_every_response_token_weight_1():
-    s_star, s_expected, advantages, mask = random_batch(seed=3)
-    weights = load_method("grpo").token_weights(stats_of(s_star, s_expected), advantages, mask)
-    assert torch.equal(weights, mask.float())
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)

@@ -50,10 +50,6 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     return tmp_path
 
 
-def test_there_are_two():
-    assert [path.stem for path in NOTEBOOKS] == ["inspect_run", "theory"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_saved_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)
@@ -70,16 +66,6 @@ def test_the_badge_opens_the_notebook_of_the_repository_that_it_installs():
     installed = re.findall(r"git\+https://github\.com/([\w.-]+/[\w.-]+)", text)
     assert opened
     assert {(name, "notebooks/theory.ipynb") for name in installed} == set(opened)
-
-
-def test_colors_are_those_of_the_page():
-    """Orange raises the entropy, blue lowers it; a prediction is gray."""
-    page = (ROOT / "src/entropy_dynamics/reporting/templates/report.html").read_text()
-    of_page = {
-        "#" + "".join(f"{int(part):02X}" for part in rgb)
-        for rgb in re.findall(r"\.(?:raises|lowers) \{ background: rgba\((\d+), (\d+), (\d+),", page)
-    }
-    assert set(re.findall(r"#[0-9A-F]{6}", (ROOT / "notebooks/theory.ipynb").read_text())) == of_page
 
 
 def test_theory(monkeypatch):

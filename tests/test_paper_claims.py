@@ -118,7 +118,7 @@ def test_the_trend_over_all_doses_of_the_sweep(tmp_path):
     assert found.reason.startswith(f"runs/{MODEL}/clip_b@mu=1.5/seed3/metrics.parquet is missing")
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.02, "holds"), (1.3, "does not hold"), (1.09, "inconclusive")])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.02, "holds"), (1.09, "inconclusive")])
 def test_the_cost_of_a_step_is_a_ratio(tmp_path, factor, verdict):
     for seed in range(5):
         slow = 0.5 * (1 + 0.02 * seed)

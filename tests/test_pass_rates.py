@@ -58,12 +58,6 @@ def test_a_filter_that_keeps_nothing_says_what_there_was(rates, message):
         bounds(0.25, 1.0).check_keeps_some(pd.Series(rates))
 
 
-def test_the_configured_bounds_are_those_of_the_paper():
-    config = load_config("laptop", configs=ROOT / "configs").pass_rates
-    assert (config.samples, config.low, config.high) == (16, 1 / 16, 15 / 16)
-    assert config.model == MODEL
-
-
 @pytest.fixture
 def prepared(tmp_path, shared_model, tokenizer, problems):
     """The config and a layout with training problems, not in the order of their ids, and a base model."""
@@ -129,19 +123,3 @@ def test_other_bounds_take_no_new_samples(prepared, problems, tokenizer, monkeyp
     assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"], ROOT / "configs")) != (
         settings_of("train", load_config("laptop", MODEL, "grpo", configs=ROOT / "configs"))
     )
-
-
-def test_an_empty_set_is_one_line_and_no_file(prepared):
-    config, layout = prepared  # an untrained model boxes nothing in four tokens
-    with pytest.raises(UserError, match=r"^all 12 rates are 0 or 1 \(12 and 0\): nothing is left to train on$"):
-        measure_pass_rates(config, layout)
-    assert not layout.pass_rates(0).exists()
-    assert not list(layout.root.rglob("*.partial"))
-
-
-def test_the_real_sampler_and_grader(prepared):
-    config, layout = prepared
-    unbounded = config.pass_rates.model_copy(update={"low": None, "high": None})
-    frame = measure_pass_rates(config.model_copy(update={"pass_rates": unbounded}), layout)
-    assert len(frame) == 12
-    assert frame["correct"].between(0, 8).all()

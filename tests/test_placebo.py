@@ -83,10 +83,10 @@ def test_low_p_masks_drop_the_least_likely_tokens(name):
 
 
 @pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
-@pytest.mark.parametrize("model", ["qwen2.5-7b-instruct", "qwen3-4b-base"])
-@pytest.mark.parametrize("scale", ["laptop", "desk", "paper"])
-def test_a_placebo_has_the_parameters_of_its_reference_at_every_scale(name, reference, model, scale, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    placebo, expected = (load_config(scale, model, who).method for who in (name, reference))
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_a_placebo_has_the_parameters_of_its_reference_at_every_scale(name, reference, scale):
+    placebo, expected = (
+        load_config(scale, "qwen3-4b-base", who, configs=ROOT / "configs").method for who in (name, reference)
+    )
     assert placebo.params.model_dump() == expected.params.model_dump()
     assert placebo.name == name

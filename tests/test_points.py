@@ -54,11 +54,6 @@ def test_pass_at_equal_avg_is_that_of_the_best_point_on_the_path(tmp_path, share
     assert of_avg.interval.value == pytest.approx(100 * ((share + 0.01) * 0.3 - 0.81 * 0.4), abs=2)
 
 
-def test_without_a_point_of_equal_avg_the_nearest_is_compared(tmp_path):
-    result = found(tmp_path, GRPO | {("clip_b", 0.7): (0.9, 0.5)})
-    assert f"no point has that Avg@K on the validation set, the nearest is compared; {EARLY} at 0.7" in result.reason
-
-
 def test_each_path_at_its_own_best_point(tmp_path):
     """GRPO's highest Pass@K is at the end and 1.15, its highest Avg@K at step 10; Clip_B's are at step 30 and 1.6."""
     runs = {"clip_b": "tables", "clip_b@training.steps=30": "tables"}
@@ -68,15 +63,6 @@ def test_each_path_at_its_own_best_point(tmp_path):
     assert "clip_b@training.steps=30 at 1.6; grpo at 1.15" in result.reason
     of_avg = finding(CLAIM | {"runs": runs, "temperature": "best_point", "metric": "avg"}, tmp_path)
     assert f"clip_b@training.steps=30 at 1.6; {EARLY} at 0.7" in of_avg.reason
-
-
-def test_a_missing_point_is_named(tmp_path):
-    levels = GRPO | {("clip_b", 0.7): (0.9, 0.3)}
-    found(tmp_path, levels)
-    Run(MODEL, EARLY, 3).evaluation_file(tmp_path, "validation", 1.6).unlink()
-    result = finding(CLAIM, tmp_path)
-    assert result.verdict == "inconclusive"
-    assert result.reason == f"evaluations/{MODEL}/{EARLY}/seed3/T1.6/validation.parquet is missing"
 
 
 @pytest.mark.parametrize(

@@ -70,15 +70,6 @@ def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys
     ]
 
 
-def test_a_retried_job_counts_once(log, capsys):
-    log.emit(LogEvent.RUN_INFO, stats={"train": 2, "total": 2})
-    log.start(1, "train", **RUN)
-    log.emit(LogEvent.JOB_ERROR, logging.ERROR, "failed", jobid=1)
-    log.start(1, "train", **RUN)
-    log.finish(1, at=60)
-    assert capsys.readouterr().err.splitlines()[-1] == "[1/2] train grpo seed 0 m  1 min left"
-
-
 def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_it_at_once(log, capsys, tmp_path):
     record = tmp_path / "logs" / "jobs.jsonl"
     costs = {"model": 60, "train": 30, "table1": 2}
@@ -215,20 +206,6 @@ def test_the_page_is_rewritten_while_a_long_job_runs(log, tmp_path, monkeypatch)
     assert not log.handler.page_thread.is_alive()
 
 
-def test_a_table_that_ends_while_the_page_is_written_is_on_the_last_one(log, tmp_path):
-    """The first command waits for the second table."""
-    page = Page(log, tmp_path, f"until [ -e {tmp_path / 'gate'} ]; do sleep 0.01; done")
-    log.emit(LogEvent.RUN_INFO, stats={"table1": 2, "total": 2})
-    for id in (1, 2):
-        log.start(id, "table1")
-        log.finish(id, at=id)
-    (tmp_path / "gate").touch()
-    assert log.handler.page.wait() == 0
-    assert page.times == 1
-    log.handler.close()
-    assert page.times == 2
-
-
 @pytest.mark.parametrize("ending", ["exit 1", "kill $$"])
 def test_a_page_whose_command_failed_is_rewritten_at_the_end(log, tmp_path, ending):
     """Ctrl-C's signal goes to it, too."""
@@ -237,21 +214,6 @@ def test_a_page_whose_command_failed_is_rewritten_at_the_end(log, tmp_path, endi
     assert page.times_after("table1", 1) == 0
     log.handler.close()
     assert page.times == 1
-
-
-def test_a_page_that_hangs_keeps_snakemake_from_ending_for_a_limited_time(log, tmp_path, monkeypatch):
-    """It is tried twice."""
-    monkeypatch.setattr(progress, "PAGE_SECONDS_AT_END", 0)
-    started, start = [], subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda *command, **to: started.append(start(*command, **to)) or started[-1]
-    )
-    Page(log, tmp_path, "exec sleep 60")
-    log.emit(LogEvent.RUN_INFO, stats={"table1": 1, "total": 1})
-    log.start(1, "table1")
-    log.finish(1, at=1)
-    log.handler.close()
-    assert [process.wait() for process in started] == [-signal.SIGTERM] * 2
 
 
 def test_the_rule_of_the_page_ends_a_command_that_is_not_repeated(log, tmp_path):
@@ -266,23 +228,3 @@ def test_the_rule_of_the_page_ends_a_command_that_is_not_repeated(log, tmp_path)
     (tmp_path / "gate").touch()
     log.handler.close()
     assert page.times == 0
-
-
-def test_runs_without_a_table_leave_the_page_alone(log, tmp_path):
-    page = Page(log, tmp_path)
-    log.emit(LogEvent.RUN_INFO, stats={"train": 1, "total": 1})
-    assert log.handler.page_over.is_set()
-    assert page.times_after("train", 1) == 0
-    log.handler.close()
-    assert page.times == 0
-
-
-def test_a_first_job_does_not_decide_the_time_left(log, capsys, tmp_path):
-    progress.expect(tmp_path / "jobs.jsonl", [], {"model": 60, "train": 60}, threads=1)
-    log.emit(LogEvent.RUN_INFO, stats={"model": 1, "train": 59, "total": 60})
-    log.start(1, "model", model="m")
-    log.finish(1, at=6)  # ten times as fast as expected
-    assert capsys.readouterr().err.splitlines() == [
-        "60 jobs, 59 of them training runs  60 min left",
-        "[1/60] model m  51 min left",  # 59 x (6 + 360) / (60 + 360)
-    ]

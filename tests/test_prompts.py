@@ -59,21 +59,11 @@ def test_the_first_token_is_not_doubled(llama_tokenizer, prompt_format):
     assert prompt_tokens(llama_tokenizer, PROBLEM, prompt_format) == expected
 
 
-def test_preview_has_both_messages():
-    assert preview_prompt(PROBLEM, "chat") == f"[system]\n{SYSTEM}\n[user]\nWhat is 1+1?"
-
-
 def test_every_task_has_its_own_instruction():
     problem = Problem("p", "3,8=24", "24", "countdown")
     instruction = find_task("countdown").instruction
     assert preview_prompt(problem, "completion") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
     assert r"\boxed{}" in instruction
-
-
-def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
-    llama_tokenizer.chat_template = None
-    with pytest.raises(UserError, match="no chat template; set prompt_format: completion"):
-        render_prompt(llama_tokenizer, PROBLEM, "chat")
 
 
 # ---------------------------------------------------------------- prompts over the limit

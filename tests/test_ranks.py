@@ -15,8 +15,6 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler
-from entropy_dynamics.sampling.engines import SharedSampler
 from entropy_dynamics.training.first_order import COLUMNS
 from preloaded import program
 from rank_program import CASES, STEPS, make_trainer, recorded
@@ -158,31 +156,6 @@ def test_rows_that_cannot_be_divided_evenly_are_refused():
     """The config has refused them by then (test_config_mistakes.py)."""
     with pytest.raises(ValueError, match="5 rows cannot be divided evenly among 2 ranks"):
         skewed_batch(rows=5, seed=0).micro_batches(100, ranks=2)
-
-
-class Scripted(Sampler):
-    """An engine whose responses encode the request."""
-
-    def sample(self, prompts, *, samples, temperature, max_new_tokens, stream):
-        return [
-            Rollout(one.problem_id, k, [len(one.token_ids), k, max_new_tokens], "stop" if k else "length", [-0.5] * 3)
-            for one in prompts
-            for k in range(samples)
-        ]
-
-
-def test_one_rank_samples_all_prompts_in_order():
-    prompts = [Prompt(name, range(n)) for name, n in (("b", 3), ("a", 1))]
-    rollouts = SharedSampler(Scripted(), Ranks()).sample(
-        prompts, samples=2, temperature=1.0, max_new_tokens=7, stream="x"
-    )
-    assert [(one.problem_id, one.sample, one.token_ids, one.finish_reason) for one in rollouts] == [
-        ("b", 0, [3, 0, 7], "length"),
-        ("b", 1, [3, 1, 7], "stop"),
-        ("a", 0, [1, 0, 7], "length"),
-        ("a", 1, [1, 1, 7], "stop"),
-    ]
-    assert rollouts[0].logp == [-0.5] * 3
 
 
 def test_truncated_weights_are_a_single_line_error(tmp_path, shared_model, tokenizer):

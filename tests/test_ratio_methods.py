@@ -9,7 +9,7 @@ import torch
 from batches import loss_weights, random_batch, stats_of
 from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.methods import load_method
-from reference import assert_close, graded, gradients, run
+from reference import assert_close, gradients, run
 
 
 def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,16 +66,6 @@ def test_gspo_by_hand():
     torch.testing.assert_close(grad, torch.tensor(expected))
 
 
-def test_gspo_clips_whole_sequences():
-    """Token ratios of 2 and 0.5 cancel: PPO clips both tokens, GSPO neither."""
-    log_ratio, mask = [[math.log(2), -math.log(2)]], [[1, 1]]
-    for advantage in (1.0, -1.0):
-        _, ours = gradient(load_method("gspo"), log_ratio, [[advantage] * 2], mask)
-        torch.testing.assert_close(ours, torch.full((1, 2), -advantage / 2))
-    _, ppo = gradient(load_method("grpo"), log_ratio, [[1.0, -1.0]], mask)
-    assert ppo.tolist() == [[0.0, 0.0]]
-
-
 # ---------------------------------------------------------------- DPPO
 
 
@@ -123,16 +113,6 @@ def test_ce_gppo_by_hand(ratio, advantage, weight):
     assert grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
 
 
-def test_without_its_betas_ce_gppo_has_the_gradient_of_ppo():
-    log_ratio = torch.linspace(-3, 3, 41).repeat(2, 1)
-    advantages, mask = torch.tensor([[1.0], [-2.0]]).expand(2, 41), torch.ones(2, 41)
-    found = [
-        gradient(load_method(name, dual_clip=10.0, **params), log_ratio, advantages, mask)[1]
-        for name, params in (("grpo", {}), ("ce_gppo", {"beta_low": 0, "beta_high": 0}))
-    ]
-    torch.testing.assert_close(*found)
-
-
 # ---------------------------------------------------------------- all
 
 
@@ -155,7 +135,7 @@ def test_gspo_with_an_advantage_per_token():
     torch.testing.assert_close(grad, -math.exp(0.2) * torch.tensor([[1.0, 3.0]]) / 2)
 
 
-@pytest.mark.parametrize("name", ["cispo", "gspo", "dppo", "ce_gppo"])
+@pytest.mark.parametrize("name", ["gspo", "ce_gppo"])
 def test_several_updates_differ_from_grpo(make_trainer, model, name):
     """Through the trainer: with one update per batch as GRPO in direction, with several not."""
     of = {}
@@ -171,60 +151,12 @@ def test_several_updates_differ_from_grpo(make_trainer, model, name):
     assert (of[name, 4] - of["grpo", 4]).norm() > 1e-2 * of["grpo", 4].norm()
 
 
-# ---------------------------------------------------------------- CE-GPPO's likelihood term
-
-
-def test_the_likelihood_term_of_ce_gppo_by_hand():
-    """Rows of 2 and 3 tokens, the first correct: 0.1 x the mean of -log p over 2 tokens, beside a mean over 5."""
-    method = load_method("ce_gppo_authors")
-    logp = torch.tensor([[-1.0, -3.0, 9.0], [-2.0, -2.0, -2.0]], requires_grad=True)
-    mask, advantages = torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.tensor([[1.0] * 3, [-1.0] * 3])
-    stats = stats_of(logp.detach())
-    coefficients = method.loss_coefficients(stats, advantages, mask)
-    losses = [
-        kind.token_loss(logp, logp.detach(), advantages, mask, coefficients=coefficients)[mask.bool()].mean()
-        for kind in (method, load_method("ce_gppo"))
-    ]
-    assert (losses[0] - losses[1]).item() == pytest.approx(0.1 * (1.0 + 3.0) / 2)
-    (gradient,) = torch.autograd.grad(losses[0] - losses[1], logp)
-    torch.testing.assert_close(gradient, torch.tensor([[-0.05, -0.05, 0.0], [0.0, 0.0, 0.0]]), atol=1e-7, rtol=0)
-    assert not method.loss_coefficients(stats, -advantages.abs(), mask).any()  # no correct answer, no term
-
-
-# ---------------------------------------------------------------- DPPO of the released example
-
-
-def test_dppo_as_its_authors_run_it():
-    """A - mean without the deviation, a constant divisor, and a ratio of 100 that is not truncated."""
-    method = load_method("dppo_authors", max_tokens=10)
-    found = method.advantages(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.zeros(4, dtype=torch.long))
-    assert found.tolist() == pytest.approx([0.75, -0.25, -0.25, -0.25])
-    assert method.divisors(torch.ones(4, 3), torch.ones(4, 3), torch.arange(4))[:, 0].tolist() == [40.0] * 4
-    logp = torch.tensor([[math.log(0.1)]], requires_grad=True)
-    method.token_loss(logp, torch.tensor([[math.log(0.001)]]), torch.ones(1, 1), torch.ones(1, 1)).sum().backward()
-    assert logp.grad.item() == pytest.approx(-100, rel=1e-4)
-
-
 # ---------------------------------------------------------------- adaptive entropy
 
 
 def coefficient(method) -> float:
     stats, ones = stats_of(torch.zeros(1, 1)), torch.ones(1, 1)
     return method.metrics(stats, ones, ones, ones)["entropy_coefficient"]
-
-
-def test_the_coefficient_follows_the_target():
-    method = load_method("adaptive_entropy", target=0.2, delta=0.01, max_coefficient=0.025)
-    seen = []
-    for entropy in (0.3, 0.1, 0.1, 0.1, 0.1, 0.25, 0.19, 0.2):
-        method.observe({"sampled_entropy": entropy})
-        seen.append(coefficient(method))
-    # 0 above the target; then up by 0.01 per step to the bound; off above the target and at it, on again below.
-    assert seen == pytest.approx([0, 0.01, 0.02, 0.025, 0.025, 0, 0.025, 0])
-
-
-def test_the_bonus_is_on_before_the_first_step():
-    assert coefficient(load_method("adaptive_entropy", initial_coefficient=0.1)) == pytest.approx(0.1)
 
 
 def test_the_controller_sees_the_log_probabilities_of_sampled_tokens():
@@ -260,17 +192,3 @@ def test_the_trainer_feeds_the_state_and_reports_it(make_trainer, model):
     trainer = make_trainer(model, "adaptive_entropy", params={"target": 50.0, "delta": 0.01}, steps=3)
     assert [row["entropy_coefficient"] for row in run(trainer)] == pytest.approx([0.0, 0.01, 0.02])
     assert trainer.method.state_dict() == {"coefficient": pytest.approx(0.03), "active": 1.0}
-
-
-def test_its_bonus_has_the_gradient_of_the_entropy_bonus(make_trainer, model):
-    norms = []
-    for name, params in (
-        ("adaptive_entropy", {"target": 50.0, "delta": 0.02}),
-        ("entropy_bonus", {"coefficient": 0.02}),
-    ):
-        trainer = make_trainer(copy.deepcopy(model), name, params=params)
-        trainer.grade = lambda rollout: graded(True)  # no advantage anywhere
-        trainer.method.observe({"sampled_entropy": 0.0})
-        norms.append(trainer.step(0)["grad_norm"])
-    assert norms[0] == pytest.approx(norms[1])
-    assert norms[0] > 0

@@ -64,9 +64,7 @@ def test_seeds_have_other_demonstrations():
     [
         ({"chain_sums": {}}, "unknown generator 'chain_sums'; did you mean 'chain_sum'?"),
         ({"chain_sum": {"min_term": 2}}, "chain_sum has no option 'min_term'; did you mean 'min_terms'?"),
-        ({"chain_sum": {"seed": 2}}, "chain_sum has no option 'seed'"),
         ({"chain_sum": {"min_terms": 9, "max_terms": 3}}, "generators: chain_sum: "),
-        ({}, "generators is {}"),
     ],
 )
 def test_a_mistake_is_one_line(generators, message):
@@ -96,12 +94,10 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
         ("x*exp(2*x) + C", True),
         ("open('x', 'w')", False),
         ("__import__('os')", False),
-        ("(lambda: 1)()", False),
         ("(1).__class__", False),
         ("sin('open(1)')", False),
         ("[sin(1) for sin in [open]]", False),
         ("exit()!", False),
-        ("['a', 'b']", True),
     ],
 )
 def test_no_answer_that_is_evaluated_does_anything(text, expected):

@@ -76,18 +76,17 @@ def test_the_chance_that_a_verdict_changes_is_what_runs_drawn_again_show(claimed
     assert 0.05 < changed == pytest.approx(claim.chance_of_change, abs=0.005)
 
 
-@pytest.mark.parametrize("seeds", [5, 8])
-def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds(seeds):
-    """Normal seeds whose median lies 0 to 2 standard deviations above the threshold.
+def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds():
+    """Five normal seeds each, whose median lies 0 to 2 standard deviations above the threshold.
 
     The interval of the difference contains zero in about 97 % of the pairs. Verdicts change as often as expected where
     the true effect lies as far from the threshold as intervals reach, and half as often at the threshold.
     """
-    rng, agree, ratios = np.random.default_rng(seeds), [], {}
+    rng, agree, ratios = np.random.default_rng(5), [], {}
     for true in (0.0, 0.5, 0.8, 1.0, 1.2, 2.0):
         changed, expected = [], []
         for _ in range(300):
-            effects = tuple(seed_interval(rng.normal(true, 1, seeds)) for _ in range(2))
+            effects = tuple(seed_interval(rng.normal(true, 1, 5)) for _ in range(2))
             verdicts = tuple(
                 "holds" if effect.low > 0 else "does not hold" if effect.high < 0 else "inconclusive"
                 for effect in effects
@@ -100,14 +99,6 @@ def test_what_is_expected_of_two_runs_with_the_intervals_of_seeds(seeds):
     assert np.mean(agree) == pytest.approx(0.975, abs=0.01)
     assert [ratios[true] for true in (0.8, 1.0, 1.2)] == pytest.approx([1, 1, 1], abs=0.2)
     assert 1.5 < ratios[0.0] < 3
-
-
-def test_without_the_table_there_are_four_lines(tmp_path, capsys):
-    for name, effect in (("a.json", 1), ("b.json", 9)):
-        (tmp_path / name).write_text(json.dumps([claim("far", "holds", effect, effect - 1, effect + 1)]))
-    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
-    *_, named = lines = capsys.readouterr().out.splitlines()
-    assert (len(lines), named) == (4, "Differ:   far (effect)")
 
 
 def test_claims_without_an_interval_without_seeds_or_of_the_paper_are_not_counted(compare):
@@ -140,7 +131,6 @@ def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path
     ("path", "message"),
     [
         ("referenc/second", "no file or folder referenc/second"),
-        ("referenc/claims.json", "no file or folder referenc/claims.json"),
         ("run", "no file run/claims.json; make it with: entropy-dynamics claims"),
     ],
 )
@@ -176,12 +166,6 @@ def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
     assert rows["moved"][-1] == "–"
 
 
-def test_one_run_with_ranges_is_enough(compare):
-    known = [claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]}]
-    _, summary, _ = compare([claim("gain", "holds", 1.5, 0.5, 2)], known)
-    assert "expected by chance: about 0" in summary
-
-
 def test_a_run_beside_itself_is_called_that(compare):
     run = [
         claim("gain", "holds", 1, 0.5, 2),
@@ -194,42 +178,13 @@ def test_a_run_beside_itself_is_called_that(compare):
     assert len(rows) == 3
 
 
-def test_a_run_beside_itself_still_names_what_is_not_compared(compare):
-    run = [
-        claim("gain", "holds", 1, 0.5, 2) | {"range": [0, None]},
-        claim("moved", "holds", 1, 0.5, 2) | {"range": [0, None]},
-    ]
-    _, summary, _ = compare(run, [run[0], run[1] | {"range": [1, None], "verdict": "inconclusive"}])
-    assert summary.endswith("the same runs; 1 more were judged by another range")
-
-
-def test_of_many_claims_that_differ_some_are_named(compare):
-    first, second = ([claim(f"c{i}", "holds", effect, effect - 1, effect + 1) for i in range(9)] for effect in (1, 9))
-    _, summary, rows = compare(first, second)
-    assert summary.splitlines()[3].startswith("Differ:   c0 (effect), c1 (effect)")
-    assert summary.splitlines()[3].endswith("c5 (effect) and 3 more (--table)")
-    assert len(rows) == 9
-
-
 @pytest.mark.parametrize(
     ("first", "message"),
     [
         ({}, "claims.json is not a list of verdicts"),
-        ([1], "claims.json, entry 1"),
-        ([{"id": "a"}], "claims.json, entry 1: no value for verdict"),
         ([claim("a", "hold", 1)], "claims.json, entry 1: verdict is 'hold'; it should be 'holds', 'does not hold' or"),
-        ([claim("a", "holds", "n/a")], "claims.json, entry 1: effect is 'n/a'; it should be a valid number"),
         ([claim("a", "holds", float("nan"))], "claims.json, entry 1: effect is nan; it should be a finite number"),
         ([claim("a", "holds", 1, 2, 0)], "claims.json, entry 1: low is 2; it should be at most high, 0"),
-        ([claim("a", "holds", 1, 0)], "claims.json, entry 1: low and high should be null together"),
-        (
-            [claim("a", "holds", 1) | {"reason": None}],
-            "claims.json, entry 1: reason is None; it should be a valid string",
-        ),
-        ([claim("a", "holds", 1) | {"paper": {"effect": 1}}], "claims.json, entry 1: no value for paper.verdict"),
-        ([claim("a", "holds", 1) | {"seeds": -1}], "claims.json, entry 1: seeds is -1"),
-        ([claim("a", "holds", 1) | {"by_seed": {"0": "x"}}], "claims.json, entry 1: by_seed.0 is 'x'"),
-        ([claim("a", "holds", 1) | {"subject": "papers"}], "claims.json, entry 1: subject is 'papers'"),
         ([claim("a", "holds", 1)] * 2, "claims.json, entry 2: a is there already"),
         ([], "nothing to compare, as no claim has an interval"),
     ],
@@ -257,19 +212,6 @@ def test_a_detectable_difference_is_detected_in_nine_of_ten_pairs_of_runs(seeds)
     assert np.mean(found) == pytest.approx(0.9, abs=0.04)
 
 
-def test_what_other_effects_of_the_second_run_would_have_shown(compare):
-    """Claimed is more than 1: an effect of 1, the threshold, and one of -4, as far below it as 6 is above."""
-    about = {"range": [1, None], "unit": "points", "detectable": 3}
-    wide, narrow = claim("wide", "holds", 6, -2, 14), claim("narrow", "holds", 6, 5, 7)
-    middle, ranged = claim("middle", "holds", 6, 2, 10), claim("ranged", "holds", 6, 5, 7) | about | {"range": [1, 9]}
-    first = [wide | about, narrow | about, middle | about, ranged]
-    second = [entry | {"detectable": 4, "effect": 6.1} for entry in first]
-    _, summary, rows = compare(first, second)
-    assert "90% for a difference of 5 points (median of 4); 2 of 3 would agree had the second run found the " in summary
-    assert "threshold, 1 of 3 had it found the opposite sign" in summary
-    assert rows["wide"][-2:] == ["5", "yes"]
-
-
 @pytest.mark.parametrize(("scale", "shares"), [("laptop", True), ("desk", False)])
 def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, shares):
     """Four of five seeds are in both runs, whose effects of these correlate at 0.8: 0.64 of the medians."""
@@ -285,10 +227,9 @@ def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, 
     assert (said in summary) == shares
 
 
-@pytest.mark.parametrize("run", ["first", "xeon"])
-def test_effects_by_seed_are_those_of_the_published_counts(run):
+def test_effects_by_seed_are_those_of_the_published_counts():
     """Pass@K of Clip_B minus GRPO's, averaged over two models and three data sets, without the project's statistics."""
-    folder = ROOT / "docs/reference" / run
+    folder = ROOT / "docs/reference/first"
     counts = pd.read_parquet(folder / "counts.parquet")
     chosen = np.isclose(counts["temperature"], 0.7) & counts["model"].isin(["qwen2.5-7b-instruct", "qwen3-4b-base"])
     counts = counts[chosen & counts["dataset"].isin(["aime24", "aime25", "dapo500"])]

@@ -21,12 +21,11 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims
-from entropy_dynamics.reporting.report import shown_in, what_ran, write_report
+from entropy_dynamics.reporting.report import write_report
 from entropy_dynamics.reporting.watch import open_server
-from entropy_dynamics.results.layout import PROVENANCE, Layout
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from project_copy import copy_project
-from synthetic_results import MODEL, ROOT, write_all
+from synthetic_results import MODEL, write_all
 
 SCALE, SEEDS = "smoke", {"tables": 1, "extras": 1, "pilot": 1}
 NAMES = ["table1", "figure5", "theory_check"]
@@ -96,8 +95,6 @@ def row_of(label: str) -> str:
 
 
 def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
-    screenshots = ROOT / "build" / "report"
-    screenshots.mkdir(parents=True, exist_ok=True)
     results = report.parent / "results" / SCALE
     claims = json.loads((results / "claims.json").read_text())
     browser.get(report.as_uri())
@@ -112,7 +109,6 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
         "4 Further",
         "5 Runs",
     ]
-    browser.save_screenshot(str(screenshots / "start.png"))
     click(browser, "//a[text()='1 Claims']")  # in the text, not in the menu
     click(browser, row_of("All claims, tables and figures") + "//a[1]")
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))
@@ -124,7 +120,6 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     assert "49.68 (+1.65)" in shown
     assert "toy Qwen2 for Qwen2.5-7B-Instruct" in shown
     browser.switch_to.default_content()
-    browser.save_screenshot(str(screenshots / "page.png"))
 
     choose(browser, "2 Tables")
     markdown = browser.find_element("xpath", row_of("Table 1. ") + "//a[1]").get_attribute("href")
@@ -141,12 +136,10 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
         assert size == list(matplotlib.image.imread(results / f"figures/{name}.png").shape[1::-1])
         click(browser, row_of(label) + "//a[2]")  # the caption
         assert caption in " ".join(browser.find_element("xpath", "//nav//li[p]").text.split())
-        browser.save_screenshot(str(screenshots / f"{name}.png"))
 
     choose(browser, "5 Runs")
     click(browser, f"//nav//a[span[normalize-space()='{MODEL}']]")
     assert "clip_b, seed 0" in browser.find_element("xpath", "//nav//tbody").text
-    browser.save_screenshot(str(screenshots / "runs.png"))
 
     fetched = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
     assert [name for name in fetched if name.startswith("http")] == []  # it opens without a network
@@ -189,36 +182,6 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
     assert "median difference per seed" not in shown  # of one seed
 
 
-@pytest.mark.parametrize(
-    ("place", "names"),
-    [
-        ("Section 5.2, Figure 1(a)", ["figure1"]),
-        ("Section 5.3, Figures 2(c) and 6(c)", ["figure2", "figure6"]),
-        ("Section 3.2, Corollary 2; Section 5.2, Figure 3", ["figure3"]),
-        ("Section 3.1, Theorem 1", ["theory_check"]),
-        ("Section 3.2, Corollary 4", ["corollary4"]),
-        ("Appendix E.3, Table 3", ["table3"]),
-    ],
-)
-def test_a_place_in_the_paper_names_what_shows_it(place, names):
-    assert shown_in(place) == names
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_fits_a_phone_and_a_desktop(page, browser, width):
-    # A headless window is at least 500 pixels wide, an emulated screen is not.
-    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get(page.as_uri())
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    style = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
-    assert browser.execute_script(style) == "local, scroll"  # the shadow where a table is cut off, and what hides it
-    sizes = "return [...document.images].map(image => image.naturalWidth)"
-    assert len(widths := browser.execute_script(sizes)) >= 3
-    assert all(widths)
-    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
 def test_a_page_without_results_is_one_line(tmp_path):
     with pytest.raises(UserError, match=rf"no folder .*none; make it with: snakemake --config scale={SCALE}"):
         write_report(Results(tmp_path / "none", SCALE, SEEDS))
@@ -257,18 +220,6 @@ def live(page, tmp_path) -> Results:
         log.write_text(STEPS.replace("{}", f"{MODEL} clip_v seed {seed}"))
     os.utime(log, (0, 0))
     return source
-
-
-def test_each_commit_is_named_once(tmp_path):
-    hardware = {"gpus": [], "cores": 2, "processor": "CPU"}
-    runs = [("a" * 40, False), ("a" * 40, True), ("b" * 40, True), ("c" * 40, False)]
-    for seed, (commit, changed) in enumerate(runs):
-        folder = Layout(tmp_path).run(MODEL, "grpo", seed)
-        folder.mkdir(parents=True)
-        record = {"git": {"commit": commit, "changed": changed}, "hardware": hardware}
-        (folder / PROVENANCE).write_text(json.dumps(record))
-    commits = "commit aaaaaaa (some runs with uncommitted changes), bbbbbbb with uncommitted changes, ccccccc"
-    assert what_ran(Layout(tmp_path)) == ["4 training runs on 2 cores of CPU", commits]
 
 
 def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
@@ -319,25 +270,6 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
             assert classes[0] == ("raises" if push > 0 else "lowers")
             assert ("dropped" in classes) == (sample["weight"][row] == 0)
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-
-
-def test_two_runs_side_by_side(live, tmp_path):
-    write_claims(live)
-    claims = json.loads(live.layout.claims("json").read_text())  # of one seed, without intervals
-    numbers = {"effect": 1, "low": 0, "high": 2, "seeds": 5}
-    claims = [claim | numbers for claim in claims if claim["subject"] == "this run"]
-    other = {"holds": "does not hold", "does not hold": "inconclusive", "inconclusive": "holds"}
-    changed = [claim | {"verdict": other[claim["verdict"]], "effect": 1.5} for claim in claims]
-    (tmp_path / "claims.json").write_text(json.dumps(changed))
-    text = write_report(live, tmp_path).read_text()
-    assert "nothing to compare, as no claim has an interval over seeds in both" in text
-    assert "Effects of both runs" not in text
-    live.layout.claims("json").write_text(json.dumps(claims))
-    assert 'id="comparison"' not in write_report(live).read_text()
-    text = write_report(live, tmp_path).read_text()
-    assert f"<code>{tmp_path}</code>" in text
-    assert f"<p>Verdicts: {len(claims)} of {len(claims)} changed" in text
-    assert '<img alt="Effects of both runs" src="data:image/svg+xml' in text
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ def test_the_claims_of_the_paper_are_fewer_findings():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("facet of pass_gain", "rests_on of figure4_solved names 'pass_gain', which is no independent claim"),
         ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim of this file"),
         ("chance", "rests_on is 'chance'"),
     ],

@@ -52,7 +52,7 @@ def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch
     assert cut(16, 1, rows=torch.tensor([1, 2, 0, 3]), ranks=2) == [[2, 0], [1, 3]]
 
 
-@pytest.mark.parametrize("tokens", [1, 40, 100, 333, 10_000])
+@pytest.mark.parametrize("tokens", [1, 100, 10_000])
 def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_trainer, tokens):
     batch = batch_of(make_trainer(shared_model))
     rows = torch.tensor([0, 2, 3, 5, 7, 11, 13, 17, 19])

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from transformers import Cache, DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from conftest import ROOT
 from entropy_dynamics import engines, sampling
@@ -17,7 +17,6 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.sampling.native import (
     NativeSampler,
-    PreallocatedLayer,
     ReplicaSampler,
     _draw,
     _noise,
@@ -31,12 +30,7 @@ NOISE = 0.5
 @pytest.fixture
 def sampler_of(tokenizer):
     def make(model, batch_size=64, kind=NativeSampler, **options):
-        return kind(
-            model,
-            end_tokens=[tokenizer.eos_token_id],
-            batch_size=batch_size,
-            **options,
-        )
+        return kind(model, end_tokens=[tokenizer.eos_token_id], batch_size=batch_size, **options)
 
     return make
 
@@ -84,11 +78,8 @@ def rows_fed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [("qwen2", 2, 1, 1), ("qwen3", 1, 2, 1), ("llama", 1, 2, 2)],
-    ids=lambda shape: shape[0],
+    ("shape", "temperature"), [(("qwen2", 2, 1, 1), 1.0), (("qwen3", 1, 2, 1), 0.7), (("llama", 1, 2, 2), 1.0)]
 )
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_the_same_tokens_as_decoding_without_a_cache(
     make_model, sampler_of, prompts, tokenizer, rows_fed, shape, temperature
 ):
@@ -101,8 +92,7 @@ def test_the_same_tokens_as_decoding_without_a_cache(
     assert sum(rows_fed) == len(prefixes), "a prefix went through the model twice, or a finished one did"
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("attention", "window"), [("sdpa", 5), ("eager", None)])
 def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, tokenizer, window, attention):
     """One mask serves all steps of full attention; a sliding window, shorter than any prompt here, moves."""
     config = Qwen2Config(
@@ -189,23 +179,6 @@ def test_batches_and_neighbors_change_nothing(shared_model, sampler_of, prompts)
     assert more[:5] == alone
 
 
-def test_a_batch_is_never_larger_than_batch_size(shared_model, sampler_of, prompts, monkeypatch):
-    rows = []
-    original = NativeSampler._sample_batch
-
-    def spy(self, requests, *rest):
-        rollouts = original(self, requests, *rest)
-        rows.append(len(rollouts))
-        return rollouts
-
-    monkeypatch.setattr(NativeSampler, "_sample_batch", spy)
-    sample(sampler_of(shared_model, 10), prompts, samples=4)
-    assert rows == [8] * 6
-    rows.clear()
-    sample(sampler_of(shared_model, 3), prompts[:2], samples=7)
-    assert rows == [3, 3, 1] * 2
-
-
 def test_random_numbers_belong_to_stream_problem_and_sample(shared_model, sampler_of, prompts):
     sampler = sampler_of(shared_model)
     first = sample(sampler, prompts[:3], stream="train/seed0/step0")
@@ -222,16 +195,7 @@ def test_random_numbers_belong_to_stream_problem_and_sample(shared_model, sample
     assert all(0 <= seed < 2**128 for seed in seeds)
 
 
-def test_the_sampler_always_uses_the_current_weights(model, sampler_of, prompts):
-    sampler = sampler_of(model)
-    before = sample(sampler, prompts[:3])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    assert sample(sampler, prompts[:3]) != before
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+@pytest.mark.parametrize("temperature", [0.7, 0.0])
 def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, temperature):
     policy, copy = make_model(seed=7), make_model()
     sampler = ReplicaSampler(copy, end_tokens=[tokenizer.eos_token_id], batch_size=64)
@@ -266,7 +230,7 @@ def test_logit_noise_has_its_standard_deviation_in_any_batch(make_model, sampler
     assert np.std(off) == pytest.approx(NOISE * np.mean(variances) ** 0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("limit", [1, 5])
 def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokenizer, limit):
     end = tokenizer.eos_token_id
     long = sample(sampler_of(shared_model), prompts, samples=8)
@@ -282,13 +246,6 @@ def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokeniz
             assert len(cut.token_ids) == limit
     if limit > 1:
         assert {one.finish_reason for one in short} == {"stop", "length"}
-
-
-def test_an_end_token_at_the_limit_is_a_stop(shared_model, sampler_of, prompts, tokenizer):
-    first = sample(sampler_of(shared_model), prompts, samples=16, max_new_tokens=1)
-    ended = [one for one in first if one.token_ids == [tokenizer.eos_token_id]]
-    assert ended
-    assert all(one.finish_reason == "stop" for one in ended)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -313,46 +270,13 @@ def test_frequencies_are_those_of_the_softmax(make_model, sampler_of, prompts, t
     assert chi_square(1.5 - temperature)[0] > 10 * freedom  # another temperature would be detected
 
 
-@torch.no_grad()
-def test_the_preallocated_cache_against_transformers_own(make_model):
-    model = make_model("qwen3", layers=2, heads=2, kv_heads=1)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, 28, (3, 6), generator=generator)
-    caches = [Cache(layers=[PreallocatedLayer(6, 12) for _ in range(2)]), DynamicCache(config=model.config)]
-
-    def both(tokens):
-        ours, theirs = (
-            model(tokens, past_key_values=cache, use_cache=True, attention_mask=None).logits for cache in caches
-        )
-        assert torch.equal(ours, theirs)
-        assert caches[0].get_seq_length() == caches[1].get_seq_length()
-        for mine, other in zip(caches[0].layers, caches[1].layers, strict=True):
-            assert torch.equal(mine.keys, other.keys)
-            assert torch.equal(mine.values, other.values)
-
-    both(ids)
-    both(torch.tensor([[6], [7], [8]]))
-    for cache in caches:
-        cache.batch_select_indices(torch.tensor([2, 1, 0, 0, 1, 0]))
-    both(torch.tensor([[9], [10], [11], [12], [13], [14]]))
-    for cache in caches:
-        cache.batch_select_indices(torch.tensor([0, 3, 5]))
-    both(torch.tensor([[15], [16], [17]]))
-    both(torch.tensor([[18, 19], [20, 21], [22, 23]]))
-    assert caches[0].get_seq_length() == 11
-    layer = caches[0].layers[0]
-    assert layer.keys.data_ptr() == layer.key_buffer.data_ptr()  # a view: nothing was copied to grow
-
-
 # ---------------------------------------------------------------- the registry of engines
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["pass_rates"],
         ["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"],
-        ["evaluate", "--model", "qwen2.5-7b-instruct", "--method", "base", "--seed", "0"],
         ["plan"],
     ],
     ids=lambda command: command[0],

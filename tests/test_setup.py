@@ -21,7 +21,6 @@ ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
 EXTRAS = PROJECT["optional-dependencies"]
-CORE = {re.match(r"[\w-]+", entry)[0] for entry in PROJECT["dependencies"]}
 
 
 def test_conda_users_get_the_pins_of_pyproject():
@@ -47,32 +46,10 @@ def test_everything_imported_is_a_dependency_with_a_bound():
     assert set(EXTRAS) >= {"dev", "vllm", "notebooks", "trl", "verl"}
 
 
-def test_core_methods_and_analysis_import_what_a_plain_install_brings():
-    rooms = ("core", "methods", "analysis", "config", "results")
-    assert set().union(*map(imported, rooms)) <= CORE | {"pydantic-core", "entropy-dynamics"}
-
-
-def test_no_extra_for_another_trainer_pins_torch_or_vllm():
-    entries = [entry for name in ("trl", "verl") for entry in EXTRAS[name]]
-    assert not [entry for entry in entries if re.match(r"torch|vllm", entry)]
-
-
 def imported(room: str) -> set[str]:
     """Distributions that the modules of a room import, but for those of an extra."""
-    extra = {
-        "vllm",
-        "triton",
-        "tensorboard",
-        "wandb",
-        "trackio",
-        "sentencepiece",
-        "trl",
-        "verl",
-        "trinity",
-        "transfer_queue",
-        "math_verify",
-        "reasoning_gym",
-    }
+    extra = {"vllm", "triton", "tensorboard", "wandb", "trackio", "sentencepiece", "trl", "verl", "trinity"}
+    extra |= {"transfer_queue", "math_verify", "reasoning_gym"}
     modules = set()
     for path in (ROOT / "src").glob(f"entropy_dynamics/{room}/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -85,14 +62,10 @@ def imported(room: str) -> set[str]:
     return {canonicalize_name(of_package.get(name, [name])[0]) for name in packages}
 
 
-def test_the_command_is_installed_under_its_name():
-    assert PROJECT["scripts"] == {"entropy-dynamics": "entropy_dynamics.client:program"}
-
-
 # ---------------------------------------------------------------- make
 
 
-@pytest.mark.parametrize(("version", "fits"), [("3.10", False), ("3.11", True), ("3.13", True), ("3.14", False)])
+@pytest.mark.parametrize(("version", "fits"), [("3.10", False), ("3.13", True), ("3.14", False)])
 def test_make_names_the_pythons_that_it_can_use(tmp_path, version, fits):
     """A Python that says it has that version, and refuses to make an environment."""
     for name in ("Makefile", "pyproject.toml", "requirements.lock"):

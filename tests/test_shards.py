@@ -1,7 +1,5 @@
 """Interrupted samplings resume: shards are made once, for one config and one set of inputs."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -83,17 +81,6 @@ def test_shards_are_deleted_once_the_result_is_written(interrupted):
     finished.delete()
     finished.delete()
     assert list(interrupted.iterdir()) == []
-
-
-def test_all_ranks_go_by_the_shards_that_the_main_rank_sees(interrupted, monkeypatch):
-    """On another node the listing of a shared folder may be stale, and ranks sample the other shards together."""
-    seen = [path.stem for path in shards(interrupted).folder.glob("*.parquet")]
-    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
-    monkeypatch.setattr(Ranks, "on_main", lambda self, function: seen)
-    monkeypatch.setattr(Ranks, "is_main", False)
-    maker = Maker()
-    shards(interrupted).rows(PROMPTS, maker)
-    assert maker.asked == ["e"]
 
 
 def cut(content: bytes) -> bytes:

@@ -5,13 +5,12 @@ import copy
 import pytest
 import torch
 
-from conftest import ROOT
-from entropy_dynamics.config import known_names, load_config
+from conftest import DISTINCT_METHODS, ROOT
+from entropy_dynamics.config import load_config
 from entropy_dynamics.training.update import PolicyUpdate
 from reference import assert_close, graded, gradients
 
 CONFIGS = ROOT / "configs"
-METHODS = [name for name in known_names("method", CONFIGS) if name != "base"]
 CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
 
 
@@ -41,7 +40,7 @@ def run(make_trainer, shared_model, monkeypatch):
     return one_step
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", DISTINCT_METHODS)
 def test_the_update_is_the_same(run, name):
     metrics, gradient, rows = run(name)
     expected, whole, all_rows = run(name, skipping=False)

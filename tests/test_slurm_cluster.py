@@ -245,7 +245,7 @@ def test_a_run_that_slurm_ends_at_its_limit_resumes(one_run):
 
 
 def test_a_cluster_without_accounting_takes_any_account(one_run):
-    """`sacctmgr` fails, `sshare` answers nothing; in test_slurm.py both fail. No node starts the job."""
+    """`sacctmgr` fails, `sshare` answers nothing. No node starts the job."""
     profile = "profiles/slurm/config.yaml"
     (one_run.folder / profile).write_text((ROOT / profile).read_text().replace("partition: gpu", "partition: big"))
     snakemake = one_run.train()

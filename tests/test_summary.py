@@ -58,28 +58,6 @@ def test_the_page_is_named_where_there_is_one(root, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"Everything on one page: {root / 'report.html'}"
 
 
-def test_verdicts_without_data_are_counted(root, capsys):
-    entries = [entry("a", "holds", 1.0), entry("b", "holds", 2.0), entry("c", "does not hold", 1.0)]
-    entries += [entry("d", "inconclusive"), entry("e", "inconclusive", 0.1, -1.0, 1.0)]
-    (root / "claims.json").write_text(json.dumps(entries))
-    assert main(["summary", str(root)]) == 0
-    first, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"{root}: of 5 claims 2 hold, 1 does not, 2 are inconclusive (1 of them without a value)"
-
-
-def test_in_the_folder_itself(root, capsys, monkeypatch):
-    monkeypatch.chdir(root)
-    assert main(["summary", "."]) == 0
-    assert capsys.readouterr().out.startswith(f"{root}: of 65 claims ")
-
-
-def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys):
-    assert main(["summary", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err == f"error: no file {tmp_path / 'claims.json'}; make it with: entropy-dynamics claims\n"
-    )
-
-
 def test_the_topics_of_the_page_count_what_has_a_value():
     """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
 

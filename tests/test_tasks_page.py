@@ -44,10 +44,6 @@ def test_the_example_is_a_task(with_example):
     assert solutions == {"task": "reverse", "digits": 4, "unboxed": 0.1}
 
 
-def test_every_task_of_the_page_exists():
-    assert set(re.findall(r"`(countdown|math)`", PAGE)) <= set(tasks.tasks())
-
-
 def test_a_copied_task_with_the_same_name_is_an_error(with_example, capsys):
     folder = with_example.parents[1] / "tasks"
     shutil.copytree(folder / "reverse", folder / "reverse_again")

@@ -30,7 +30,7 @@ def test_the_tests_of_the_cpu_path_hold_for_the_kernels():
     small = (
         "(every_dtype and peaked) or worked_values or keeps_its_digits or leading_shapes or slice_of_the_logits"
         " or in_another_order"
-        " or has_the_dtype or only_logp or (minus_infinity and 200) or (states_and_a_weight and 7 and 1.0)"
+        " or has_the_dtype or only_logp or (minus_infinity and 200) or (states_and_a_weight and 7)"
         " or (logp_from_logits and 6) or (logp_from_hidden and 6) or (against_float64 and 200 and 0.7) or any_shape"
     )
     tests = [str(Path(__file__).parent / name) for name in ("test_token_stats.py", "test_second_pass.py")]
@@ -60,7 +60,7 @@ def run(hidden, weight, tokens, temperature):
     return [x.detach().double() for x in (*columns, hidden.grad, *([] if weight is None else [weight.grad]))]
 
 kernels.BLOCK = 256
-SIZES = ((1, 300, 5, 1024), (3, 600, 33, 1), (3, 600, 33, 1024), (130, 200, 20, 2))
+SIZES = ((1, 300, 5, 1024), (3, 600, 33, 1), (130, 200, 20, 2))
 for rows, vocabulary, depth, programs in SIZES:
     kernels.GROUP = 2  # 130 rows are a group of two blocks and one of a single block, in fp32
     kernels.PROGRAMS = programs  # a few run through several tiles each, many leave parts to be merged

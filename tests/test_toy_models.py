@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from conftest import HABITS, toy_model_config
 from entropy_dynamics.config.schema.model import ToyModelConfig
@@ -52,10 +52,6 @@ def test_ids_are_fixed(tokenizer):
     assert 20 <= len(tokenizer) <= 40
 
 
-def test_an_unknown_character_is_the_unknown_token(tokenizer):
-    assert tokenizer.encode("7x", add_special_tokens=False)[1] == tokenizer.unk_token_id
-
-
 def test_the_prompt_is_the_users_message_only(tokenizer):
     messages = [{"role": "system", "content": "Reason."}, {"role": "user", "content": "7+5"}]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -64,28 +60,17 @@ def test_the_prompt_is_the_users_message_only(tokenizer):
     assert told == "<user>7+5<assistant>12<end>"
 
 
-def test_the_tokenizer_survives_saving(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    text = "<user>7+5<assistant>7+5=12\\boxed{12}<end>"
-    assert loaded.encode(text, add_special_tokens=False) == tokenizer.encode(text, add_special_tokens=False)
-    assert loaded.decode(loaded.encode(text)) == text
-    for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "padding_side", "chat_template"):
-        assert getattr(loaded, name) == getattr(tokenizer, name), name
-
-
 # Architectures
 
 
 @pytest.mark.parametrize(
-    ("architecture", "class_name", "own_weight"),
+    ("architecture", "class_name", "own_weight", "tied"),
     [
-        ("qwen2", "Qwen2ForCausalLM", "model.layers.0.self_attn.q_proj.bias"),
-        ("qwen3", "Qwen3ForCausalLM", "model.layers.0.self_attn.q_norm.weight"),
-        ("llama", "LlamaForCausalLM", None),
+        ("qwen2", "Qwen2ForCausalLM", "model.layers.0.self_attn.q_proj.bias", True),
+        ("qwen3", "Qwen3ForCausalLM", "model.layers.0.self_attn.q_norm.weight", False),
+        ("llama", "LlamaForCausalLM", None, True),
     ],
 )
-@pytest.mark.parametrize("tied", [True, False])
 def test_a_saved_toy_model_loads_as_the_same_model(tokenizer, tmp_path, architecture, class_name, own_weight, tied):
     model = build_toy_model(toy_model(architecture=architecture, tied_embeddings=tied), tokenizer).eval()
     save_policy(model, tokenizer, tmp_path)
@@ -122,11 +107,8 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
     ("changes", "message"),
     [
         ({"architecture": "gpt2"}, "'llama', 'qwen2' or 'qwen3'"),
-        ({"tokenizer": "byte"}, "'characters' or 'bytes'"),
         ({"head_size": 16, "heads": 4}, "32 or 64"),
-        ({"heads": 3}, "3 x 32; it should be hidden_size = 64"),
         ({"heads": 2, "kv_heads": 3}, "should divide heads = 2"),
-        ({"kv_heads": 0}, "greater than 0"),
     ],
 )
 def test_an_impossible_shape_is_a_users_mistake(changes, message):
@@ -200,13 +182,6 @@ def test_warm_start_depends_on_the_seed_only(tokenizer):
     assert not model.training
 
 
-def test_warm_start_learns(tokenizer):
-    careful = dict.fromkeys(HABITS, 0.0) | {"solved": 1.0, "attempts": 1}
-    lessons, solutions = {"steps": 120, "batch_size": 16}, RULES | {"numbers": (2, 2), "habits": careful}
-    _, losses, _ = train(tokenizer, lessons=lessons | {"solutions": solutions})
-    assert sum(losses[-8:]) < 0.4 * sum(losses[:8])
-
-
 def test_a_loss_that_is_not_finite_is_reported_with_its_step(tokenizer):
     model, config = build_toy_model(toy_model(), tokenizer), toy_model().warm_start
     with torch.no_grad():
@@ -235,14 +210,6 @@ def test_a_token_is_a_byte(text):
     ids = BYTES.encode(text, add_special_tokens=False)
     assert len(ids) == len(text.encode())
     assert len({*ids, 0, 1, 2, 3, 4, 5}) == len({*text.encode()}) + 6  # no byte shares an id with another or a special
-
-
-def test_special_tokens_and_the_box_have_the_same_ids_in_both_tokenizers(tokenizer):
-    text = "<pad><unk><user><assistant><end>\\boxed{"
-    assert BYTES.encode(text, add_special_tokens=False) == tokenizer.encode(text, add_special_tokens=False)
-    assert len(BYTES) == 6 + 256
-    for name in ("pad_token_id", "unk_token_id", "bos_token_id", "eos_token_id", "padding_side"):
-        assert getattr(BYTES, name) == getattr(tokenizer, name), name
 
 
 def test_the_byte_prompt_has_the_system_line_and_the_problem_unchanged():

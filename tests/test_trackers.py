@@ -74,12 +74,16 @@ def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
     assert end == "finished"
 
 
-def test_the_same_run_of_other_results_is_another_wandb_run(layout, tmp_path, monkeypatch):
-    fake = FakeWandB()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+@pytest.mark.parametrize(("tracker", "key"), [("wandb", "id"), ("trackio", "name")])
+def test_the_same_run_of_other_results_is_another_run(layout, tmp_path, monkeypatch, tracker, key):
+    names, fake = [], types.ModuleType(tracker)
+    fake.Error = UserError
+    fake.init = lambda **settings: names.append(settings[key]) or types.SimpleNamespace(finish=lambda: None)
+    monkeypatch.setitem(sys.modules, tracker, fake)
+    monkeypatch.setenv("TRACKIO_DIR", "shared")
     for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
-        Trackers(config_with("wandb"), root, "grpo", 1).close()
-    first, second, resumed = (told["id"] for told in fake.told if told != "finished")
+        Trackers(config_with(tracker), root, "grpo", 1).close()
+    first, second, resumed = names
     assert first == resumed != second
 
 
@@ -107,17 +111,6 @@ def test_trackio_gets_the_numbers_in_a_folder_of_the_results(layout, monkeypatch
     assert re.fullmatch(rf"smoke/{MODEL}/grpo/seed1 [0-9a-f]{{6}}", start["name"])
     assert start["resume"] == "allow"
     assert rest == [(4, {"entropy": 0.5}), "end"]
-
-
-def test_the_same_run_of_other_results_is_another_trackio_run(layout, tmp_path, monkeypatch):
-    names, fake = [], types.ModuleType("trackio")
-    fake.init = lambda **settings: names.append(settings["name"]) or types.SimpleNamespace(finish=lambda: None)
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.setenv("TRACKIO_DIR", "shared")
-    for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
-        Trackers(config_with("trackio"), root, "grpo", 1).close()
-    first, second, resumed = names
-    assert first == resumed != second
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

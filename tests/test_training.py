@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import Method, load_method
+from entropy_dynamics.methods import Method
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.trainer import Trainer
 from reference import (
     SINGLE_FORWARD,
@@ -22,10 +21,8 @@ from reference import (
     gradients,
     parameters,
     rollouts_of,
-    run,
     slow_advantages,
     slow_stats,
-    training_config,
 )
 
 # ---------------------------------------------------------------- gradients
@@ -37,10 +34,14 @@ def cut_into(batch: RolloutBatch, count: int) -> int:
     return next(tokens for tokens in range(most, 0, -1) if len(batch.subtrees(tokens)) == count)
 
 
-@pytest.mark.parametrize("single_forward_tokens", [0, SINGLE_FORWARD])
 @pytest.mark.parametrize(
-    ("method", "params"),
-    [("grpo", {}), ("clip_b", {"mu": 0.7}), ("clip_v", {"mu": 0.7, "max_frac": 0.05}), ("s_star_keep_neg_lt", {})],
+    ("method", "params", "single_forward_tokens"),
+    [
+        ("grpo", {}, 0),
+        ("clip_b", {"mu": 0.7}, 0),
+        ("clip_b", {"mu": 0.7}, SINGLE_FORWARD),
+        ("clip_v", {"mu": 0.7, "max_frac": 0.05}, 0),
+    ],
 )
 def test_micro_batches_change_neither_masks_nor_gradients(
     shared_model, make_trainer, method, params, single_forward_tokens
@@ -72,8 +73,17 @@ def test_micro_batches_change_neither_masks_nor_gradients(
         assert other_metrics["entropy"] == pytest.approx(metrics["entropy"], rel=1e-6)
 
 
-@pytest.mark.parametrize("method", ["kl_cov", "steer", "unlikeliness", "s_star_mask_neg_lt", "clip_b"])
-@pytest.mark.parametrize("kept", [0, 400, SINGLE_FORWARD], ids=["one graph", "some graphs", "all graphs"])
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [
+        ("kl_cov", 400),
+        ("steer", 400),
+        ("unlikeliness", 400),
+        ("clip_b", 0),
+        ("clip_b", 400),
+        ("clip_b", SINGLE_FORWARD),
+    ],
+)
 def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_trainer, method, kept):
     """Against one micro-batch, all of whose graph is kept; some groups are constant."""
     params, found = {"mu": 0.7} if method == "clip_b" else {}, []
@@ -96,12 +106,7 @@ def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_t
     ("method", "tokens", "changes", "expected"),
     [
         ("grpo", 0, {}, 0),  # fused: nothing of a token depends on the others
-        ("dr_grpo", 0, {}, 0),
-        ("entropy_bonus", 0, {}, 0),
         ("advantage_reweighting", 0, {}, 1),  # the last micro-batch keeps its graph at no cost
-        ("kl_cov", 0, {}, 1),
-        ("unlikeliness", 0, {}, 1),
-        ("clip_b", 0, {}, 1),
         ("clip_b", 150, {}, None),  # some
         ("clip_b", SINGLE_FORWARD, {}, ...),  # all
         ("grpo", SINGLE_FORWARD, {}, 0),
@@ -176,9 +181,17 @@ def test_a_rule_of_ones_own_needs_no_flag(shared_model, make_trainer):
         assert_close(gradients(model), gradients(reference), relative=1e-4)
 
 
-@pytest.mark.parametrize("scope", ["global_token", "per_group", "per_sequence"])
 @pytest.mark.parametrize(
-    ("method", "mu"), [("grpo", None), ("clip_b", 0.7), ("clip_b_paper", 0.7), ("clip_v", 0.7), ("clip_v_paper", 0.7)]
+    ("method", "mu", "scope"),
+    [
+        ("grpo", None, "per_group"),
+        ("grpo", None, "per_sequence"),
+        ("clip_b", 0.7, "global_token"),
+        ("clip_b", 0.7, "per_group"),
+        ("clip_b_paper", 0.7, "global_token"),
+        ("clip_v", 0.7, "global_token"),
+        ("clip_v_paper", 0.7, "per_sequence"),
+    ],
 )
 def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope):
     """Strictly on-policy the gradient is that of -sum w A log p / N, with masks by the definitions of the methods."""
@@ -261,8 +274,8 @@ def ppo_reference(model, trainer, updates, *, learning_rate, clip_low, clip_high
     return ratios
 
 
-@pytest.mark.parametrize("updates", [2, 3])
-def test_several_updates_per_batch_are_ppo(shared_model, make_trainer, updates):
+def test_several_updates_per_batch_are_ppo(shared_model, make_trainer):
+    updates = 3
     knobs = {"learning_rate": 0.01, "clip_low": 0.1, "clip_high": 0.15, "dual_clip": 1.3, "eps": 1e-3}
     model, reference = copy.deepcopy(shared_model), copy.deepcopy(shared_model)
     clipping = {key: knobs[key] for key in ("clip_low", "clip_high", "dual_clip")}
@@ -279,15 +292,6 @@ def test_several_updates_per_batch_are_ppo(shared_model, make_trainer, updates):
     trainer.step(0)
     moved = parameters(reference) - parameters(shared_model)
     assert_close(parameters(model) - parameters(shared_model), moved, relative=1e-3)
-
-
-def test_one_update_ignores_the_ppo_clipping(shared_model, make_trainer):
-    found = []
-    for clip in (0.2, 1e-9):
-        model = copy.deepcopy(shared_model)
-        make_trainer(model, params={"clip_low": clip, "clip_high": clip}).step(0)
-        found.append(gradients(model))
-    assert torch.equal(*found)
 
 
 def test_more_updates_than_prompts_are_refused(shared_model, make_trainer):
@@ -321,7 +325,7 @@ def test_weights_are_cast_before_they_are_gathered(shared_model, make_trainer, m
     assert all(torch.equal(pushed[name], expected[name].bfloat16()) for name in expected)
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 12])
+@pytest.mark.parametrize("count", [5, 12])
 def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
     trainer = make_trainer(shared_model, prompts_per_step=count)
     per_epoch = 12 // min(count, 12)
@@ -336,34 +340,6 @@ def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
     assert again.prompts_of_step(1) == trainer.prompts_of_step(1)
     other = make_trainer(shared_model, prompts_per_step=count, seed=1)
     assert [other.prompts_of_step(step) for step in range(3)] != [trainer.prompts_of_step(step) for step in range(3)]
-
-
-@pytest.mark.parametrize("method", ["grpo", "clip_b", "random_mask"])
-def test_a_shorter_run_is_the_beginning_of_a_longer_one(shared_model, make_trainer, method):
-    """So `grpo@training.steps=10` is the checkpoint of step 10 (experiments/path.yaml)."""
-    models = [copy.deepcopy(shared_model) for _ in range(2)]
-    short, long = (make_trainer(model, method, steps=steps) for model, steps in zip(models, (2, 4), strict=True))
-    rows = run(short), run(long, 2)
-    assert len(rows[0]) == 2
-    timed = {name for name in rows[0][0] if "seconds" in name or "memory" in name}
-    same = [[{key: row[key] for key in row.keys() - timed} for row in each] for each in rows]
-    assert same[0] == same[1]
-    assert torch.equal(*map(parameters, models))
-
-
-def test_without_prompts_there_is_no_training(shared_model, make_trainer, monkeypatch, tokenizer):
-    with pytest.raises(UserError, match="only 0 training problems are left"):
-        Trainer(
-            training_config(),
-            policy=Policy(shared_model),
-            method=load_method("grpo"),
-            sampler=None,
-            grade=even_sum,
-            prompts=[],
-            temperature=1.0,
-            max_new_tokens=4,
-            seed=0,
-        )
 
 
 def test_too_few_problems_for_a_step_are_an_error(make_trainer, model):

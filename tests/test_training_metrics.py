@@ -34,15 +34,9 @@ COLUMNS = {
 
 
 def test_the_columns_of_the_metrics(model, make_trainer):
-    rows = run(
-        make_trainer(
-            model,
-            steps=3,
-            validation_every=2,
-            entropy_change_every=3,
-            validate=lambda: {"validation_accuracy": 0.25, "validation_pass": 0.5},
-        )
-    )
+    every = {"validation_every": 2, "entropy_change_every": 3}
+    validate = lambda: {"validation_accuracy": 0.25, "validation_pass": 0.5}  # noqa: E731
+    rows = run(make_trainer(model, steps=3, **every, validate=validate))
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(COLUMNS <= set(row) <= METRICS for row in rows)
     assert all(isinstance(value, float | int) for row in rows for value in row.values())
@@ -184,17 +178,6 @@ def test_the_reward_is_the_configured_one(shared_model, make_trainer):
     assert means["binary"] == pytest.approx(np.mean([one.correct for one in grades]))
 
 
-@pytest.mark.parametrize("updates", [1, 2])
-def test_two_runs_with_one_seed_are_the_same(shared_model, make_trainer, updates):
-    runs = []
-    for seed in (3, 3, 4):
-        trainer = make_trainer(copy.deepcopy(shared_model), seed=seed, steps=3, updates_per_batch=updates)
-        rows = run(trainer)
-        runs.append([{key: value for key, value in row.items() if not key.startswith("seconds_")} for row in rows])
-    assert repr(runs[0]) == repr(runs[1])  # repr: nan is not equal to itself
-    assert runs[0][0]["entropy"] != runs[2][0]["entropy"]
-
-
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_ends_training_and_leaves_the_model(model, make_trainer, broken):
     trainer = make_trainer(model, steps=9, learning_rate=1e-3)
@@ -205,15 +188,6 @@ def test_a_loss_that_is_not_finite_ends_training_and_leaves_the_model(model, mak
     trainer.reward = lambda grade: broken if grade.correct else 0.0
     with pytest.raises(UserError, match=r"^step 2: the loss is nan"):
         trainer.step(2)
-    assert torch.equal(parameters(model), before)
-
-
-def test_a_gradient_that_is_not_finite_ends_training_too(model, make_trainer):
-    trainer = make_trainer(model)
-    before = parameters(model)
-    model.lm_head.weight.register_hook(lambda gradient: gradient * math.inf)
-    with pytest.raises(UserError, match=r"^step 0: .* gradient norm (nan|inf)"):
-        trainer.step(0)
     assert torch.equal(parameters(model), before)
 
 
@@ -290,45 +264,14 @@ def test_a_checkpoint_is_never_of_half_a_step(model, make_trainer, update, saved
     assert logged == [0]
 
 
-QUICK = {"steps": 20, "prompts_per_step": 6, "group_size": 8, "learning_rate": 5e-3, "max_grad_norm": 1.0}
-
-
-@pytest.mark.parametrize("method", ["grpo", "clip_b", "clip_v"])
-def test_it_learns_a_trivial_reward(model, make_trainer, method):
+def test_it_learns_a_trivial_reward(model, make_trainer):
     """Half of the vocabulary is right as the first token."""
-    trainer = make_trainer(
-        model,
-        method,
-        grade=lambda rollout: graded(rollout.token_ids[0] % 2 == 0),
-        **QUICK,
-        entropy_change_every=0,
-        max_new=3,
-    )
+    size = {"steps": 20, "prompts_per_step": 6, "group_size": 8, "max_new": 3, "entropy_change_every": 0}
+    first_is_even = lambda rollout: graded(rollout.token_ids[0] % 2 == 0)  # noqa: E731
+    trainer = make_trainer(model, "clip_b", grade=first_is_even, **size, learning_rate=5e-3, max_grad_norm=1.0)
     accuracy = [row["accuracy"] for row in run(trainer)]
     assert np.mean(accuracy[:2]) < 0.75
     assert np.mean(accuracy[-3:]) > 0.95
-
-
-def test_a_reward_for_short_responses_shortens_them(model, make_trainer):
-    trainer = make_trainer(
-        model,
-        grade=lambda rollout: graded(len(rollout.token_ids) < 5),
-        **QUICK,
-        updates_per_batch=2,
-    )
-    rows = run(trainer)
-    assert rows[-1]["response_length"] < 0.5 * rows[0]["response_length"]
-    assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.3
-
-
-def test_only_the_weights_of_the_method_train(shared_model, make_trainer):
-    """An ablation that keeps nothing here moves nothing but by weight decay."""
-    model = copy.deepcopy(shared_model)
-    trainer = make_trainer(model, "s_star_keep_pos_gt", grade=lambda rollout: graded(False), weight_decay=0.0)
-    row = trainer.step(0)
-    assert row["zero_variance_groups"] == 1.0
-    assert row["grad_norm"] == 0.0
-    assert torch.equal(parameters(model), parameters(shared_model))
 
 
 def test_weights_that_are_not_finite_are_named_and_no_step_is_taken(model, make_trainer, monkeypatch):

@@ -1,17 +1,15 @@
 """entropy-watch: a change or noise, rewards without variance, and logs that are not what their names say."""
 
 import json
-import re
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from command_line import error, run
 from entropy_dynamics.cli import main
 from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND
 from entropy_dynamics.diagnostics.trend import trend_p
-from trainer_logs import FALLING, STEPS, lines
+from trainer_logs import FALLING, STEPS
 
 
 def noise(rng, steps, coefficient):
@@ -22,16 +20,14 @@ def noise(rng, steps, coefficient):
     return series
 
 
-@pytest.mark.parametrize("steps", [20, 40, 60])
-@pytest.mark.parametrize(("coefficient", "most"), [(0.0, 0.05), (0.4, 0.05), (0.7, 0.05), (0.8, 0.1)])
+@pytest.mark.parametrize(("steps", "coefficient", "most"), [(20, 0.0, 0.05), (60, 0.7, 0.05), (60, 0.8, 0.1)])
 def test_noise_seldom_passes_for_a_change(steps, coefficient, most):
     rng = np.random.default_rng(1)
     found = [trend_p(noise(rng, steps, coefficient)) <= TREND for _ in range(300)]
     assert np.mean(found) <= most
 
 
-@pytest.mark.parametrize("steps", [40, 60, 500])
-@pytest.mark.parametrize("shape", ["line", "step", "collapse"])
+@pytest.mark.parametrize(("shape", "steps"), [("line", 40), ("step", 500), ("collapse", 40)])
 def test_a_change_of_ten_times_the_noise_is_found(steps, shape):
     rng, t = np.random.default_rng(2), np.linspace(0, 1, steps)
     change = {"line": t, "step": 1.0 * (t > 0.6), "collapse": np.exp(-8 * t)}[shape]
@@ -64,21 +60,12 @@ def test_a_fall_over_fewer_steps_than_the_test_needs_is_no_noise(tmp_path, capsy
         assert told in run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
 
 
-def test_half_of_a_slow_change_under_noise_is_over_in_the_middle(tmp_path, capsys):
-    values = 0.5 - 0.0002 * np.arange(500) + 0.04 * noise(np.random.default_rng(0), 500, 0.0)
-    text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", [{"entropy": value} for value in values]))
-    assert 150 < int(re.search(r"over by step (\d+)", text)[1]) < 350
-    assert 0.0001 < -float(re.search(r"by (-[\d.e-]+) nats per step", text)[1]) < 0.001
-
-
 FIRST = [
     ({"frac_reward_zero_std": 0.9}, "In 90% of the groups all rewards are equal (frac_reward_zero_std), so"),
-    ({"train/zero_variance_groups": 1.0}, "In 100% of the groups all rewards are equal (train/zero_variance_groups)"),
     ({"reward_std": 0.0, "reward": 1.0}, "The rewards of a group do not differ at any step (reward_std is 0)"),
     ({"critic/score/min": -1.0, "critic/score/max": -1.0}, "The rewards of a step do not differ at any step ("),
     ({"critic/score/mean": 0.0}, "The reward never varies: critic/score/mean is 0 at all 40 steps. "),
     ({"frac_reward_zero_std": 0.3, "reward_std": 0.2}, "Entropy fell from 1.39 to 0.2 nats"),
-    ({"critic/score/min": 0.0, "critic/score/max": 1.0}, "Entropy fell from 1.39 to 0.2 nats"),
 ]
 
 
@@ -95,31 +82,6 @@ def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
     path = log(tmp_path / "log.jsonl", [row if step % 2 == 0 else {} for step, row in enumerate(rows)])
     assert main(["entropy-watch", str(path)]) == 0
     assert capsys.readouterr().err == f"{path}: actor/entropy is NaN at 5 of 20 steps, first at step 30\n"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("run", "run_id", "run_name", "run_uuid", "Run ID", "run/path", "experiment", "name", "exp", "trial_id"),
-        *("seed", "config.seed", "display_name", "project_name", "model_name", "algorithm"),
-    ],
-)
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_two_runs_in_a_file_are_one_line_whatever_tells_them_apart(name, suffix, tmp_path, capsys):
-    rows = [
-        {"step": step, "entropy": value, name: run}
-        for run, values in (("a", FALLING), ("b", FALLING[::-1]))
-        for step, value in enumerate(values)
-    ]
-    path, frame = tmp_path / f"log.{suffix}", pd.DataFrame(rows)
-    if suffix == "csv":
-        frame.to_csv(path, index=False)
-    elif suffix == "parquet":
-        frame.to_parquet(path)
-    else:
-        lines(path, rows)
-    several = f"it has several runs ({name} a, b); save the rows of one as a file of its own"
-    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {several}"
 
 
 @pytest.mark.parametrize(("longest", "named"), [(lambda step: 2000 - step, False), (lambda step: 2048, True)])

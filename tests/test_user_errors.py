@@ -46,7 +46,7 @@ def files_in(folder: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-NAMES = ["../smoke", "/etc/passwd", "..", "", "smoke ", "smoke.yaml", "a;touch evil", "$(id)", "*", "smoke\x00", LONG]
+NAMES = ["../smoke", "/etc/passwd", "", "$(id)", "smoke\x00", LONG]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:20]))
@@ -66,21 +66,15 @@ def test_names(refused, option, name):
     ("method", "message"),
     [
         ("clip_b@mu=nan", "it should be"),
-        ("clip_b@mu=.inf", "it should be a finite number"),
         ("clip_b@mu=high", "valid number"),
         ("clip_b@mu=1,mu=2", "gives a parameter twice"),
-        ("clip_b@=3", "is not of the form"),
         ("clip_b@", "method 'clip_b@' is not of the form name or name@parameter=value,..."),
         ("Clip_B", "unknown method 'Clip_B'; did you mean 'clip_b'?"),
-        ("clip-b", "unknown method 'clip-b'; did you mean 'clip_b'?"),
         ("clip_b@mu=../../evil", "is not of the form"),
         ("clip_b@mmu=1", "unknown key 'method.params.mmu'"),
         ("clip_b@apply_to=nobody", "'negative', 'positive' or 'both'"),
         ("clip_v@max_frac=2", "less than or equal to 1"),
         ("clip_cov@lb=5", "it should be below ub (5.0)"),
-        ("s_star_keep_pos_gt@side=lt", "unknown key 'method.params.side'"),
-        ("gspo@loss_scope=tokens", "'per_sequence'"),
-        ("grpo@mu=1", "unknown key 'method.params.mu'"),
         ("base@mu=1", "unknown key 'method.params.mu'"),
     ],
 )
@@ -88,46 +82,31 @@ def test_method_parameters(refused, method, message):
     assert message in refused("train", "--scale", "smoke", "--model", MODEL, f"--method={method}", "--seed", "0")
 
 
-@pytest.mark.parametrize("seed", ["-1", "1e3", "1.0", "", "0x1", "\u00b2", "9" * 20, "../1"], ids=ascii)
-@pytest.mark.parametrize("stage", ["train", "evaluate"])
-def test_seeds(refused, stage, seed):
-    assert "0 or more" in refused(stage, *RUN, f"--seed={seed}")
+@pytest.mark.parametrize("seed", ["-1", "1.0", "00", "\u00b2", "9" * 20, "../1"], ids=ascii)
+def test_seeds(refused, seed):
+    assert "0 or more" in refused("train", *RUN, f"--seed={seed}")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("trian",), "unknown command 'trian'; did you mean 'train'?"),
-        (("pass_at_k", "x.jsonl"), "unknown command 'pass_at_k'; did you mean 'pass-at-k'?"),
-        (("it's",), 'unknown command "it\'s"; known: archive, '),
         (("plan", "--target", "method"), "unknown value of --target, 'method'; did you mean 'methods'?"),
         (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
-        (("config", "--sacle=smoke"), "unrecognized arguments: --sacle=smoke; did you mean '--scale'?"),
-        (("draw", "table1", "-q"), "unrecognized arguments: -q"),
         (("train",), "the following arguments are required: --model, --method, --seed"),
-        (("train", *RUN), "the following arguments are required: --seed"),
-        (("train", *RUN, "--seed", "0", "--stepz", "3"), "unrecognized arguments: --stepz 3"),
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
-        (("config", "--method", "grpo"), "--method needs --model: a run has both"),
         (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v': it is a method"),
-        (("config", "--scale", "SMOKE"), "unknown scale 'SMOKE'; did you mean 'smoke'?"),
-        (("draw",), "the following arguments are required: NAME"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
-        (("draw", "claims"), "unknown table or figure 'claims'; known: answers, corollary4, data_filter, "),
-        (("draw", "tabel1"), "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (
             ("draw", "table1"),
             " is missing; make it with: snakemake --config scale=laptop -- results/laptop/",
         ),
-        (("draw", "table1", "--results", "nowhere"), "/seed0/aime24.parquet is missing; make it or get it again"),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
-        (("verify", "nowhere"), "as in results/laptop: unknown scale 'nowhere'; known: desk, gpu, gpu-toy, laptop, "),
         (
             ("restore", "x", "--out", "mine/first"),
             "mine/first: its last part should name a scale, as in results/laptop",
         ),
         (("archive", "results/laptop", "out"), "no folder results/laptop; the folder of a scale"),
-        (("summary", "results/laptop"), "no file or folder results/laptop"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
@@ -136,58 +115,25 @@ def test_seeds(refused, stage, seed):
             ("evaluate", *RUN, "--seed", "0", "--temperatures", "hot"),
             "argument --temperatures: 'hot' is not a temperature: 0, which is greedy, or more",
         ),
-        (("pass-at-k", "x.jsonl", "--power", "much"), "argument --power: 'much' is not a number of points"),
         (("model", "--model", MODEL, "--set", f"model.name={EVIL}"), f"is '{EVIL}'; it should be '{MODEL}'"),
-        (("train", *RUN, "--seed", "0", "--set", f"scale={EVIL}"), f"scale is '{EVIL}'; it should be 'laptop', like "),
-        (("pass_rates", "--set", f"pass_rates.model={EVIL}"), f"unknown model '{EVIL}'; known: distill-llama-8b, "),
         (
             ("problems", *from_files("x.jsonl")),
             "data.train: x.jsonl: no such file; a JSONL or parquet file of problems",
         ),
         (("prompt", "--model", MODEL), "train.parquet: no such file; create it with: entropy-dynamics problems"),
         (("problems", *from_files("x.jsonl", "maths")), "data.train: unknown task 'maths'; did you mean 'math'?"),
-        (("problems", "--set", f"data.evaluation[{EVIL}]=1"), "is not of the form key=value"),
-        (
-            ("problems", "--set", "data.evaluation.train={source: split, size: 3}"),
-            "'train' cannot name an evaluation set",
-        ),
-        (("draw", "table1", "tabel2"), "unknown table or figure 'tabel2'; did you mean 'table2'?"),
-        (("train", *RUN, "--seed", "00"), "argument --seed: '00' is not an integer of 0 or more"),
         (("watch", "--port", "99999"), "argument --port: '99999' is not a port, 0 to 65535"),
         (("pass-at-k", "x.jsonl", "--power", "500"), "argument --power: '500' is not a number of points, up to 100"),
         (("entropy-check", "nan"), "argument VALUE: 'nan' is not a finite number"),
-        (
-            ("entropy-check", "--write", "configs/base.yaml"),
-            "argument --write: 'configs/base.yaml' does not end in",
-        ),
-        *(
-            ((name, "/"), "argument FOLDER: '/' is not the folder of a scale, such as results/laptop")
-            for name in ("summary", "verify")
-        ),
+        (("summary", "/"), "argument FOLDER: '/' is not the folder of a scale, such as results/laptop"),
         (("problems", "--results", "configs/base.yaml"), "Not a directory: 'configs/base.yaml/laptop/data'"),
         (
             ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),
             "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on",
         ),
         (
-            ("problems", "--scale", "smoke", "--set", "data.train={source: file, path: nowhere.jsonl}"),
-            "data.train: nowhere.jsonl: no such file; a JSONL or parquet file of problems is needed",
-        ),
-        (
             ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
             "data.train: the revision 'main' is not a commit of a/b, which has 40 hex digits",
-        ),
-        (
-            ("problems", "--scale", "smoke", "--set", "data.folder=nowhere"),
-            "data.folder: no folder nowhere (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)",
-        ),
-        (
-            ("plan", "--scale", "gpu", "--set", "plan.gpus.A100.tflops=0"),
-            "plan.gpus.A100.tflops is 0; it should be greater than 0",
-        ),
-        (
-            ("plan", "--scale", "gpu", "--set", "experiments=[../table1]"),
-            "unknown table or figure '../table1'; did you mean 'table1'?",
         ),
         (
             ("plan", "--scale", "gpu", "--set", "models=[]"),
@@ -207,10 +153,7 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
     ("name", "content", "message"),
     [
         ("x.jsonl", b"", "x.jsonl: it holds no problems"),
-        ("x.jsonl", b"\n \n", "x.jsonl: it holds no problems"),
-        ("x.jsonl", bytes(range(256)), "x.jsonl: line 1 is not JSON ("),
         ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not JSON ("),
-        ("x.jsonl", ONE_PROBLEM.replace(b"1+1", b"\xff"), "x.jsonl: line 1 is not JSON ("),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"answr"),
@@ -218,26 +161,13 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b"1,", b'"",'), "row 1: 'id' should be"),
         ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object with named columns"),
-        ("x.jsonl", ONE_PROBLEM[:-2], "x.jsonl: line 1 is not JSON ("),
-        (
-            "x.jsonl",
-            ONE_PROBLEM.replace(b"answer", b"value"),
-            "no column 'answer' (--set data.train.answer_column=NAME); known: id, problem",
-        ),
-        (
-            "x.jsonl",
-            ONE_PROBLEM.replace(b"problem", b"question"),
-            "x.jsonl: no column 'problem' (--set data.train.problem_column=NAME)",
-        ),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"2", b"\"__import__('os').system('touch evil')\""),
             "(1 x the answer is not an integer)",
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b'"1+1"', b'["1+1"]'), "none of its 1 problems is left (1 x no problem text)"),
-        ("x.jsonl", ONE_PROBLEM.replace(b"1,", b"[1],"), "row 1: 'id' should be a string or an integer, not [1]"),
         ("x.parquet", b"", "x.parquet: not a readable parquet file ("),
-        ("x.parquet", ONE_PROBLEM, "x.parquet: not a readable parquet file ("),
         ("x.txt", ONE_PROBLEM, "x.txt: problems are read from .jsonl or .parquet, not '.txt'"),
     ],
 )

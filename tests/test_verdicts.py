@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import mean_along
 from entropy_dynamics.analysis.statistics import score_interval
 from single_claims import OTHER, finding, no_interval, write_curve, write_samples, write_scores
 from synthetic_results import DATASETS, MODEL, STEPS
@@ -16,9 +15,7 @@ GRPO = {"test": "over_seeds", "model": MODEL, "runs": {"grpo": "tables"}}
 AVG = {"test": "score_difference", "models": [MODEL, OTHER], "metric": "avg", "evaluations": DATASETS} | CLIP
 
 
-@pytest.mark.parametrize(
-    ("entropy", "verdict"), [(0.2, "does not hold"), (0.4, "holds"), (0.3005, "inconclusive"), (0.32, "holds")]
-)
+@pytest.mark.parametrize(("entropy", "verdict"), [(0.2, "does not hold"), (0.3005, "inconclusive"), (0.32, "holds")])
 def test_differences_are_those_of_each_seed(tmp_path, entropy, verdict):
     """What the methods of a seed share does not count, however far seeds are apart; nor does the first half."""
     first_half = np.arange(STEPS) < STEPS // 2
@@ -145,7 +142,7 @@ def test_means_ratios_and_absolute_ratios_by_hand(tmp_path):
     assert finding(of_batch | {"below": 3.16e-3}, tmp_path).verdict == "does not hold"
 
 
-@pytest.mark.parametrize(("level", "verdict"), [(0.6, "holds"), (0.2, "does not hold"), (0.41, "inconclusive")])
+@pytest.mark.parametrize(("level", "verdict"), [(0.6, "holds"), (0.41, "inconclusive")])
 def test_gains_in_scores(tmp_path, level, verdict):
     steps = np.array([-0.01, 0, 0.01, 0.02, -0.02])
     for model in (MODEL, OTHER):
@@ -222,12 +219,6 @@ def test_several_methods_on_one_side_count_as_their_mean(tmp_path):
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(5, abs=1.5))
 
 
-def test_scores_along_training():
-    """Two problems at steps 0, 50 and 200, by hand."""
-    scores = np.array([[0.0, 0.0], [1.0, 0.5], [1.0, 1.0]])
-    assert mean_along(scores, np.array([0, 50, 200])) == pytest.approx([0.875, 0.625])
-
-
 # Missing and damaged files
 
 
@@ -246,15 +237,6 @@ def test_a_diverged_seed_is_named_and_allows_no_verdict(tmp_path):
     assert found.reason.startswith(f"runs/{MODEL}/grpo/seed2/metrics.parquet is missing; grpo seed 1 diverged")
 
 
-def test_methods_without_a_common_seed_are_inconclusive(tmp_path):
-    for seed in range(5):
-        write_curve(tmp_path, "grpo", seed)
-    write_curve(tmp_path, "clip_b", 100, entropy=0.5)
-    found = finding(ENTROPY | {"runs": {"clip_b": "pilot"}}, tmp_path)
-    assert (found.verdict, found.seeds) == ("inconclusive", 0)
-    assert found.reason == "no effect could be computed"
-
-
 def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, entropy=0.3 + 0.01 * seed)
@@ -263,23 +245,6 @@ def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
     found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.18))
     assert "compared on the first 20 steps" in found.reason
-
-
-def test_the_last_tenth_is_just_that(tmp_path):
-    for seed in range(5):
-        write_curve(tmp_path, "grpo", seed, entropy=0.3 + 0.01 * seed)
-        write_curve(tmp_path, "clip_b", seed, entropy=np.where(np.arange(STEPS) < 0.9 * STEPS, 0.0, 0.5))
-    found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
-    assert found.interval.value == pytest.approx(0.18)
-
-
-def test_identical_runs_are_inconclusive(tmp_path):
-    for seed in range(5):
-        write_curve(tmp_path, "grpo", seed, entropy=0.3)
-        write_curve(tmp_path, "clip_b", seed, entropy=0.4)
-    found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
-    assert no_interval(found)
-    assert "do not differ at all" in found.reason
 
 
 def test_evaluations_on_other_problems_are_inconclusive(tmp_path):

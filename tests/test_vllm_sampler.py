@@ -144,9 +144,9 @@ def test_greedy_tokens_are_the_native_samplers(served, prompts, tokenizer, archi
     ]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize(
-    ("architecture", "tied"), [("qwen2", True), ("qwen2", False), ("qwen3", True), ("llama", False)]
+    ("architecture", "tied", "temperature"),
+    [("qwen2", True, 1.0), ("qwen2", False, 0.7), ("qwen3", True, 0.7), ("llama", False, 1.0)],
 )
 def test_log_probabilities_are_those_of_the_sampling_temperature(served, prompts, architecture, tied, temperature):
     one = served(architecture, tied)
@@ -155,9 +155,9 @@ def test_log_probabilities_are_those_of_the_sampling_temperature(served, prompts
     assert largest_difference([r.logp for r in rollouts], expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_tokens_are_drawn_from_the_whole_softmax(tied, prompts, temperature):
+def test_tokens_are_drawn_from_the_whole_softmax(tied, prompts):
     """The directory's top-k, top-p and temperature would leave one token."""
+    temperature = 0.5
     drawn = [one.token_ids[0] for one in sample(tied.engine, prompts[:1], 4000, temperature, max_new_tokens=1)]
     with torch.no_grad():
         expected = (tied.model(torch.tensor([prompts[0].token_ids])).logits[0, -1] / temperature).softmax(-1)
@@ -268,11 +268,6 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
     ("changes", "max_tokens", "message"),
     [
         ({"kv_cache_gib": 100_000.0}, 100, r"out of memory: set or lower engine\.kv_cache_gib"),
-        (
-            {"kv_cache_gib": None, "gpu_memory_utilization": 0.999},
-            100,
-            r"memory: .* lower engine\.gpu_memory_utilization",
-        ),
         ({"kv_cache_gib": 1e-6}, 100, r"too small for one sequence: raise engine\.kv_cache_gib"),
         ({}, 100_000, r"cannot serve .*max_model_len \(100000\)"),
     ],
@@ -289,7 +284,6 @@ def test_an_engine_that_cannot_start_names_the_key(served, changes, max_tokens, 
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), r"engine\.gpu_memory_utilization"),
         (RuntimeError("The server socket has failed to bind: EADDRINUSE"), "a port or the GPU is taken"),
-        (RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable"), "a port or the GPU is taken"),
     ],
 )
 def test_a_fault_of_the_machine_is_one_line(tied, prompts, monkeypatch, error, message):

@@ -90,21 +90,6 @@ def test_the_state_of_repo_r_is_restored():
 # ---------------------------------------------------------------- STEER
 
 
-def test_steer_by_hand():
-    """|Omega| = |A (1 - p) L|; the largest gets 0.8, and half of it the square root of that."""
-    p, entropy = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 1.0], [math.log(2), 3.0]]
-    l_first = 1.0 - math.log(2)
-    omega = [2 * 0.5 * l_first, 0.0]  # of row 1 (A = 2) and of the first token of row 2, where L = 0
-    weights = weights_of(load_method("steer"), p, entropy, [[2.0, 2.0], [-1.0, 9.0]], [[1, 1], [1, 0]])
-    assert weights[0] == pytest.approx([0.8, 0.8])
-    assert weights[1] == [pytest.approx(1.0), 0.0]
-    weights = weights_of(load_method("steer"), p[:1], entropy[:1], [[2.0, -1.0]])
-    assert weights[0] == pytest.approx([0.8, math.sqrt(0.8)])
-    small = [[1e-3, 1e-4]]  # below the floor: k = -ln 0.8 / 0.02
-    weights = weights_of(load_method("steer"), p[:1], entropy[:1], small)
-    assert weights[0] == pytest.approx([math.exp(math.log(0.8) / 0.02 * a * omega[0] / 2) for a in small[0]])
-
-
 def test_steer_against_its_definition():
     logp, entropy, advantages, mask = random_batch(seed=2)
     weights = load_method("steer", w_min=0.3).token_weights(stats_of(logp, entropy), advantages, mask)
@@ -116,14 +101,6 @@ def test_steer_against_its_definition():
     assert not weights[~mask].any()
     unchanged = load_method("steer", w_min=1.0).token_weights(stats_of(logp, entropy), advantages, mask)
     assert torch.equal(unchanged, mask.float())
-
-
-def test_steer_off_policy_has_the_ratio():
-    """|Omega| = |A / p_old| p (1 - p) |L|: of two equal tokens, the one whose p has doubled counts twice."""
-    p, entropy, advantages = torch.full((1, 2), 0.5), torch.ones(1, 2), torch.ones(1, 2)
-    old = torch.tensor([[0.5, 0.25]]).log()
-    weights = load_method("steer").token_weights(stats_of(p.log(), entropy), advantages, torch.ones(1, 2), logp_old=old)
-    assert weights[0].tolist() == pytest.approx([0.8**0.5, 0.8])
 
 
 # ---------------------------------------------------------------- STARE
@@ -148,19 +125,6 @@ def test_stare_by_hand(params, first, second):
     assert found == [pytest.approx(first), pytest.approx(second)]
 
 
-def test_a_tenth_of_thirty_is_three():
-    logp, mask = -torch.arange(30.0)[None], torch.ones(1, 30)
-    weights = load_method("stare").token_weights(stats_of(logp), torch.ones(1, 30), mask)
-    assert weights[0].tolist() == pytest.approx([1.0] * 27 + [1.1] * 3)
-
-
-def test_repo_r_is_not_the_variant_with_raw_log_p():
-    """Between log p = -H and 0 the two have opposite signs: L = -0.5 + 1 > 0 damps a correct answer's token."""
-    (weights,) = weights_of(load_method("repo_r", zeta=0.1), [[math.exp(-0.5)]], [[1.0]], [[1.0]])
-    assert weights[0] == pytest.approx(1 - 0.1 * 0.5)
-    assert 1 - 0.1 * -0.5 > 1  # raw
-
-
 # ---------------------------------------------------------------- RSI-S
 
 
@@ -171,12 +135,6 @@ def test_rsi_s_by_hand():
     stats = stats_of(-rsi * entropy, entropy)
     weights = load_method("rsi_s").token_weights(stats, torch.ones(1, 6), torch.ones(1, 6))
     assert weights.tolist() == [[0, 1, 1, 1, 0, 1]]
-
-
-def test_above_one_rsi_is_where_s_star_is_negative():
-    logp, entropy, advantages, mask = random_batch(seed=3)
-    weights = load_method("rsi_s", low=1.0, high=math.inf).token_weights(stats_of(logp, entropy), advantages, mask)
-    assert torch.equal(weights[mask] > 0, (logp.exp() * (logp + entropy) <= 0)[mask])
 
 
 # ---------------------------------------------------------------- OPEFO

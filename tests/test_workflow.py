@@ -18,6 +18,8 @@ from entropy_dynamics.config import load_config
 from project_copy import copy_project, snakemake
 
 MODEL = "qwen2.5-7b-instruct"
+TABLES = ("table1", "table3", "table4")
+FIGURES = ("data_filter", "theory_check", "corollary4", *(f"figure{number}" for number in range(1, 7)))
 
 
 def planned(project: Path, *arguments: str) -> dict[str, int]:
@@ -41,10 +43,10 @@ def results(project) -> Path:
 
 
 def test_every_table_and_figure_is_there(results):
-    for name in ["table1", "table3", "table4"]:
+    for name in TABLES:
         for suffix in (".csv", ".md", ".tex"):
             assert (results / "tables" / f"{name}{suffix}").stat().st_size > 0
-    for name in ["data_filter", "theory_check", "corollary4", *(f"figure{number}" for number in range(1, 7))]:
+    for name in FIGURES:
         for suffix in (".png", ".svg", ".csv"):
             assert (results / "figures" / f"{name}{suffix}").stat().st_size > 0
     assert not list(results.rglob("*.partial"))
@@ -99,13 +101,12 @@ def test_table1_and_its_figures_come_first_and_each_table_follows_its_runs(proje
 
 
 def test_the_scheduler_does_not_poll(project, results):
-    tables = ["table1", "table3", "table4"]
-    for name in tables:
+    for name in TABLES:
         (results / "tables" / f"{name}.md").unlink()
-    run = snakemake(project, *tables, "--cores", "1", "--verbose")
+    run = snakemake(project, *TABLES, "--cores", "1", "--verbose")
     assert run.returncode == 0, run.stderr
     log = max((project / ".snakemake/log").iterdir(), key=lambda path: path.stat().st_mtime)
-    assert log.read_text().count("Ready jobs") == len(tables)  # with timers it is one per second
+    assert log.read_text().count("Ready jobs") == len(TABLES)  # with timers it is one per second
 
 
 def test_table1_agrees_with_the_samples(results):
@@ -162,19 +163,7 @@ def edited(project: Path, *edits: tuple[str, str, str]) -> Iterator[None]:
 
 ALL_RUNS = {"train": 25, "temperatures": 11}  # at the smoke scale; some are evaluated at further temperatures
 NOTES = ("Using ", "Assuming ", "Building ", "host: ")  # by Snakemake, before it reads the workflow
-DRAWN = {
-    "claims",
-    "report",
-    "default",
-    "table1",
-    "table3",
-    "table4",
-    "data_filter",
-    "theory_check",
-    "corollary4",
-    "frontier",
-}
-DRAWN |= {"frontier", *(f"figure{number}" for number in range(1, 7))}
+DRAWN = {"claims", "report", "default", "frontier", *TABLES, *FIGURES}
 CLAIM = "  - <<: *grpo\n    id: sampling_law_paper\n"
 NEW_CLAIM = """  - id: figure5_again
     label: Figure 5
@@ -247,12 +236,6 @@ def test_the_policy_of_an_earlier_step_waits_for_the_longer_run(project):
         assert planned(project, finished) == {"train": 1}
 
 
-def test_a_run_on_two_ranks_reserves_a_core_for_each(project):
-    target = f"results/smoke/runs/{MODEL}/grpo@hardware.ranks=2/seed0/metrics.parquet"
-    run = snakemake(project, target, "--dry-run", "--cores", "4")
-    assert re.search(r"^rule train:.*?^    threads: 2$", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
-
-
 def test_a_table_needs_only_its_own_runs(project):
     jobs = planned(project, "table1", "--forceall")
     assert jobs["train"] == 6
@@ -260,14 +243,10 @@ def test_a_table_needs_only_its_own_runs(project):
     assert not [name for name in jobs if name.startswith("figure")]
 
 
-def test_an_experiment_may_have_a_number_and_any_name(tmp_path):
+def test_a_name_may_have_numbers_capitals_and_hyphens(tmp_path):
     project = copy_project(tmp_path)
     shutil.copy(project / "experiments/figure3.yaml", project / "experiments/ablation1.yaml")
     assert planned(project, "ablation1")["ablation1"] == 1
-
-
-def test_a_name_may_have_capitals_and_hyphens(tmp_path):
-    project = copy_project(tmp_path)
     configs = project / "configs"
     shutil.copy(configs / "method/clip_b.yaml", configs / "method/My-Clip.yaml")
     model = (configs / "model/toy-32.yaml").read_text()
@@ -279,12 +258,11 @@ def test_a_name_may_have_capitals_and_hyphens(tmp_path):
     assert planned(project, target, "--config", "scale=My-Scale")["train"] == 1
 
 
-@pytest.mark.parametrize("name", ["train", "controls"])
-def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path, name):
+def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path):
     project = copy_project(tmp_path)
-    shutil.copy(project / "experiments/figure3.yaml", project / f"experiments/{name}.yaml")
-    run = snakemake(project, name, "--dry-run")
-    assert the_error(run) == f"experiments/{name}.yaml: the workflow has a rule of that name; rename the file"
+    shutil.copy(project / "experiments/figure3.yaml", project / "experiments/train.yaml")
+    run = snakemake(project, "train", "--dry-run")
+    assert the_error(run) == "experiments/train.yaml: the workflow has a rule of that name; rename the file"
 
 
 def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
@@ -320,17 +298,11 @@ def the_error(run) -> str:
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "--config: unknown key "),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
-        (["--config", "scale="], "--config: scale is None; it should be a valid string"),
         (["--config", "scale=smoke", "seeds="], "--config: seeds: no value; give one, such as 5"),
-        (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
-        (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
-        (["results/smoke/models/qwen2.5-7b/seed0/model.json"], f"unknown model 'qwen2.5-7b'; did you mean '{MODEL}'?"),
-        ([f"results/smoke/runs/{MODEL}/clip_b@mmu=2/seed0/metrics.parquet"], "unknown key 'method.params.mmu'"),
-        (["tabel1"], "no rule makes 'tabel1'; did you mean 'table1'?"),
         (["results/smoke/tables/tabel1.md"], "did you mean 'results/smoke/tables/table1.md'?"),
-        ([f"results/smoke/runs/{MODEL}/grpo/metrics.parquet"], "'results/smoke/runs/{model}/{method}/seed{seed}/"),
+        ([f"results/smoke/runs/{MODEL}/grpo/seed00/metrics.parquet"], "no rule makes"),
         (["results/laptop/tables/table1.md"], "of another scale than smoke: add --config scale=laptop"),
     ],
 )
@@ -338,7 +310,7 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
     project = copy_project(tmp_path)
     text = (project / "configs/scale/smoke.yaml").read_text()
     (project / "copy.yaml").write_text(text.replace("prompts_per_step: 4", "prompts_per_step: 5"))
-    scales = {"typo": "engine: {name: nativ}", "tabel1": "experiments: [tabel1]", "deleted": "experiments: [figure5]"}
+    scales = {"typo": "engine: {name: nativ}", "deleted": "experiments: [figure5]"}
     for name, line in scales.items():
         (project / f"configs/scale/{name}.yaml").write_text(f"extends: laptop\nscale: {name}\n{line}\n")
     if "scale=deleted" in arguments:
@@ -352,35 +324,24 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("table1", "kind: scores", "kind: score", "table1.yaml: unknown kind 'score'; did you mean 'scores'?"),
         (
-            "claims",
-            "test: over_seeds",
-            "test: over_seed",
-            "claims.yaml: claims[0]: unknown test 'over_seed'; did you mean",
+            "experiments/table1.yaml",
+            "kind: scores",
+            "kind: score",
+            "experiments/table1.yaml: unknown kind 'score'; did you mean 'scores'?",
         ),
-        ("claims", "sweep: figure2", "sweep: figure", "claims.yaml: claim mu_entropy_clip_b: unknown table or figure"),
+        (
+            "experiments/claims.yaml",
+            "sweep: figure2",
+            "sweep: figure",
+            "experiments/claims.yaml: claim mu_entropy_clip_b: unknown table or figure",
+        ),
+        ("configs/method/clip_b.yaml", "label: Clip_B\n", "", "configs/method/clip_b.yaml: "),
     ],
 )
-def test_a_broken_experiment_or_claim_is_one_line(tmp_path, name, old, new, message):
-    file = copy_project(tmp_path) / f"experiments/{name}.yaml"
-    file.write_text(file.read_text().replace(old, new, 1))
-    run = snakemake(file.parents[1], "--config", "scale=smoke", "--quiet", "--dry-run")
-    assert run.returncode != 0
-    assert the_error(run).startswith(f"experiments/{message}")
-
-
-@pytest.mark.parametrize("text", ["", "method: clip_b"])
-def test_a_method_file_without_a_label_is_one_line(tmp_path, text):
+def test_a_broken_file_is_one_line(tmp_path, name, old, new, message):
     project = copy_project(tmp_path)
-    (project / "configs/method/clip_b.yaml").write_text(text)
-    run = snakemake(project, "--config", "scale=smoke", "--quiet", "--dry-run")
+    with edited(project, (name, old, new)):
+        run = snakemake(project, "--config", "scale=smoke", "--quiet", "--dry-run")
     assert run.returncode != 0
-    assert the_error(run).startswith("configs/method/clip_b.yaml: ")
-
-
-def test_a_seed_has_no_leading_zeros(tmp_path):
-    target = f"results/smoke/runs/{MODEL}/grpo/seed00/metrics.parquet"
-    run = snakemake(copy_project(tmp_path), target, "--config", "scale=smoke", "--dry-run")
-    assert run.returncode != 0
-    assert "no rule makes" in the_error(run)
+    assert the_error(run).startswith(message)
