@@ -73,7 +73,7 @@ def test_the_shape_of_a_toy_model_is_its_own(scale):
 
 @pytest.mark.parametrize(
     ("architecture", "sizes"),
-    zip(ARCHITECTURES, [(64, 192, 4, 2), (128, 192, 8, 2), (64, 384, 4, 4)], strict=True),
+    [*zip(ARCHITECTURES, [(64, 192, 4, 2), (128, 192, 8, 2), (64, 384, 4, 4)], strict=True)],
 )
 def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
     hidden, intermediate, heads, kv_heads = sizes

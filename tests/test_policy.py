@@ -15,7 +15,7 @@ from entropy_dynamics.training.policy import Policy
 from reference import assert_close, gradients, rollouts_of, slow_stats, training_config
 
 
-@pytest.mark.parametrize(("architecture", "temperature"), zip(ARCHITECTURES, [1.0, 0.6, 1.0], strict=False))
+@pytest.mark.parametrize(("architecture", "temperature"), [*zip(ARCHITECTURES, [1.0, 0.6, 1.0], strict=True)])
 def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, architecture, temperature):
     model = make_model(architecture, layers=2)
     trainer = make_trainer(model)

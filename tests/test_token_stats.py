@@ -179,7 +179,7 @@ def test_bounds_and_identities(values):
 WIDE = [5003, 151_936, 200_001]
 
 
-@pytest.mark.parametrize(("vocabulary", "kind"), zip(WIDE, ["random", "peaked", "far from zero"], strict=True))
+@pytest.mark.parametrize(("vocabulary", "kind"), [*zip(WIDE, ["random", "peaked", "far from zero"], strict=True)])
 def test_wide_logits(vocabulary, kind):
     logits, tokens = make_logits(9, vocabulary, kind)
     tokens[-1] = vocabulary - 1
