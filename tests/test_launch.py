@@ -15,7 +15,7 @@ from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
-from entropy_dynamics.distributed.launch import STARTER, answers_for_stage, launched
+from entropy_dynamics.distributed.launch import STARTER, acts_for_stage, launched
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
@@ -295,23 +295,23 @@ def test_of_ranks_that_a_user_starts_the_first_one_answers_for_the_stage(monkeyp
     """The process that starts ranks does so for its own."""
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert answers_for_stage()
+    assert acts_for_stage()
     monkeypatch.setenv("RANK", "1")
-    assert not answers_for_stage()
+    assert not acts_for_stage()
     monkeypatch.setenv("RANK", "0")
-    assert answers_for_stage()
+    assert acts_for_stage()
     monkeypatch.setenv(STARTER, "1")
-    assert not answers_for_stage()
+    assert not acts_for_stage()
 
 
 def test_ranks_of_torchrun_are_refused_a_run_that_another_process_writes(tmp_path):
     run = ["--scale", "smoke", "--model", "qwen3-4b-base", "--method", "grpo", "--seed", "0", "--results", tmp_path]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "entropy_dynamics.cli"]
     command = [program("python"), *torchrun, "train", *run, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"]
-    with held(tmp_path / "smoke/locks/qwen3-4b-base/grpo/seed0"):
+    with held(tmp_path / "smoke/locks/qwen3-4b-base+grpo+seed0"):
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 1
-    assert f"error: another job writes this run: process {os.getpid()} on " in run.stderr
+    assert f"error: another job is writing this run: process {os.getpid()} on " in run.stderr
 
 
 def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
-from entropy_dynamics.distributed.launch import answers_for_stage, launched, run_on_ranks
+from entropy_dynamics.distributed.launch import acts_for_stage, launched, run_on_ranks
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
@@ -140,16 +140,13 @@ def pass_rates(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     config, layout = load_config(options.scale, options.model, options.method, options.set), _layout(options)
-    locks = layout.locks(options.model, options.method, options.seed)
-    # before torch is imported, so that a run that another job writes is refused at once
-    with held(locks) if answers_for_stage() else nullcontext() as dead:
-        if dead:
-            print(f"note: takes the run over from {dead}, which has ended", file=sys.stderr)
-        with _ranks(config, options) as ranks:
-            if ranks is not None:
-                from entropy_dynamics.stages.train import train
+    lock = layout.lock(options.model, options.method, options.seed)
+    # before torch is imported, so that a run that another job is writing is refused at once
+    with held(lock) if acts_for_stage() else nullcontext(), _ranks(config, options) as ranks:
+        if ranks is not None:
+            from entropy_dynamics.stages.train import train
 
-                train(config, layout, options.method, options.seed, ranks)
+            train(config, layout, options.method, options.seed, ranks)
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -36,8 +36,8 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def answers_for_stage() -> bool:
-    """Whether this process was started for the stage as a whole; under a user's torchrun, rank 0 counts as that."""
+def acts_for_stage() -> bool:
+    """Whether this process acts for the whole stage: it is no rank, or rank 0 under a user's torchrun."""
     return not launched() or (os.environ["RANK"] == "0" and STARTER not in os.environ)
 
 
