@@ -272,8 +272,6 @@ def test_prompts_have_sentencepieces_ids_and_end_with_the_turn(checkpoint, tmp_p
 
 MODELS = {
     "as it is": AS_IS,
-    "dummy prefix": AS_IS | {"add_dummy_prefix": True},
-    "sentencepiece's defaults": {},  # NFKC, runs of spaces made one, a space put in front
     "whitespace pieces": AS_IS | {"allow_whitespace_only_pieces": True},
     "user-defined symbols": AS_IS | {"user_defined_symbols": ["\n\n", "<code>"]},
 }

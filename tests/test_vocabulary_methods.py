@@ -11,7 +11,7 @@ from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import token_weight_method
-from entropy_dynamics.methods import Method, load_method, method
+from entropy_dynamics.methods import load_method
 
 ONES = torch.ones(1, 1)
 
@@ -193,12 +193,3 @@ def test_statistics_without_the_second_pass_are_an_error_in_one_line(name, optio
 def test_other_trainers_refuse_them(name):
     with pytest.raises(UserError, match=rf"{name} is more than token weights .*, so TRL cannot run it"):
         token_weight_method(name, {}, "TRL")
-
-
-def test_a_method_that_does_not_take_what_it_is_called_with_is_not_registered():
-    with pytest.raises(UserError, match=r"token_weights does not accept logp_old; end its parameters with \*\*_: Any"):
-
-        @method("old_signature")
-        class OldSignature(Method):
-            def token_weights(self, stats, advantages, mask, *, generator=None):
-                return mask.float()

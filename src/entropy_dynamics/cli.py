@@ -18,6 +18,19 @@ from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
+HARNESS = (
+    "transformers",
+    "snakemake",
+    "datasets",
+    "safetensors",
+    "jinja2",
+    "markupsafe",
+    "filelock",
+    "tabulate",
+    "tqdm",
+)
+EXTRAS = dict.fromkeys(HARNESS, "harness") | {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
+
 
 def program() -> None:
     """Run `main` and exit at once, since tearing down an interpreter that has imported torch takes 0.6 s.
@@ -73,10 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
+        if error.name not in EXTRAS:
             raise
-        extras = {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
-        extra = extras.get(error.name or "", "harness")
+        extra = EXTRAS[error.name]
         print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note

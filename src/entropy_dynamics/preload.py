@@ -2,7 +2,8 @@
 
 Imports take longer than most jobs of a CPU scale. The workflow starts this process when it begins to execute jobs, and
 the process ends with the workflow. Its client is client.py. It listens only on a Unix socket in a folder of mode 0700.
-Modules are imported when a command first needs them. It stays single-threaded, so that it can fork.
+Modules are imported when a command first needs them. It stays single-threaded, so that it can fork: once for a
+supervisor of the command, which forks again for the command.
 """
 
 import atexit
@@ -11,7 +12,7 @@ import gc
 import json
 import os
 import pkgutil
-import selectors
+import select
 import shutil
 import signal
 import socket
@@ -20,10 +21,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from entropy_dynamics.client import MESSAGE_BYTES, SERVER, python
 from entropy_dynamics.distributed.launch import end_with_parent
@@ -33,6 +34,11 @@ PACKAGE = Path(__file__).parent
 DRAWING = ("draw", "claims", "field", "report")
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # torch's, pyarrow's
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
+SECONDS_UNREAPED = 1.0  # until the processor time of a command that has ended is counted
+EDITED = (
+    "note: the code was edited, so from now on every job imports it itself, which takes seconds; restart snakemake to "
+    "avoid that"
+)
 
 _started: list[subprocess.Popen[bytes]] = []  # they end when their standard input closes, i.e. with this process
 
@@ -79,104 +85,6 @@ def processor_seconds() -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-class Server:
-    """Runs each client's command in a fork, which leads a process group of its own."""
-
-    def __init__(self, listener: socket.socket, folder: str, load: Callable[[list[str]], object]):
-        self.listener, self.folder, self.load, self.sources = listener, folder, load, _sources()
-        self.has_warned = False
-        self.events = selectors.DefaultSelector()
-        self.clients: dict[int, socket.socket] = {}  # by process id of the command
-        self.events.register(listener, selectors.EVENT_READ, self.accept)
-        self.events.register(sys.stdin, selectors.EVENT_READ, self.finish)
-
-    def run(self) -> tuple[dict[str, Any], list[int]]:
-        """Serve clients. Returns only in the forks, with the request and the client's standard files."""
-        while True:
-            for key, _ in self.events.select():
-                registered = key in self.events.get_map().values()  # an earlier event may have unregistered it
-                if registered and (command := key.data()) is not None:
-                    return command
-
-    def finish(self) -> NoReturn:
-        """End all commands and their clients, because the process that started this one has ended."""
-        for pid, client in self.clients.items():
-            os.killpg(pid, signal.SIGKILL)
-            _send(client, signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os._exit(0)
-
-    def accept(self) -> tuple[dict[str, Any], list[int]] | None:
-        client, _ = self.listener.accept()
-        files: list[int] = []
-        try:
-            client.settimeout(1)  # the client may be stopped
-            message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
-            request = json.loads(message)
-            serves = request["python"] == python() and self.is_current()  # the same modules
-            if serves:
-                self.load(request["command"])
-                serves = len(os.listdir("/proc/self/task")) == 1  # a fork would keep only one thread, but all locks
-        except Exception:  # whatever it is, the client then runs the command itself and reports a real error
-            serves = False
-        if serves:
-            pid = os.fork()
-            os.setpgid(pid, pid)  # in both processes, whichever comes first
-            if pid == 0:
-                for other in (self.events, self.listener, client, *self.clients.values()):
-                    other.close()
-                return request, files
-            self.watch(pid, client)
-        else:
-            client.close()
-        for file in files:
-            os.close(file)
-        return None
-
-    def is_current(self) -> bool:
-        """Whether the code is unchanged since this process started; prints a note the first time it is not."""
-        current = _sources() == self.sources
-        if not current and not self.has_warned:
-            self.has_warned = True
-            print(
-                "note: the code was edited, so from now on every job imports it itself, which takes seconds; "
-                "restart snakemake to avoid that",
-                file=sys.stderr,
-                flush=True,
-            )
-        return current
-
-    def watch(self, pid: int, client: socket.socket) -> None:
-        pidfd = os.pidfd_open(pid)
-        self.clients[pid] = client
-        self.events.register(pidfd, selectors.EVENT_READ, partial(self.ended, pid, pidfd))
-        self.events.register(client, selectors.EVENT_READ, partial(self.left, pid))
-        with suppress(OSError):  # the client is gone, which will be the next event
-            socket.send_fds(client, [b"started"], [pidfd])
-
-    def ended(self, pid: int, pidfd: int) -> None:
-        """Report the end of a command to its client."""
-        self.events.unregister(pidfd)
-        os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        if client := self.clients.pop(pid, None):
-            self.events.unregister(client)
-            _send(client, status)
-            client.close()
-
-    def left(self, pid: int) -> None:
-        """Kill the command of a client that was killed. Clients send nothing more, so a readable socket means that."""
-        client = self.clients.pop(pid)
-        self.events.unregister(client)
-        client.close()
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _send(client: socket.socket, number: int) -> None:
-    with suppress(OSError):  # the client is gone, which will be the next event
-        client.send(str(number).encode())
-
-
 def _sources() -> list[tuple[str, int]]:
     """Names and modification times of the package's source files."""
     return sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
@@ -189,10 +97,13 @@ def load(command: list[str]) -> None:
 
 @cache
 def _import_for(command: str) -> None:
-    """Import the modules that a command needs; the command itself reports any that are missing or faulty."""
-    with suppress(ImportError, UserError):
+    with suppress(ImportError, UserError):  # the command itself reports it
         import_module("entropy_dynamics.commands")
-        _read_configs()
+        from entropy_dynamics.config import CONFIGS, read_yaml
+
+        for path in CONFIGS.rglob("*.yaml"):
+            with suppress(UserError):
+                read_yaml(path)  # cached, until a file changes
         if command in DRAWING:
             package = import_module("entropy_dynamics.reporting")
             for module in pkgutil.iter_modules(package.__path__):
@@ -220,16 +131,6 @@ def _import_for(command: str) -> None:
     gc.freeze()  # memory that the collector does not visit is not copied in the forks
 
 
-@cache
-def _read_configs() -> None:
-    """Parse the configs, so that forks have them cached; a changed file is parsed again."""
-    from entropy_dynamics.config import CONFIGS, read_yaml
-
-    for path in CONFIGS.rglob("*.yaml"):
-        with suppress(UserError):  # the command reports it, if it needs that file
-            read_yaml(path)
-
-
 def serve(load: Callable[[list[str]], object]) -> None:
     """Main function of the process that `start` starts. Returns only in the forks, with `sys.argv` etc. set up.
 
@@ -237,9 +138,77 @@ def serve(load: Callable[[list[str]], object]) -> None:
         load: called with each command before the fork, to import the modules it needs.
     """
     folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
-    server = os.getpid()
-    request, files = Server(listener, folder, load).run()
-    end_with_parent(server)
+    server, sources, noted = os.getpid(), _sources(), False
+    while sys.stdin not in (ready := select.select([listener, sys.stdin], [], [], SECONDS_UNREAPED)[0]):
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not ready:
+            continue
+        client, _ = listener.accept()
+        is_current = _sources() == sources
+        if not (is_current or noted):
+            noted = True
+            print(EDITED, file=sys.stderr, flush=True)
+        request, files = _received(client, load if is_current else None)
+        if request is not None and os.fork() == 0:
+            end_with_parent(server)
+            listener.close()
+            _supervise(client, files)
+            return _become(request, files)
+        client.close()
+        for file in files:
+            os.close(file)
+    with suppress(ChildProcessError):  # the process that started this one has ended, so all commands are killed
+        while True:
+            os.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _received(
+    client: socket.socket, load: Callable[[list[str]], object] | None
+) -> tuple[dict[str, Any] | None, list[int]]:
+    """The client's request, None if this process cannot run it as it would be run alone; and its standard files."""
+    files: list[int] = []
+    with suppress(Exception):  # whatever it is, the client then runs the command itself and reports a real error
+        client.settimeout(1)  # the client may be stopped
+        message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
+        request = json.loads(message)
+        if load is not None and request["python"] == python():  # the same modules
+            load(request["command"])
+            if len(os.listdir("/proc/self/task")) == 1:  # a fork would keep only one thread, but all locks
+                return request, files
+    return None, files
+
+
+def _supervise(client: socket.socket, files: list[int]) -> None:
+    """Return in a fork, which leads a process group of its own. Report its end to the client.
+
+    The fork is killed if its client or the process that started the server ends. Clients send nothing more, so a
+    readable socket means that.
+    """
+    supervisor, pid = os.getpid(), os.fork()
+    os.setpgid(pid, pid)  # in both processes, whichever comes first
+    if pid == 0:
+        end_with_parent(supervisor)
+        client.close()
+        return
+    for file in files:
+        os.close(file)
+    command = os.pidfd_open(pid)
+    with suppress(OSError):  # the client is gone, as `select` will show
+        socket.send_fds(client, [b"started"], [command])
+    if command not in select.select([command, client, sys.stdin], [], [])[0]:
+        os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):
+        client.send(str(status).encode())
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], files: list[int]) -> None:
+    """Take over the client's standard files, folder, environment and arguments."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

@@ -20,7 +20,7 @@ BYTES_PER_SECOND = 0.5e9  # for writing, flushing and hashing a checkpoint [ours
 
 
 class TimeLimit:
-    """Detects that another step would exceed the time limit. Create before the first step; call `reached` after every step."""
+    """Detects that another step would exceed the time limit. Create before the first step; call after every step."""
 
     def __init__(self, ranks: Ranks, checkpoint_bytes: float = 0.0):
         """

@@ -117,11 +117,9 @@ class Method(Section):
         import torch
 
         weights: PerToken = self.token_weights(stats, advantages, mask, **given)
-        returned = f"{type(self).__module__}: token_weights of {type(self).__name__} returned"
-        is_tensor = isinstance(weights, torch.Tensor)
-        if not is_tensor or weights.shape != mask.shape:
-            got = f"the shape {list(weights.shape)}" if is_tensor else type(weights).__name__
-            raise UserError(f"{returned} {got}; it should be a tensor [batch, token], here {list(mask.shape)}")
+        if not isinstance(weights, torch.Tensor) or weights.shape != mask.shape:
+            got = list(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
+            raise UserError(f"token_weights of {type(self).__name__} returned {got}, not a tensor {list(mask.shape)}")
         return weights
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken | None:
@@ -193,39 +191,20 @@ class Method(Section):
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator that registers a method under `name`.
-
-    Raises:
-        UserError: another module has registered `name`, or an overridden method does not accept all keyword arguments.
-    """
+    """Class decorator that registers a method under `name`. Raises UserError if another module has registered it."""
 
     def register(kind: M) -> M:
         other = _METHODS.get(name, kind)
         if other.__module__ != kind.__module__:
             raise UserError(f"method {name!r} is registered twice: in {other.__module__} and in {kind.__module__}")
-        for function in ("token_weights", "token_loss"):
-            if missing := _not_accepted(getattr(kind, function), getattr(Method, function)):
-                raise UserError(
-                    f"method {name!r} in {kind.__module__}: {function} does not accept {missing[0]}; "
-                    "end its parameters with **_: Any"
-                )
         _METHODS[name] = kind
         return kind
 
     return register
 
 
-def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> list[str]:
-    """The keyword-only parameters of `base` that `function` does not accept."""
-    accepted = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        return []
-    wanted = inspect.signature(base).parameters.values()
-    return [each.name for each in wanted if each.kind is each.KEYWORD_ONLY and each.name not in accepted]
-
-
 def method_types() -> Mapping[str, type[Method]]:
-    """Every method by name. Imports all of them, and therefore torch. Raises UserError if the file of one fails."""
+    """Every method by name. Imports all of them, and therefore torch."""
     for _ in modules_of(__name__):
         pass  # each registers its methods
     return _METHODS
@@ -235,8 +214,7 @@ def load_method(name: str, /, **params: Any) -> Method:
     """Build the method `name` with its hyper-parameters.
 
     Raises:
-        UserError: unknown name or parameter (the message suggests the nearest known one), a value out of bounds, or a
-            mistake in a method's file.
+        UserError: unknown name or parameter (the message suggests the nearest known one), or a value out of bounds.
     """
     kinds = method_types()
     if name not in kinds:
