@@ -59,8 +59,8 @@ REFUSED = {
         "{% for m in messages %}{{ m.content[0] }}{% endfor %}",
         "leaves out or changes the system message",
     ),
-    "several": ({"tool_use": TURNS, "rag": TURNS}, "chat templates rag, tool_use; name one of them default"),
-    "none": (None, "no chat template; set prompt_format: completion"),
+    "several": ({"tool_use": TURNS, "rag": TURNS}, "no chat template, or none named default"),
+    "none": (None, "no chat template, or none named default; set prompt_format: completion"),
 }
 
 

@@ -8,16 +8,17 @@ import yaml
 from config_errors import message_of
 from conftest import ROOT
 from entropy_dynamics.config import (
+    USED,
     flatten,
     known_names,
     load_config,
     method_label,
     read_yaml,
+    scale_files,
     settings_of,
     split_method,
     to_yaml,
 )
-from entropy_dynamics.config.merging import USED, scale_files
 from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types

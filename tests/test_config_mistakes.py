@@ -6,8 +6,7 @@ import pytest
 
 from config_errors import message_of
 from conftest import ROOT
-from entropy_dynamics.config import RunConfig, flatten, load_config
-from entropy_dynamics.config.merging import merge_settings
+from entropy_dynamics.config import RunConfig, flatten, load_config, merge_settings
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import parse
 
@@ -21,11 +20,6 @@ CONFIGS = ROOT / "configs"
         ("training.stepz=3", "--set training.stepz=3: unknown key 'training.stepz'; did you mean 'steps'?"),
         ("traning.steps=3", "unknown key 'traning'; did you mean 'training'?"),
         (f"toy_models[{MODEL}].sed=3", f"unknown key 'toy_models[{MODEL}].sed'; did you mean 'seed'?"),
-        (
-            "engine.tensor_parallel_size=2",
-            "unknown key 'engine.tensor_parallel_size': a run is divided by FSDP2 only; raise hardware.ranks",
-        ),
-        ("hardware.pipeline_parallel=2", "'hardware.pipeline_parallel': a run is divided by FSDP2 only"),
         ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
         ("engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
         ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
@@ -69,12 +63,11 @@ CONFIGS = ROOT / "configs"
         ),
         ("method.params.mu=.inf", "method.params.mu is inf; it should be a finite number"),
         ("method.params.dual_clip=1", "method.params.dual_clip is 1; it should be greater than 1"),
-        ("pass_rates.low=0.95", "pass_rates: low is 0.95 and high 0.9375: no rate lies between them"),
         ("evaluation.samples.aime24=0", "evaluation.samples.aime24 is 0; it should be greater than 0"),
         ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
         ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
         ("data.train.numbers=[5, 2]", "data.train.numbers: [5, 2] should be [min, max]"),
-        (f"toy_models[{MODEL}].heads=3", "heads x head_size is 3 x 32; it should be hidden_size = 64"),
+        (f"toy_models[{MODEL}].kv_heads=3", "kv_heads is 3; it should divide heads = 2"),
         ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
         ("hardware.ranks=3", "an update of 256 rollouts cannot be divided among 3 ranks evenly"),
         ("model.name=../../evil", "model.name is '../../evil'; it should be 'qwen2.5-7b-instruct'"),
@@ -106,7 +99,7 @@ def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
         ("data: {evaluation: {aime24: {size: 3, tersm: [1, 2]}}}\n", "unknown key 'data.evaluation.aime24.tersm'"),
         ("training: {steps: many}\n", "training.steps is 'many'"),
         ("threads: [1\n", "not valid YAML"),
-        ("training:\n\tsteps: 3\n", "YAML has no tabs, indent with spaces"),
+        ("training:\n\tsteps: 3\n", "not valid YAML"),
         ("threads: 1\nthreads: 2\n", "not valid YAML"),
         ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("- threads\n", "a config is a mapping of keys to values"),
@@ -132,7 +125,7 @@ def test_mistakes_in_files(configs, text, message):
         ("scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
         ("scale: laptop, model: qwen3-4b", "unknown model 'qwen3-4b' in for; did you mean 'qwen3-4b-base'?"),
         ("method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
-        ("model: grpo", "unknown model 'grpo' in for: it is a method"),
+        ("model: grpo", "unknown model 'grpo' in for"),
         ("scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
     ],
 )

@@ -56,7 +56,6 @@ from method_contracts import contracts, declared
         ("stare", {"amplify": 0.9}, "amplify is 0.9"),
         ("stare", {"damp": 1.1}, "damp is 1.1"),
         ("rsi_s", {"low": 3.0}, "low is 3.0; it should be below high (3.0)"),
-        ("adaptive_entropy", {"initial_coefficient": 5}, "initial_coefficient is 5, above max_coefficient (1)"),
     ],
 )
 def test_bad_names_and_values(name, params, message):

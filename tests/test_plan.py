@@ -11,14 +11,14 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
 from entropy_dynamics.planning.footprint import (
     GIB,
     checkpoint_buffers,
+    sampling_seconds,
     training_memory,
+    training_seconds,
 )
-from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, resources
-from entropy_dynamics.planning.tables import format_plan
+from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, format_plan, make_plan, resources
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
 MODEL = "qwen2.5-7b-instruct"

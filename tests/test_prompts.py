@@ -72,7 +72,7 @@ def test_every_task_has_its_own_instruction():
 
 def test_a_tokenizer_without_a_chat_template(llama_tokenizer):
     llama_tokenizer.chat_template = None
-    with pytest.raises(UserError, match="no chat template; set prompt_format: completion"):
+    with pytest.raises(UserError, match="no chat template, or none named default; set prompt_format: completion"):
         render_prompt(llama_tokenizer, PROBLEM, "chat")
 
 

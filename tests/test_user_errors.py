@@ -109,7 +109,7 @@ def test_seeds(refused, stage, seed):
         (("train", *RUN, "--seed", "0", "--stepz", "3"), "unrecognized arguments: --stepz 3"),
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
         (("config", "--method", "grpo"), "--method needs --model: a run has both"),
-        (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v': it is a method"),
+        (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),
         (("config", "--scale", "SMOKE"), "unknown scale 'SMOKE'; did you mean 'smoke'?"),
         (("draw",), "the following arguments are required: NAME"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),

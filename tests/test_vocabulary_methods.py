@@ -181,10 +181,7 @@ def test_the_lens_of_simko_has_the_gradient_in_expectation():
 
 
 @pytest.mark.parametrize(("name", "option"), [("lp_reg", "min_p"), ("simko", "top")])
-def test_statistics_without_the_second_pass_are_an_error_in_one_line(name, option):
-    stats = token_stats(torch.zeros(1, 1, 5), torch.zeros(1, 1, dtype=torch.long))
-    with pytest.raises(UserError, match=f"call token_stats with {option}="):
-        load_method(name).token_weights(stats, -ONES, ONES), load_method(name).loss_coefficients(stats, -ONES, ONES)
+def test_they_ask_for_the_second_pass(name, option):
     assert load_method(name).second_pass().keys() == {option}
     assert not load_method("grpo").second_pass()
 

@@ -321,7 +321,7 @@ def the_error(run) -> str:
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "--config: unknown key "),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
         (["--config", "scale="], "--config: scale is None; it should be a valid string"),
-        (["--config", "scale=smoke", "seeds="], "--config: seeds: no value; give one, such as 5"),
+        (["--config", "scale=smoke", "seeds="], "--config: seeds is None; it should be a valid integer"),
         (["--config", "scale=smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["--config", "scale=tabel1"], "unknown table or figure 'tabel1'; did you mean 'table1'?"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),

@@ -118,14 +118,13 @@ def _import_for(command: str) -> None:
 
             from entropy_dynamics.config.schema.model import Architecture
             from entropy_dynamics.config.schema.training import method_sections
-            from entropy_dynamics.engines import engine_types
             from entropy_dynamics.results.provenance import code_hash, packages
             from entropy_dynamics.tasks import set_sources
 
             for architecture in get_args(Architecture):
                 getattr(transformers, CLASSES[architecture])
                 get_checkpoint_conversion_mapping(architecture)
-            for same_for_all in (method_sections, engine_types, set_sources, code_hash, packages):
+            for same_for_all in (method_sections, set_sources, code_hash, packages):
                 same_for_all()
             import_module(f"entropy_dynamics.stages.{command}")
     gc.freeze()  # memory that the collector does not visit is not copied in the forks

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -43,44 +44,32 @@ SHOWN = (".md", ".png")  # suffixes of the file that is named when a table or fi
 
 @dataclass
 class Expectation:
-    """The Snakefile's information about its jobs; see `expect`."""
+    """The Snakefile's information about its jobs."""
 
     record: Path | None = None
+    """File of JSON lines, one per finished job; existing lines give the expected durations."""
     results: Collection[str] = ()
+    """Rules that write a table or figure."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """Expected duration of a job by rule, for rules without a duration in `record`."""
     threads: int | None = None
+    """Threads per job; None if the number of concurrent jobs is not limited by cores."""
     no_rule_for: Callable[[str], str] | None = None
+    """Returns the message about a target that no rule makes."""
     page: Sequence[str] = ()
+    """The command that rewrites the page of all results, until the rule `PAGE` starts."""
 
 
 expected = Expectation()
 
 
-def expect(
-    record: Path,
-    results: Collection[str],
-    seconds: Mapping[str, float],
-    threads: int | None,
-    no_rule_for: Callable[[str], str] | None = None,
-    page: Sequence[str] = (),
-) -> None:
-    """Set the information about jobs. Called by the Snakefile, which runs in the process of the logger.
-
-    Args:
-        record: file of JSON lines, one per finished job; existing lines give the expected durations.
-        results: rules that write a table or figure.
-        seconds: expected duration of a job by rule, for rules without a duration in `record`.
-        threads: threads per job; None if the number of concurrent jobs is not limited by cores.
-        no_rule_for: returns the message about a target that no rule makes.
-        page: the command that rewrites the page of all results, as long as `results` are to come and the rule `PAGE`
-            has not started.
-    """
+def expect(record: Path, results: Collection[str], seconds: Mapping[str, float], **more: Any) -> None:
+    """Set the `Expectation`. Called by the Snakefile, which runs in the process of the logger."""
     global expected
     past: dict[str, list[float]] = defaultdict(list)
     for job in read_jobs(record):
         past[job["rule"]].append(job["seconds"])
-    seconds = {**seconds, **{rule: fmean(past[rule]) for rule in past}}
-    expected = Expectation(record, results, seconds, threads, no_rule_for, page)
+    expected = Expectation(record, results, {**seconds, **{rule: fmean(past[rule]) for rule in past}}, **more)
 
 
 @dataclass

@@ -161,7 +161,12 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
             tokenizer = convert_tokenizer(source)
             check_tokenizer(tokenizer, source, texts)
             tokenizer.save_pretrained(directory)
-        _check_tokenizer_loads(directory, source)
+        try:
+            end = load_tokenizer(directory).eos_token_id
+        except Exception as error:  # many classes: a broken file, or one for a different version of transformers
+            raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
+        if end is None:
+            raise UserError(f"{source}/tokenizer_config.json: the tokenizer has no eos_token, so no response would end")
         _write_generation_config(directory, skeleton, source)
         write_facts(directory, config, skeleton)
 
@@ -245,29 +250,17 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    missing = expected.keys() - shapes.keys() - ({HEAD} if tied else set())
-    unknown = {name for name in shapes.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
-    reshaped = {name for name in shapes.keys() & expected.keys() if shapes[name] != expected[name]}
-    for names, fault in (
-        (missing, "are missing"),
-        (unknown, "do not belong to the model"),
-        (reshaped, "have another shape than in config.json"),
-    ):
-        if names:
-            raise UserError(f"{files[0].parent}: {len(names)} weights {fault}, for example {min(names)}")
+    optional = {name for name in expected.keys() ^ shapes.keys() if name.endswith("rotary_emb.inv_freq")}
+    names = {name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name)} - optional
+    if wrong := names - ({HEAD} if tied and HEAD not in shapes else set()):
+        raise UserError(
+            f"{files[0].parent}: {len(wrong)} weights are missing, unknown or of another shape, for example "
+            f"{min(wrong)}"
+        )
     if HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
         raise UserError(
             f"{files[0].parent}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)"
         )
-
-
-def _check_tokenizer_loads(directory: Path, source: Path) -> None:
-    try:
-        tokenizer = load_tokenizer(directory)
-    except Exception as error:  # many classes: a broken file, or one for a different version of transformers
-        raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
-    if tokenizer.eos_token_id is None:
-        raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
 
 
 def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", source: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar
@@ -23,8 +23,8 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import PositiveInt, Section
 
 
-def ordered(bounds: tuple[int, int]) -> tuple[int, int]:
-    if bounds[0] > bounds[1]:
+def ordered(bounds: Sequence[Any]) -> Sequence[Any]:
+    if None not in bounds and bounds[0] > bounds[1]:
         raise ValueError(f"{list(bounds)} should be [min, max]")
     return bounds
 

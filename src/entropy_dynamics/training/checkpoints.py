@@ -132,15 +132,8 @@ class Checkpoints:
         damage, record = self.ranks.on_main(lambda: _read_record(path))
         if damage is not None:
             return damage, record
-        recorded, actual = record["files"], self._hashes(path)
-        for name in sorted(recorded.keys() | actual.keys()):
-            if name not in actual:
-                return f"{name} is missing", record
-            if name not in recorded:  # the reader would load this file too
-                return f"{name} does not belong to it", record
-            if recorded[name] != actual[name]:
-                return f"{name} was modified", record
-        return None, record
+        wrong = sorted({name for name, _ in record["files"].items() ^ self._hashes(path).items()})
+        return (f"{wrong[0]} is missing, was modified or does not belong to it" if wrong else None), record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
         """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
