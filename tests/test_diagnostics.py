@@ -211,12 +211,12 @@ def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_
 def test_no_power_where_the_samples_cannot_tell(tmp_path, capsys):
     one = samples(tmp_path / "one.jsonl", "problem_id", "correct", {"a": [1], "b": [0, 1]})
     assert error(capsys, "pass-at-k", one, "--power", 5) == (
-        f"{one} has a problem with 1 graded sample; --power takes 2 or more of each"
+        f"{one} has a problem with 1 graded sample; --power needs at least 2 of each"
     )
     sure = samples(tmp_path / "sure.jsonl", "problem_id", "correct", {"a": [1, 1], "b": [0, 0]})
-    message = "has no problem that some samples solve and some do not; --power takes such problems"
+    message = "has no problem that some samples solve and some do not; --power needs such problems"
     assert error(capsys, "pass-at-k", sure, "--power", 5) == f"{sure} {message}"
-    assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power takes the rates of one file"
+    assert error(capsys, "pass-at-k", one, one, "--power", 5) == "--power needs the rates of one file"
 
 
 def test_the_power_has_no_number_without_a_variance_and_counts_missing_grades(tmp_path, capsys):
@@ -354,7 +354,7 @@ def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
 
 def test_a_lens_of_a_folder_names_its_files_and_the_file_comes_before_methods(tmp_path, capsys):
     (path := tmp_path / "step0.parquet").touch()
-    named = f"{tmp_path} is a folder; name a file in it, such as step0.parquet"
+    named = f"{tmp_path} is a folder; name a file in it"
     assert error(capsys, "lens", tmp_path) == named
     first = "lens takes its FILE first: lens FILE --methods METHOD ..."
     assert error(capsys, "lens", "--methods", "clip_b", path) == first

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import pytest
 import torch
@@ -309,12 +308,6 @@ def test_a_wrong_conversion_is_an_error(checkpoint):
     )
     with pytest.raises(UserError, match="the converted tokenizer and sentencepiece disagree on ' a'"):
         check_tokenizer(tokenizer, checkpoint, PROBLEMS[1:])
-
-
-def test_without_sentencepiece_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(UserError, match=r'pip install "entropy-dynamics\[internlm3\]"'):
-        prepare(checkpoint, tmp_path / "model")
 
 
 def test_the_end_of_a_turn():

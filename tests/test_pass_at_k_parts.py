@@ -79,7 +79,7 @@ def test_many_policies_in_a_file_are_one_line(tmp_path, capsys):
     lines(path, [row for step in range(2) for row in graded(WEAK, step=step)])
     assert (
         error(capsys, "pass-at-k", path, "--power", 5)
-        == f"{path} has rows of step=0, step=1; --power takes those of one"
+        == f"{path} has rows of step=0, step=1; --power needs the rows of one"
     )
 
 

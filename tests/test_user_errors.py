@@ -126,7 +126,7 @@ def test_seeds(refused, stage, seed):
             ("restore", "x", "--out", "mine/first"),
             "mine/first: its last part should name a scale, as in results/laptop",
         ),
-        (("archive", "results/laptop", "out"), "no folder results/laptop; the folder of a scale"),
+        (("archive", "results/laptop", "out"), "no folder results/laptop; pass the folder of a scale"),
         (("summary", "results/laptop"), "no file or folder results/laptop"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),

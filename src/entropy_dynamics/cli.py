@@ -1,4 +1,7 @@
-"""The command line. Options of a command: `entropy-dynamics COMMAND --help`. Workflow rules run these commands."""
+"""Reproduce arXiv 2602.03392: train, evaluate, judge.
+
+The command line. Workflow rules run these commands. Options of one: `entropy-dynamics COMMAND --help`.
+"""
 
 import argparse
 import atexit
@@ -18,18 +21,14 @@ from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
-HARNESS = (
-    "transformers",
-    "snakemake",
-    "datasets",
-    "safetensors",
-    "jinja2",
-    "markupsafe",
-    "filelock",
-    "tabulate",
-    "tqdm",
-)
-EXTRAS = dict.fromkeys(HARNESS, "harness") | {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
+EXTRAS = {  # package -> the extra of this project that it comes with
+    **dict.fromkeys(("transformers", "snakemake", "datasets", "safetensors", "jinja2", "markupsafe"), "harness"),
+    **dict.fromkeys(("filelock", "tabulate", "tqdm"), "harness"),
+    **dict.fromkeys(("tensorboard", "wandb", "trackio"), "trackers"),
+    "matplotlib": "plot",
+    "sentencepiece": "internlm3",
+    "google": "internlm3",  # google: protobuf
+}
 
 
 def program() -> None:
@@ -86,10 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
-        extra = EXTRAS[error.name]
-        print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
+        extra = EXTRAS[package]
+        print(f"error: {package} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note
         end_early()
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         if not launched():  # the process that started the ranks reports it
-            print("interrupted; no half-written file is left", file=sys.stderr)
+            print("interrupted; no partial file was left behind", file=sys.stderr)
         return 130
 
 
@@ -152,8 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     stages = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=f"{about}{more}")
+    def command(name: str, about: str) -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=about)
         sub.set_defaults(command=name.replace("-", "_"), parser=sub)
         return sub
 
@@ -182,9 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     stage("theory", "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change.")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
-    stage("claims", "Judge the paper's claims by the results so far.")
-    stage("field", "Judge the claims of other papers by the results so far.")
-    stage("controls", "Judge the claims about controls by the results so far.")
+    stage("claims", "Evaluate the paper's claims against the results so far.")
+    stage("field", "Evaluate the claims of other papers against the results so far.")
+    stage("controls", "Evaluate the claims about controls against the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")

@@ -5,8 +5,6 @@ logits and temperature were searched for such that no mistake, and no pair of mi
 bf16 represents the logits exactly, before and after the temperature.
 """
 
-from collections.abc import Callable
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -82,11 +80,11 @@ def known_values() -> dict[str, float]:
     scales = {"": 1.0, "in bits, not nats": 1 / np.log(2), "with the sign of a loss": -1.0}
     values: dict[str, float] = {}
     known = product(temperatures, shifts, measures, _reductions(batch).items(), scales)
-    for temperature, shift, measure, (mean, reduced), scale in known:
+    for temperature, shift, measure, (mean, weight), scale in known:
         names = [name for name in (mean, temperature, shift, measure, scale) if name]
         if len(names) <= MISTAKES:
-            value = scales[scale] * reduced(measures[measure](batch, temperatures[temperature], shifts[shift]))
-            values["; ".join(names) or CORRECT] = value
+            of_positions = measures[measure](batch, temperatures[temperature], shifts[shift])
+            values["; ".join(names) or CORRECT] = scales[scale] * float((of_positions * weight).sum())
     fewest_first = sorted(values.items(), key=lambda item: (item[0] != CORRECT, item[0].count("; ")))
     distinct: dict[str, float] = {}
     for name, value in fewest_first:
@@ -102,23 +100,12 @@ def diagnose(value: float) -> str:
     if abs(value - right) <= TOLERANCE * right:
         return f"{value:g} nats is right: {CORRECT}."
     wrong = [mistake for mistake, known in values.items() if abs(value - known) <= TOLERANCE * abs(known)]
-    divided: list[str] = []
-    for name in (SUMS, f"{SUMS}; without the temperature"):
-        limit = values[name] / value if value > 0 and not wrong else 0
-        # Only round limits, as any large one is within the tolerance of an integer.
-        units = (1,) if limit < 64 else (2 ** int(np.log2(limit)) // 16, 10 ** int(np.log10(limit)) // 10)
-        nearest = {unit * round(limit / unit) for unit in units}
-        divided += [
-            f"{name}; divided by a limit of {integer}"
-            for integer in nearest
-            if limit > max(RESPONSES) and abs(limit - integer) <= TOLERANCE * limit
-        ]
     none = f"none of {len(values)} known mistakes and pairs of them"
-    return f"{value:g} is {wrong[0] if wrong else ' or '.join(divided) or none}; {CORRECT} is {right:.4g} nats."
+    return f"{value:g} is {wrong[0] if wrong else none}; {CORRECT} is {right:.4g} nats."
 
 
-def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions], float]]:
-    """Ways to reduce the values of all positions to a number; each is a sum with these weights."""
+def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Positions]:
+    """Ways to reduce the values of all positions to a number: the weights of a sum."""
     response, attention = batch["response_mask"], batch["attention_mask"]
     lengths, positions = response.sum(axis=1, keepdims=True), np.ones_like(response)
     padded = np.arange(response.shape[1]) >= np.array(PROMPTS)[:, None]  # responses including padding
@@ -145,11 +132,7 @@ def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions],
         others = " and ".join(str(number + 1) for number in range(len(lengths)) if number != alone)
         name = f"the mean over micro-batches of their means, of sequence {alone + 1} and of {others}"
         weights[name] = response / of_micro_batch[:, None] / 2
-    return {name: partial(_weighted, weight=weight) for name, weight in weights.items()}
-
-
-def _weighted(values: Positions, weight: Positions) -> float:
-    return float((values * weight).sum())
+    return weights
 
 
 def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int) -> Positions:

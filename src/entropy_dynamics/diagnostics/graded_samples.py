@@ -110,12 +110,12 @@ def power_table(
     """
     parts, note = _counts(file, problem, correct, threshold)
     if len(parts) > 1:
-        raise UserError(f"{file} has rows of {', '.join(parts)}; --power takes those of one")
+        raise UserError(f"{file} has rows of {', '.join(parts)}; --power needs the rows of one")
     [counts] = parts.values()
     if (fewest := int(counts["samples"].min())) < 2:
-        raise UserError(f"{file} has a problem with 1 graded sample; --power takes 2 or more of each")
+        raise UserError(f"{file} has a problem with 1 graded sample; --power needs at least 2 of each")
     if not ((counts["correct"] > 0) & (counts["correct"] < counts["samples"])).any():
-        raise UserError(f"{file} has no problem that some samples solve and some do not; --power takes such problems")
+        raise UserError(f"{file} has no problem that some samples solve and some do not; --power needs such problems")
     ks = [2**i for i in range((fewest // 2).bit_length())]
     rows = []
     for n in (fewest // 2, fewest, 2 * fewest, 4 * fewest):

@@ -4,9 +4,7 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from entropy_dynamics.diagnostics.reading import RUN, read_json_lines
@@ -24,9 +22,7 @@ ENTROPY = (  # also with the prefix `train/`, which loggers add
     "optim/entropy",  # Tinker: -log p of the sampled tokens
 )
 STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
-MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
-LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
 
 
 def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
@@ -40,13 +36,11 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
 
     Returns:
         The metrics, one row per step, with the index `step` (of several values for a step, the last); the file they
-        are from, and how many more; and notes. There is a note for each file that logs the entropy of a step more than
-        once, and one for an entropy of NaN, as opposed to a step without entropy. Parquet files do not distinguish the
-        two: a null is NaN in the `entropy` of our metrics.parquet, which has one in every row, and missing in others.
+        are from, and how many more; and a note for each file that logs the entropy of a step more than once.
 
     Raises:
-        UserError: no such file, it is unreadable, it has no rows or several runs, or a step or an entropy is infinite
-            or not a number.
+        UserError: no such file, it is unreadable, it has no rows or several runs, or a step or an entropy is not a
+            number.
     """
     names = (column,) if column else ENTROPY
     frames = _frames(run, names)
@@ -60,17 +54,11 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
         if (twice := (steps := entropy.dropna().index)[steps.duplicated()].nunique())
     ]
     first, *more = logs or frames
-    source = f"{first} and {len(more)} more" if more else str(first)
     rows = [frame for frame in frames.values() if len(frame)]
     if first.name == CHECKPOINT:  # checkpoint-9 sorts after checkpoint-10, but is the earlier one
         rows.sort(key=lambda frame: frame.index.max())
-    metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
-    if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
-        nan = entropy.index[np.isinf(entropy)]
-        notes.append(
-            f"{source}: {entropy.name} is NaN at {len(nan)} of {entropy.count()} steps, first at step {nan[0]}"
-        )
-    return metrics.replace(np.inf, np.nan), source, notes
+    numbers = pd.concat(rows).apply(pd.to_numeric, errors="coerce").dropna(axis=1, how="all")
+    return numbers.groupby(level=0).last(), f"{first} and {len(more)} more" if more else str(first), notes
 
 
 def first_logged(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
@@ -91,100 +79,50 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
     }
     if not run.exists():
         raise UserError(f"no file {run}")
-    tried = []
+    errors, without = [], []
     for pattern, read in kinds.items():
         files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.match(pattern) else []
-        if files:
-            try:
-                tried.append({file: _read(file, read, names) for file in files})
-            except UserError:
-                if any(len(frame) for frames in tried for frame in frames.values()):
-                    continue  # such as a dataset beside the log, which has the answer or the names to suggest
-                raise
-            if any(first_logged(frame, names) is not None for frame in tried[-1].values()):
-                return tried[-1]
-    if not tried and run.is_dir():
-        raise UserError(f"{run}: no {', '.join(kinds)} there")
-    if not tried:
-        raise UserError(f"{run} should be one of {', '.join(kinds)}")
-    if (rows := next((frames for frames in tried if any(map(len, frames.values()))), None)) is None:
-        raise UserError(f"{next(iter(tried[0]))} has no rows with a step")
-    return rows
+        try:
+            frames = {file: _read(file, read, names) for file in files}
+        except UserError as error:  # such as a dataset beside the log
+            errors.append(error)
+            continue
+        if any(first_logged(frame, names) is not None for frame in frames.values()):
+            return frames
+        without += [frames] if any(map(len, frames.values())) else []
+    if without:
+        return without[0]
+    raise errors[0] if errors else UserError(f"{run} has no rows with a step, in any of {', '.join(kinds)}")
 
 
 def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
-    """One row per logged step. A logged NaN entropy becomes inf, as pandas cannot tell NaN from a missing value."""
+    """One row per logged step, with the index `step`."""
     try:
         frame = read(file)
+        step = next((name for name in STEPS if name in frame), None)
+        if step is None and len(frame):
+            raise ValueError(f"it logs no step ({', '.join(STEPS)})")
+        if step is None or (frame := frame.dropna(subset=step)).empty:
+            return pd.DataFrame()
+        _check_one_run(frame, step)
         if (entropy := first_logged(frame, names)) is not None:
-            ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
-            nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
-            frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
+            frame[entropy.name] = pd.to_numeric(entropy)
+        steps = pd.to_numeric(frame.pop(step))
+        return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
     except UserError:
         raise
     except Exception as error:  # damaged content fails in many ways
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{file} cannot be read: {cause}") from error
-    return frame
-
-
-def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
-    step = next((name for name in STEPS if name in frame), None)
-    if step is None and len(frame):
-        raise ValueError(f"it logs no step ({', '.join(STEPS)})")
-    if step is None or (frame := frame.dropna(subset=step)).empty:
-        return pd.DataFrame()
-    _check_one_run(frame, step)
-    steps = _finite(frame.pop(step))
-    if (steps.abs() > LARGEST).any():
-        raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
-    return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
 
 
 def _check_one_run(frame: pd.DataFrame, step: str) -> None:
     """Raises ValueError if a step has rows of several runs, models, methods or seeds."""
-    several = []
     for name in (name for name in map(str, frame.columns) if RUN.fullmatch(name) and name != step):
         pairs = frame[[step, name]].dropna().astype(str).drop_duplicates()
         if pairs[step].duplicated().any():
-            values = pairs[name].unique()
-            several.append(f"{name} {', '.join(values[:2])}{', ...' * (len(values) > 2)}")
-    if several:
-        raise ValueError(f"it has several runs ({'; '.join(several)}); save the rows of one as a file of its own")
-
-
-def _finite(values: pd.Series) -> pd.Series:
-    """Convert to floats; missing values stay missing. Raises ValueError for booleans, text, lists and infinity."""
-    numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
-    wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
-    if wrong.any():
-        place = int(wrong.to_numpy().argmax())
-        value, label = repr(values.tolist()[place]), values.index[place]  # of Python's types, not numpy's
-        where = f"at step {label}" if values.index.name == "step" else f"in row {label + 1}"
-        raise ValueError(f"{values.name} is {value:.60} {where}; it should be a finite number")
-    return numbers
-
-
-def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """The numeric columns, including numbers stored as text."""
-    texts = frame.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")
-    return pd.concat([frame.select_dtypes("number"), texts], axis=1)
-
-
-def _number(value: Any) -> float:
-    try:
-        return np.nan if isinstance(value, bool | np.bool_) else float(value)
-    except (TypeError, ValueError):
-        return np.nan
-
-
-def _constant(name: str) -> object:
-    """`parse_constant` for JSON: NaN stays text, as in a CSV file, so that it is not mistaken for a missing value."""
-    return name if name == "NaN" else float(name)
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, str) and value.strip().lower() == "nan"
+            values = ", ".join(pairs[name].unique()[:2])
+            raise ValueError(f"it has several runs ({name} {values}, ...); save the rows of one as a file of its own")
 
 
 def _run_of(file: Path) -> Path:
@@ -195,40 +133,34 @@ def _run_of(file: Path) -> Path:
 
 
 def _parquet(file: Path) -> pd.DataFrame:
-    return _by_step(read_parquet(file, remedy="write it again"))
+    return read_parquet(file, remedy="write it again")
 
 
 def _json_lines(file: Path) -> pd.DataFrame:
-    """One row per line; verl's file logger nests its metrics in `data`, and writes NaN as null."""
-    frame = pd.DataFrame(read_json_lines(file, _constant))
+    """One row per line; verl's file logger nests its metrics in `data`."""
+    frame = pd.DataFrame(read_json_lines(file))
     if "data" in frame:
-        rows = [row if isinstance(row, dict) else {} for row in frame.pop("data")]
-        rows = [{name: "NaN" if value is None else value for name, value in row.items()} for row in rows]
-        data = pd.DataFrame(rows, frame.index)
+        data = pd.DataFrame([row if isinstance(row, dict) else {} for row in frame.pop("data")], frame.index)
         frame = data.combine_first(frame)  # other rows may have theirs at the top level
-    return _by_step(frame)
+    return frame
 
 
 def _csv(file: Path) -> pd.DataFrame:
     """W&B's export of a panel: columns "RUN - METRIC", with __MIN and __MAX where steps were merged."""
-    with file.open() as lines:
-        header = lines.readline().strip()
-    if ";" in header and "," not in header:
-        raise ValueError(f"its header is one column, {header!r:.60}; columns need a comma between them")
     with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
         try:
-            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
+            frame = pd.read_csv(file, index_col=False)
         except pd.errors.ParserWarning:
             raise ValueError("its rows have more fields than its header; decimals need a point") from None
     frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
     names = frame.columns.str.rpartition(" - ")
     if len({run for run, dash, _ in names if dash}) > 1:
         raise ValueError("it has several runs; export one of them")
-    return _by_step(frame.set_axis([metric for _, _, metric in names], axis=1))
+    return frame.set_axis([metric for _, _, metric in names], axis=1)
 
 
 def _trainer_state(file: Path) -> pd.DataFrame:
-    state = json.loads(file.read_text(), parse_constant=_constant)
+    state = json.loads(file.read_text())
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
-    return _by_step(pd.DataFrame(state["log_history"]))
+    return pd.DataFrame(state["log_history"])

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,13 +22,10 @@ def read_table(path: Path) -> pd.DataFrame:
     """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
 
     Raises:
-        UserError: the file is missing, a folder or damaged, has a different format, or has no rows.
+        UserError: the file is missing or damaged, has a different format, or has no rows.
     """
-    if path.is_dir():
-        files = ", ".join(sorted(file.name for file in path.iterdir())[:3])
-        raise UserError(f"{path} is a folder; name a file in it{files and f', such as {files}'}")
     if not path.is_file():
-        raise UserError(f"no file {path}")
+        raise UserError(f"{path} is a folder; name a file in it" if path.is_dir() else f"no file {path}")
     if path.suffix not in (".parquet", ".jsonl"):
         raise UserError(f"{path} should be a .parquet or a .jsonl file")
     parquet = path.suffix == ".parquet"
@@ -38,20 +35,13 @@ def read_table(path: Path) -> pd.DataFrame:
     return frame
 
 
-def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, object]]:
-    """The JSON object on each line.
-
-    Args:
-        constant: converts NaN, Infinity and -Infinity.
-
-    Raises:
-        UserError: a line, which the message names, is not a JSON object.
-    """
+def read_json_lines(path: Path) -> list[dict[str, object]]:
+    """The JSON object on each line. Raises UserError, which names the line, for anything else."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                rows += [dict(json.loads(line, parse_constant=constant))] if line.strip() else []
+                rows += [dict(json.loads(line))] if line.strip() else []
             except (TypeError, ValueError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: line {number} is not a JSON object ({error})") from error
     return rows

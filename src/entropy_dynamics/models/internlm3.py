@@ -71,11 +71,8 @@ def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
 
 
 def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
-    """Convert `source`/tokenizer.model, a BPE model, to a fast tokenizer with the published added tokens and template.
-
-    Raises:
-        UserError: sentencepiece is not installed.
-    """
+    """A fast tokenizer from `source`/tokenizer.model, a BPE model, with the published added tokens and template."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import SpmConverter
@@ -85,7 +82,7 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
     if (template := source / "chat_template.jinja").is_file():
         settings["chat_template"] = template.read_text(encoding="utf-8")
     generation = source / "generation_config.json"
-    proto = _sentencepiece().sentencepiece_model_pb2.ModelProto()
+    proto = ModelProto()
     proto.ParseFromString((source / "tokenizer.model").read_bytes())
     added = {int(number): token for number, token in settings["added_tokens_decoder"].items()}
     vocabulary = {piece.piece: number for number, piece in enumerate(proto.pieces) if number not in added}
@@ -120,7 +117,9 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
     Raises:
         UserError: the ids of a string differ.
     """
-    processor = _sentencepiece().SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
     settings = read_json(source / "tokenizer_config.json")
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
     cut = re.compile("(" + "|".join(map(re.escape, sorted(added, key=len, reverse=True))) + ")")
@@ -132,16 +131,6 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
         pieces = ([added[piece]] if piece in added else processor.encode(piece) for piece in cut.split(text))
         if converted != [number for piece in pieces for number in piece]:
             raise UserError(f"{source}: the converted tokenizer and sentencepiece disagree on {text[:60]!r}")
-
-
-def _sentencepiece() -> Any:
-    try:
-        import sentencepiece.sentencepiece_model_pb2
-    except ImportError:
-        raise UserError(
-            'converting InternLM3\'s tokenizer needs sentencepiece: pip install "entropy-dynamics[internlm3]"'
-        ) from None
-    return sentencepiece
 
 
 def _content(token: str | dict[str, Any]) -> str:
