@@ -136,15 +136,15 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
             [],
             "{}: 1 of 2 samples have no input",
         ),
-        ("deep.jsonl", "[" * 100_000, [], "{} cannot be read: line 1 is not a JSON object"),
+        ("deep.jsonl", "[" * 100_000, [], "{}: line 1 is not a JSON object"),
         (
             "mixed.jsonl",
             '{"input": 1, "score": 1}\n{"input": 1, "score": "x"}',
             [],
             "{}: score is 'x'; it should be true",
         ),
-        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', [], "{} cannot be read: line 2 is not a JSON object"),
-        ("list.jsonl", "[1, 2]\n3", [], "{} cannot be read: line 1 is not a JSON object"),
+        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', [], "{}: line 2 is not a JSON object"),
+        ("list.jsonl", "[1, 2]\n3", [], "{}: line 1 is not a JSON object"),
     ],
 )
 def test_a_mistake_is_one_line(name, text, options, message, tmp_path, capsys):

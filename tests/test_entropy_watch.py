@@ -108,7 +108,7 @@ def test_entropy_watch_draws(tmp_path, capsys):
 
 
 def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
-    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
+    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path} has no rows with a step, in any of ")
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
     message = f"{tmp_path}/metrics.parquet logs no entropy (entropy, actor/entropy"
     assert error(capsys, "entropy-watch", tmp_path).startswith(message)

@@ -72,7 +72,7 @@ def test_a_csv_with_more_fields_than_names_is_one_line(text, tmp_path, capsys):
 
 def test_a_line_that_is_cut_off_is_named(tmp_path, capsys):
     (path := tmp_path / "log.jsonl").write_text('{"step": 0, "entropy": 1.0}\n{"step": 1, "ent')
-    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: line 2 is not a JSON object")
+    assert error(capsys, "entropy-watch", path).startswith(f"{path}: line 2 is not a JSON object")
 
 
 def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):

@@ -208,17 +208,17 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
     [
         ("x.jsonl", b"", "x.jsonl: it holds no problems"),
         ("x.jsonl", b"\n \n", "x.jsonl: it holds no problems"),
-        ("x.jsonl", bytes(range(256)), "x.jsonl: line 1 is not JSON ("),
-        ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not JSON ("),
-        ("x.jsonl", ONE_PROBLEM.replace(b"1+1", b"\xff"), "x.jsonl: line 1 is not JSON ("),
+        ("x.jsonl", bytes(range(256)), "x.jsonl: line 1 is not a JSON object ("),
+        ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not a JSON object ("),
+        ("x.jsonl", ONE_PROBLEM.replace(b"1+1", b"\xff"), "x.jsonl: line 1 is not a JSON object ("),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"answr"),
             "no column 'answer' (--set data.train.answer_column=NAME); did you mean 'answr'",
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b"1,", b'"",'), "row 1: 'id' should be"),
-        ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object with named columns"),
-        ("x.jsonl", ONE_PROBLEM[:-2], "x.jsonl: line 1 is not JSON ("),
+        ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object (list instead)"),
+        ("x.jsonl", ONE_PROBLEM[:-2], "x.jsonl: line 1 is not a JSON object ("),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"value"),

@@ -355,7 +355,7 @@ def plan(options: argparse.Namespace) -> None:
     from entropy_dynamics.planning.plan import check_fits, format_plan, make_plan
 
     plan = make_plan(options.scale, options.set, target=options.target)
-    print(format_plan(plan, options.markdown))
+    print(format_plan(plan))
     check_fits(plan)
 
 

@@ -197,8 +197,8 @@ def make_plan(
     return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
 
 
-def format_plan(plan: Plan, markdown: bool = False) -> str:
-    """The plan as plain-text tables for a terminal, or as Markdown."""
+def format_plan(plan: Plan) -> str:
+    """The plan as text, with Markdown tables."""
     config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
     on_cpu = config.hardware.device == "cpu"
     shorter = f", {plan.shorter} policies of their earlier steps" if plan.shorter else ""
@@ -228,7 +228,7 @@ def format_plan(plan: Plan, markdown: bool = False) -> str:
         return f"""\
 Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained models, per process and in all:
 
-{_table(rows, markdown)}
+{_table(rows)}
 
 Disk: {disk}. Toy models need no plan. How long jobs take on a CPU is not estimated."""
     machine = ranks_of(config)
@@ -236,7 +236,7 @@ Disk: {disk}. Toy models need no plan. How long jobs take on a CPU is not estima
     return f"""\
 Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
 
-{_table(overview, markdown)}
+{_table(overview)}
 
 In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
 {plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
@@ -247,11 +247,10 @@ besides (assumed), and responses of {response_tokens(config):g} tokens (assumed)
 number{measured}."""
 
 
-def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:
+def _table(rows: Sequence[dict[str, str]]) -> str:
     from tabulate import tabulate
 
-    style = "pipe" if markdown else "plain"
-    return tabulate(rows, "keys", style, disable_numparse=True, stralign="right", colalign=("left", "left"))
+    return tabulate(rows, "keys", "pipe", disable_numparse=True, stralign="right", colalign=("left", "left"))
 
 
 def check_fits(plan: Plan) -> None:

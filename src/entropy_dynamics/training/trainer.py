@@ -82,9 +82,6 @@ class Trainer:
                 f"training.updates_per_batch is {config.updates_per_batch}, but a step has only "
                 f"{config.prompts_per_step} prompts to divide among its updates"
             )
-        if (config.importance_truncation is not None or config.engine_ratios) and not sampler.returns_logp:
-            key = "old_logp=engine or staleness" if config.engine_ratios else "importance_truncation"
-            raise UserError(f"training.{key} needs the engine's log p, and this engine returns none")
         self.config, self.policy, self.method, self.critic = config, policy, method, critic
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
         self.keep = keep

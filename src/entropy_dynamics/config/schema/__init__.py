@@ -96,19 +96,16 @@ class Config(Section):
                 "of the whole GPU is free, and fails when another run takes or frees some: set it to 1, or engine.name "
                 "to native"
             )
-        if ranks is None:
-            dtype = self.engine.dtype if self.engine.dtype != "float32" else None
-            shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
-            for key, value in shared.items() if self.engine.in_trainer else ():
-                if value is not None:
-                    raise ValueError(
-                        f"{key}={value} needs hardware.ranks or engine.name=vllm: without them the engine samples from "
-                        "the policy itself"
-                    )
-            if training.compile:
-                raise ValueError("training.compile=True needs hardware.ranks: 1 for a single device")
+        if ranks is not None:
+            training.check_divisible(ranks)
             return self
-        training.check_divisible(ranks)
+        dtype = self.engine.dtype if self.engine.dtype != "float32" else None
+        shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
+        for key, value in shared.items() if self.engine.in_trainer else ():
+            if value is not None:
+                raise ValueError(f"{key}={value} needs hardware.ranks or engine.name=vllm: here the policy samples")
+        if training.compile:
+            raise ValueError("training.compile=True needs hardware.ranks: 1 for a single device")
         return self
 
 
