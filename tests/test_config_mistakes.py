@@ -40,13 +40,10 @@ CONFIGS = ROOT / "configs"
         ("method.params.mu=1_5", "method.params.mu is '1_5'; it should be a valid number"),
         ("training.compile=yes", "training.compile is 'yes'; it should be a valid boolean"),
         ("training.optimizer={eps: 1, eps: 2}", "key 'eps' twice"),
-        ("evaluation.temperatures=[0, 0.7]", "evaluation: temperatures has 0.7, which is `temperature`"),
-        ("evaluation.temperatures=[0, 1, 1.0]", "evaluation: temperatures has 1, twice"),
         (
             "evaluation.control_temperatures=[2, 0]",
             "evaluation.control_temperatures[1] is 0; it should be greater than 0",
         ),
-        ("evaluation.control_temperatures=[2, 0.4]", "evaluation: control_temperatures has 0.4, which is one of"),
         ("models=[my model]", "models[0] is 'my model'; it should match pattern"),
         ("training.steps=", "training.steps is None"),
         ("training=3", "training is 3; it should be"),

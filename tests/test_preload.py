@@ -223,6 +223,7 @@ def test_commands_run_by_themselves_after_the_code_was_edited_and_one_line_says_
     source = Path(preload.__file__)
     status = source.stat()
     assert own.run("config").returncode == 0  # the server has noted its sources
+    wait_for(lambda: own.server.children() == [])  # whose time then counts
     before = children_seconds(own)
     os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     try:

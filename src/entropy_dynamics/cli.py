@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
-from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
+from entropy_dynamics.errors import Unfinished, UserError, nearest
 
 EXTRAS = {  # package -> the extra of this project that it comes with
     **dict.fromkeys(("transformers", "snakemake", "datasets", "safetensors", "jinja2", "markupsafe"), "harness"),
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         to be resumed by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
     """
     try:
-        options = _options(arguments)
+        options = _parser().parse_args(arguments)
         if options.version:
             from importlib.metadata import version
 
@@ -133,17 +133,6 @@ class _Parser(argparse.ArgumentParser):
             kind = "command" if argument == "COMMAND" else f"value of {argument},"
             message = f"unknown {kind} {word}{nearest(word[1:-1], re.findall('[a-z_-]+', known))}"
         raise UserError(message)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options, unknown = _parser().parse_known_args(arguments)
-    if unknown:
-        known = re.findall(r"--([\w-]+)", options.parser.format_usage())
-        option = re.fullmatch("--([^=]+).*", unknown[0], re.DOTALL)
-        meant = closest(option[1], known) if option else None
-        hint = f"; did you mean '--{meant}'?" if meant else ""
-        raise UserError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    return options
 
 
 def _parser() -> argparse.ArgumentParser:

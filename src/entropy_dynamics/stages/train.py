@@ -26,7 +26,7 @@ from entropy_dynamics.sampling import prompts_hash
 from entropy_dynamics.sampling.engines import open_sampler
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
-from entropy_dynamics.stages.token_samples import TokenSamples
+from entropy_dynamics.stages.token_samples import token_samples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
@@ -103,6 +103,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             correct = correct.reshape(len(held_out), -1)  # ordered by problem, then sample
             return dict(zip(VALIDATION, (float(correct.mean()), float(correct.any(axis=1).mean())), strict=True))
 
+        samples = layout.token_samples(model_name, method_name, seed)
         trainer = Trainer(
             config.training,
             policy=policy,
@@ -115,12 +116,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             seed=seed,
             critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
-            keep=TokenSamples(
-                layout.token_samples(model_name, method_name, seed),
-                tokenizer,
-                config.training.steps,
-                enabled=ranks.is_main,
-            ),
+            keep=token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
             ranks=ranks,
         )
         if note := method.note(config.training.on_policy):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
@@ -92,17 +92,6 @@ class EvaluationConfig(Section):
     """Further ones, only for the target `controls`."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
-
-    @model_validator(mode="after")
-    def _temperatures_differ(self) -> Self:
-        used = {f"{self.temperature:g}": "which is `temperature`"}  # as in file names
-        for key in ("temperatures", "control_temperatures"):
-            names = [f"{temperature:g}" for temperature in getattr(self, key)]
-            for name in names:
-                if name in used or names.count(name) > 1:
-                    raise ValueError(f"{key} has {name}, {used.get(name, 'twice')}; it lists further ones, each once")
-            used |= dict.fromkeys(names, f"which is one of `{key}`")
-        return self
 
     @property
     def all_temperatures(self) -> list[float]:
