@@ -154,12 +154,6 @@ def test_micro_batches_are_divided_evenly_among_ranks_with_little_padding(ranks)
     assert max(work) < 1.15 * min(work)
 
 
-def test_rows_that_cannot_be_divided_evenly_are_refused():
-    """The config has refused them by then (test_config_mistakes.py)."""
-    with pytest.raises(ValueError, match="5 rows cannot be divided evenly among 2 ranks"):
-        skewed_batch(rows=5, seed=0).micro_batches(100, ranks=2)
-
-
 class Scripted(Sampler):
     """An engine whose responses encode the request."""
 

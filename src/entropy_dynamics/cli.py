@@ -26,6 +26,7 @@ EXTRAS = {  # package -> the extra of this project that it comes with
     **dict.fromkeys(("filelock", "tabulate", "tqdm"), "harness"),
     **dict.fromkeys(("tensorboard", "wandb", "trackio"), "trackers"),
     "matplotlib": "plot",
+    "vllm": "vllm",
     "sentencepiece": "internlm3",
     "google": "internlm3",  # google: protobuf
 }

@@ -1,4 +1,4 @@
-"""Claims of GPUs, or of slots on them, by jobs that share a machine. Snakemake counts GPUs, but does not assign them.
+"""File locks on GPUs, or on slots of a GPU, held by the jobs of one machine. Snakemake counts GPUs, but assigns none.
 
 Each GPU has PARTS lock files, locked by flock (through filelock), which the kernel releases when the process ends. A
 job locks all of them, or those of its slot, so jobs with different numbers of slots can share a machine.

@@ -152,7 +152,9 @@ class PolicyUpdate:
             weights, coefficients = earlier.weights, earlier.coefficients
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
-            mask = _restricted(batch.mask, rows) if self.method.per_update else batch.mask
+            mask = batch.mask
+            if self.method.per_update:  # only the tokens of this update
+                mask = torch.zeros_like(mask).index_put((rows,), mask[rows])
             logp_old = self.sampled_logp(batch, scored)
             weights = self.method.checked_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
@@ -288,10 +290,3 @@ class PolicyUpdate:
                     full[name] = column.new_zeros(len(batch), *column.shape[1:])
                 full[name][rows] = column
         return TokenStats(**full).map(self.ranks.sum)
-
-
-def _restricted(mask: Tensor, rows: Rows) -> Tensor:
-    """The mask, set to 0 in all rows except `rows`."""
-    chosen = torch.zeros_like(mask)
-    chosen[rows] = mask[rows]
-    return chosen

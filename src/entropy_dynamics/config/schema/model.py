@@ -85,7 +85,7 @@ class PackageSource(Section):
 
 
 class ModelConfig(Section):
-    """Keys with a default here were added after some results had been made, with that default (`settings_of`)."""
+    """Keys with a default were added after results were published; the default keeps those valid (`settings_of`)."""
 
     name: str
     label: str
