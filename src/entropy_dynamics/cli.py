@@ -39,20 +39,14 @@ def program() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
-    codes: list[int] = []
-    atexit.register(_leave, codes)  # registered first, so it runs last
     try:
-        codes.append(main())
+        code = main()
     except SystemExit as end:  # argparse's, with a code
-        codes.append(int(end.code or 0))
-    sys.exit(codes[0])
-
-
-def _leave(codes: list[int]) -> None:
-    if codes:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(codes[0])
+        code = int(end.code or 0)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,10 +35,6 @@ DRAWING = ("draw", "claims", "field", "report")
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # torch's, pyarrow's
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
 SECONDS_UNREAPED = 1.0  # until the processor time of a command that has ended is counted
-EDITED = (
-    "note: the code was edited, so from now on every job imports it itself, which takes seconds; restart snakemake to "
-    "avoid that"
-)
 
 _started: list[subprocess.Popen[bytes]] = []  # they end when their standard input closes, i.e. with this process
 
@@ -137,7 +133,7 @@ def serve(load: Callable[[list[str]], object]) -> None:
         load: called with each command before the fork, to import the modules it needs.
     """
     folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
-    server, sources, noted = os.getpid(), _sources(), False
+    server, sources = os.getpid(), _sources()
     while sys.stdin not in (ready := select.select([listener, sys.stdin], [], [], SECONDS_UNREAPED)[0]):
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -145,11 +141,7 @@ def serve(load: Callable[[list[str]], object]) -> None:
         if not ready:
             continue
         client, _ = listener.accept()
-        is_current = _sources() == sources
-        if not (is_current or noted):
-            noted = True
-            print(EDITED, file=sys.stderr, flush=True)
-        request, files = _received(client, load if is_current else None)
+        request, files = _received(client, load if _sources() == sources else None)  # None: the code was edited
         if request is not None and os.fork() == 0:
             end_with_parent(server)
             listener.close()
