@@ -295,23 +295,21 @@ def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: s
     return configs / kind / f"{name}.yaml"
 
 
-class _Label(BaseModel):
-    label: str
-
-
-class _MethodFile(BaseModel):
-    """The part of configs/method/<name>.yaml that tables and figures need. Validating all of it would import torch."""
-
-    method: _Label
-
-
 def method_label(method: str, configs: Path = CONFIGS) -> str:
-    """The label in configs/method/<method>.yaml or in the file it extends. Raises UserError if neither has one."""
+    """The label in configs/method/<method>.yaml or in the file it extends, without importing torch.
+
+    Raises:
+        UserError: neither has one.
+    """
     files = _chain(configs, "method", method)
     merged: dict[str, Any] = {}
     for file in files:
         _merge(merged, _read(file), str(file), {})
-    return parse(_MethodFile, merged, str(files[-1])).method.label
+    section = merged.get("method")
+    label = section.get("label") if isinstance(section, dict) else None
+    if not isinstance(label, str):
+        raise UserError(f"{files[-1]}: no value for method.label")
+    return label
 
 
 def read_yaml(path: Path) -> Any:

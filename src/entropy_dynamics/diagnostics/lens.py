@@ -9,7 +9,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from entropy_dynamics.analysis.lens import PARTS
-from entropy_dynamics.config import known_names, split_method
+from entropy_dynamics.config import split_method
 from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
 
@@ -119,14 +119,9 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
 
     from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
     from entropy_dynamics.core.objective import effective_advantages, weighted_sum
-    from entropy_dynamics.methods import load_method, method_types
+    from entropy_dynamics.methods import load_method
 
     name, params = split_method(entry)
-    if name not in method_types() and name in known_names("method"):
-        raise UserError(
-            f"the lens cannot show {name!r}: configs/method/{name}.yaml only sets how another method is trained; name "
-            "that one, with parameters as in clip_b@mu=1.2"
-        )
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
     if of_groups or method.second_pass() or (method.uses_s_expected and not centered):

@@ -172,14 +172,17 @@ class Method(Section):
         return {}
 
     def observe(self, metrics: Mapping[str, float | int]) -> None:
-        """Update the state of a stateful method from the metrics of the step that just ended."""
+        """Update the private attributes of a stateful method from the metrics of the step that just ended."""
 
     def state_dict(self) -> dict[str, float]:
-        """The state that `observe` updates, for checkpoints."""
-        return {}
+        """The private attributes that are numbers, for checkpoints."""
+        state = self.__pydantic_private__ or {}
+        return {name[1:]: +value for name, value in state.items() if isinstance(value, int | float)}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore the state that `state_dict` returned."""
+        for name, value in state.items():
+            setattr(self, f"_{name}", type(getattr(self, f"_{name}"))(value))
 
     def note(self, on_policy: bool) -> str | None:
         """A one-line caveat about runs in this mode, or None.

@@ -53,9 +53,3 @@ class AdaptiveEntropy(Method):
         self._active = metrics["sampled_entropy"] < self.target
         change = self.delta if self._active else -self.delta
         self._coefficient = min(max(self._coefficient + change, 0.0), self.max_coefficient)
-
-    def state_dict(self) -> dict[str, float]:
-        return {"coefficient": self._coefficient, "active": float(self._active)}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self._coefficient, self._active = state["coefficient"], bool(state["active"])

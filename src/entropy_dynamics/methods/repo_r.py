@@ -61,9 +61,3 @@ class RepoR(Method):
             self._zeta /= 2
         else:
             self._zeta = wanted * self.zeta_min
-
-    def state_dict(self) -> dict[str, float]:
-        return {"zeta": self._zeta}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self._zeta = state["zeta"]
