@@ -103,7 +103,7 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
     [
         ("missing.jsonl", None, [], "no file {}"),
         ("samples.csv", "a,b", [], "{} should be a .parquet or a .jsonl file"),
-        ("broken.jsonl", "{", [], "{} cannot be read: "),
+        ("broken.jsonl", "{", [], "{}: line 1 is not a JSON object"),
         ("no.jsonl", '{"input": "1+1", "output": "2"}', [], "{} has no column for the grade of an answer"),
         (
             "text.jsonl",
