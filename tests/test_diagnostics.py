@@ -109,7 +109,7 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
             "text.jsonl",
             '{"input": "1+1", "score": "good"}',
             [],
-            "{}: score is 'good'; it should be true, false or a number",
+            "{}: score is 'good'; it should be true, false or a finite number",
         ),
         (
             "typo.jsonl",
@@ -121,7 +121,7 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
             "infinite.jsonl",
             '{"input": 1, "score": 1}\n{"input": 1, "score": Infinity}',
             [],
-            "{}: score is infinite; it should be true, false or a finite number",
+            "{}: score is inf; it should be true, false or a finite number",
         ),
         ("ungraded.jsonl", '{"input": "1", "score": null}', [], "{}: no sample has a value of score"),
         (

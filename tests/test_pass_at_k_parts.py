@@ -103,10 +103,10 @@ def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, caps
 @pytest.mark.parametrize(
     ("grades", "shown"),
     [
-        ({"a": [0.25], "b": [0.5]}, "2 values (0.25, 0.5; mean 0.375), not only 0 and 1: each problem has one row, so"),
-        ({"a": [100, 0], "b": [100, 0]}, "2 values (0, 100; mean 50), not only 0 and 1: name the grade"),
-        ({"a": [0.1, 1], "b": [0.1, 0.1]}, "2 values (0.1, 1; mean 0.325), not only 0 and 1: name the grade"),
-        ({"a": [0, 1, 2, 3, 4, 5]}, "6 values (0, 1, 2, 3, 4, ...; mean 2.5), not only 0 and 1"),
+        ({"a": [0.25], "b": [0.5]}, "is 0.25, neither 0 nor 1: name the grade of a sample"),
+        ({"a": [100, 0], "b": [100, 0]}, "is 100, neither 0 nor 1"),
+        ({"a": [0.1, 1], "b": [0.1, 0.1]}, "is 0.1, neither 0 nor 1"),
+        ({"a": [0, 1, 2, 3, 4, 5]}, "is 2, neither 0 nor 1"),
     ],
 )
 def test_rates_counts_and_partial_credit_are_no_grades(grades, shown, tmp_path, capsys):

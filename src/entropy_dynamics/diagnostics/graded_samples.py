@@ -148,23 +148,16 @@ def _counts(
     if (unknown := (ids.isna() | (ids.astype(str) == "")).sum()) > 0:
         raise UserError(f"{file}: {unknown} of {len(ids)} samples have no {ids.name}")
     values = column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)")
-    grades = values.dropna().infer_objects()
-    if grades.empty:
+    given = values.dropna()
+    if given.empty:
         raise UserError(f"{file}: no sample has a value of {values.name}")
-    if not pd.api.types.is_numeric_dtype(grades):
-        wrong = next((grade for grade in grades if not isinstance(grade, int | float)), grades.iloc[0])
-        raise UserError(f"{file}: {values.name} is {wrong!r}; it should be true, false or a number")
-    grades = grades.astype(float)
-    if np.isinf(grades).any():
-        raise UserError(f"{file}: {values.name} is infinite; it should be true, false or a finite number")
-    known = np.unique(grades)
-    if threshold is None and not set(known) <= {-1, 0, 1}:
-        shown = ", ".join(f"{value:g}" for value in known[:5]) + ", ..." * (len(known) > 5)
-        one = len(ids) == ids.astype(str).nunique() and "each problem has one row, so they may be rates; "
+    grades = pd.to_numeric(given, errors="coerce").astype(float)
+    if wrong := given[~np.isfinite(grades)].tolist():
+        raise UserError(f"{file}: {values.name} is {wrong[0]!r}; it should be true, false or a finite number")
+    if threshold is None and (other := grades[~grades.isin([-1, 0, 1])].tolist()):
         raise UserError(
-            f"{file}: {values.name} has {len(known)} value{'s' * (len(known) > 1)} "
-            f"({shown}; mean {grades.mean():.3g}), not only 0 and 1: {one or ''}name the grade of a sample with "
-            "--correct, or the smallest value of a correct one with --threshold"
+            f"{file}: {values.name} is {other[0]:g}, neither 0 nor 1: name the grade of a sample with --correct, or "
+            "the smallest value of a correct one with --threshold"
         )
     ids = ids.astype(str)  # TRL's prompts may be lists of messages
     of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
