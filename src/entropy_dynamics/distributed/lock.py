@@ -20,7 +20,8 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # a file system witho
 def held(file: Path) -> Iterator[None]:
     """Context manager: hold the lock `file`; on exit the file is removed.
 
-    The kernel releases the lock when the process ends, however it ends; on a shared file system its server does.
+    The kernel releases the lock when the process ends, however it ends. A shared file system may keep the lock of a
+    node that died for minutes, or until the file is deleted.
 
     Raises:
         UserError: another process holds the lock.
@@ -48,7 +49,10 @@ def _lock(file: TextIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        raise UserError(f"another job is writing this run: {file.read()}") from None
+        holder = file.read()
+        raise UserError(
+            f"another job is writing this run: {holder}; if that has ended, because its node died, delete {file.name}"
+        ) from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
