@@ -52,16 +52,6 @@ def test_runs_that_several_experiments_share_are_counted_once():
     assert together.gpu_hours == alone.gpu_hours
 
 
-def test_policies_of_earlier_steps_cost_an_evaluation():
-    settings = "training.keep_steps=[10, 20, 30, 40]"
-    own, left = (make_plan("paper", one, CONFIGS, EXPERIMENTS, target="controls") for one in ([], [settings]))
-    assert (own.trained - left.trained, left.shorter) == (24, 24)  # of three methods on two models
-    job, _ = (job for job in left.jobs if job.name == "earlier steps, GRPO")
-    assert (job.count, job.tokens_trained) == (12, 0)
-    assert job.tokens_sampled == 1500 * (2 * 30 * 32 + 500 * 8)
-    assert left.disk["policies"] == own.disk["policies"]
-
-
 def test_seeds_multiply_runs_but_not_the_base_model():
     plan = planned("paper", "experiments=[table1]", "seeds.tables=3")
     assert (plan.trained, plan.evaluated) == (18, 2)

@@ -20,7 +20,6 @@ from entropy_dynamics.config import (
     Config,
     RunConfig,
     StageConfig,
-    configured_shorter_runs,
     load_config,
 )
 from entropy_dynamics.errors import UserError
@@ -67,8 +66,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        what = "train" if self.config.training.steps else "earlier steps"
-        return f"{what}, {_family(self.config)}" if self.trains else self.stage.replace("_", " ")
+        return f"train, {_family(self.config)}" if self.trains else self.stage.replace("_", " ")
 
     @property
     def label(self) -> str:
@@ -149,7 +147,6 @@ class Job:
 class Plan:
     config: Config
     trained: int  # number of runs
-    shorter: int  # number of runs whose policy a longer one leaves (`training.keep_steps`)
     evaluated: int  # number of evaluations of untrained models
     jobs: tuple[Job, ...] = ()  # on a CPU only those of pretrained models
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
@@ -168,15 +165,13 @@ def make_plan(
 ) -> Plan:
     """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory.
 
+    Runs whose policy a longer one leaves (`training.keep_steps`) count like all others.
+
     Raises:
         UserError: a mistake in the configs.
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
     trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
-    pairs = dict.fromkeys((run.model, run.method) for run in trained)
-    names = {pair: configured_shorter_runs(scale, *pair, overrides, configs) for pair in pairs}
-    left = {(run.model, name, run.seed) for run in trained for name in names[run.model, run.method]}
-    shorter = {run.path for run in trained} & left
     jobs: list[Job] = []
     for model in bare.models:
         if bare.hardware.device == "cpu" and model in bare.toy_models:
@@ -188,21 +183,20 @@ def make_plan(
         runs = [run for run in (*trained, *evaluated) if run.model == model]
         methods = dict.fromkeys(run.method for run in runs)
         loaded = {method: load_config(scale, model, method, overrides, configs) for method in methods}
-        groups: dict[tuple[str, str, int, bool], list[RunConfig]] = {}
+        groups: dict[tuple[str, str, int], list[RunConfig]] = {}
         for run in runs:
-            own = loaded[run.method].with_steps(0) if run.path in shorter else loaded[run.method]
+            own = loaded[run.method]
             kind = ("evaluate", "") if run.method == BASE else ("train", _family(own))
-            groups.setdefault((*kind, ranks_of(own), own.training.steps == 0), []).append(own)
+            groups.setdefault((*kind, ranks_of(own)), []).append(own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
-    return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
+    return Plan(bare, len(trained), len(evaluated), tuple(jobs), _disk(jobs))
 
 
 def format_plan(plan: Plan) -> str:
     """The plan as text, with Markdown tables."""
     config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
     on_cpu = config.hardware.device == "cpu"
-    shorter = f", {plan.shorter} policies of their earlier steps" if plan.shorter else ""
-    runs = f"{plan.trained} training runs{shorter} and {plan.evaluated} evaluations of untrained models"
+    runs = f"{plan.trained} training runs and {plan.evaluated} evaluations of untrained models"
     if on_cpu and not plan.jobs:
         return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
     overview = [
