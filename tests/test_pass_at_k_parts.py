@@ -74,7 +74,7 @@ def test_a_number_per_sample_and_a_name_per_problem_split_nothing(numbers, tmp_p
 
 def test_many_policies_in_a_file_are_one_line(tmp_path, capsys):
     path = lines(tmp_path / "all.jsonl", [row for step in range(9) for row in graded(WEAK, step=step)])
-    message = f"{path} has rows of step=0, step=1 and 7 more; keep those of one"
+    message = f"{path} has rows of step=0, step=1 and 7 more; keep the rows of one"
     assert error(capsys, "pass-at-k", path) == message
     lines(path, [row for step in range(2) for row in graded(WEAK, step=step)])
     assert (

@@ -120,7 +120,7 @@ def _nobody_reads() -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UserError, where argparse prints its usage as well."""
+    """Raises UserError instead of printing the usage too."""
 
     def error(self, message: str) -> NoReturn:
         if choice := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):

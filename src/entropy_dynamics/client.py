@@ -59,7 +59,7 @@ def hand_over(address: str, command: list[str]) -> int | None:
 
     Returns:
         The exit code; None if there is no server, it has different modules, or it was killed. In that case nothing is
-        running anymore.
+        running.
     """
     import contextlib
     import json

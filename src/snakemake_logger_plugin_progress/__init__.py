@@ -87,7 +87,7 @@ class Job:
         if not self.remote:
             return self.start
         begun = began(self.log) if self.log else None
-        return begun if begun and begun >= int(self.start) else None  # an earlier time is that of an earlier attempt
+        return begun if begun and begun >= int(self.start) else None  # an earlier time belongs to an earlier attempt
 
 
 class LogHandler(LogHandlerBase):
@@ -104,7 +104,7 @@ class LogHandler(LogHandlerBase):
         self.planned = 0.0  # expected seconds of all jobs
         self.cpu = (0.0, 0.0)
         self.page: subprocess.Popen | None = None
-        self.page_over, self.page_is_old = True, False  # must not be rewritten anymore; lacks a table or figure
+        self.page_over, self.page_is_old = True, False  # no longer to be rewritten; lacks a table or figure
         self.page_time = time.time()
 
     def emit(self, record: logging.LogRecord) -> None:

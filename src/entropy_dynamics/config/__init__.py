@@ -132,7 +132,7 @@ def _merged(
 
 
 def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
-    """The method without those of its parameters that change nothing, so that a run is not trained twice.
+    """The method without the parameters that change nothing, so that a run is not trained twice.
 
     At a scale where mu is 2, `clip_b@mu=2.0` is stored as `clip_b`.
     """
@@ -228,17 +228,17 @@ def to_yaml(config: BaseModel) -> str:
 
 
 def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
-    """The file of a scale, preceded by those of the scales it extends, the outermost first."""
+    """The file of a scale, after the files of the scales it extends, the outermost first."""
     return _chain(configs, "scale", scale)
 
 
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
-    """The name of a scale, preceded by those of the scales it extends, the outermost first."""
+    """The name of a scale, after the names of the scales it extends, the outermost first."""
     return [file.stem for file in scale_files(scale, configs)]
 
 
 def _chain(configs: Path, kind: str, name: str) -> list[Path]:
-    """The file of a scale, model or method, preceded by those of the ones it extends, the outermost first."""
+    """The file of a scale, model or method, after the files that it extends, the outermost first."""
     chain = [_named(configs, kind, name)]
     while (parent := _read(chain[0]).get("extends")) is not None:
         path = _named(configs, kind, parent, chain[0], "extends")
@@ -332,7 +332,7 @@ def _parsed(text: str) -> Any:
 
 
 def _unshared(value: Any) -> Any:
-    """A copy in which no container occurs twice, as those of YAML's aliases do."""
+    """A copy in which no container occurs twice, as a container with a YAML alias does."""
     if isinstance(value, dict):
         return {key: _unshared(entry) for key, entry in value.items()}
     return [_unshared(entry) for entry in value] if isinstance(value, list) else value
@@ -382,7 +382,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
-    """Read a file and merge those of its `overrides` whose `for` matches `chosen` in all keys."""
+    """Read a file and merge the entries of its `overrides` whose `for` matches `chosen` in all keys."""
     layer = _read(path)
     layer.pop("extends", None)
     entries = layer.pop("overrides", None) or []

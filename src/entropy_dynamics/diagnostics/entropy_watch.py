@@ -178,7 +178,7 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
 
 
 def _constant_rewards(metrics: pd.DataFrame, reward: pd.Series | None) -> list[str]:
-    """What to say first: without variance of rewards, advantages are 0, and no response is preferred to another."""
+    """A warning if rewards have no variance: advantages are then 0, and no response is preferred to another."""
     columns = {name: metrics[name].dropna() for name in map(str, metrics.columns)}
     for name, values in columns.items():
         if name.endswith(WITHOUT_VARIANCE) and len(values) and (share := values.mean()) > 0.5:

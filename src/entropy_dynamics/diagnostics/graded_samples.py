@@ -194,7 +194,7 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
                 keys["part"] = [",".join(filter(None, both)) for both in zip(keys["part"], keys["value"], strict=True)]
     parts = keys["part"].unique()
     if len(parts) > PARTS:
-        raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one")
+        raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep the rows of one")
     order = pd.Series(range(len(parts)), parts)
     return keys["part"].astype(pd.CategoricalDtype(order.index, ordered=True))
 

@@ -1,7 +1,7 @@
 """The processes of a stage: a single one, or the ranks of a process group.
 
 Every rank runs the same code on the same data. Sampling, grading and the passes over micro-batches are divided, and
-their results gathered: on every rank, rewards, advantages, masks and metrics are those of the whole batch.
+their results gathered: every rank has the rewards, advantages, masks and metrics of the whole batch.
 """
 
 import json

@@ -105,7 +105,7 @@ class Method(Section):
             stats: of the whole batch, each [batch, token], under the policy to be updated.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that draw tokens at random; seeded by run and step.
-            logp_old: log p under the policy that sampled the tokens, nats; None: that of `stats`.
+            logp_old: log p under the policy that sampled the tokens, nats; None: `stats.logp`.
 
         Returns:
             Weights, fp32, 0 wherever the mask is 0.

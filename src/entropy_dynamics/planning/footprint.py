@@ -86,7 +86,7 @@ def ranks_of(config: Config) -> int:
 
 
 def shards_of(config: Config) -> int:
-    """Number of GPUs over which parameters are sharded: those of a node."""
+    """Number of GPUs over which parameters are sharded: the GPUs of a node."""
     return max(1, ranks_of(config) // config.hardware.nodes)
 
 

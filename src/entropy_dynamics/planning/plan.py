@@ -308,7 +308,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
-    They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
+    The runs of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
     by default. The target `field` consists only of claims, `controls` of experiments and claims.
     """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
@@ -318,7 +318,7 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
-            "list in `experiments` only those that do not"
+            "list in `experiments` only experiments that do not"
         )
     if target in ("field", "controls") or (target is None and config.experiments is None):
         needed += load_claims(config.scale, seeds, experiments, folder=target)

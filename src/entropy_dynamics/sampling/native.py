@@ -241,7 +241,7 @@ class NativeSampler(Sampler):
 class ReplicaSampler(NativeSampler):
     """Samples from an unsharded copy of a policy that is sharded over ranks; `push` updates the copy.
 
-    The copy may differ in precision from the policy. At temperature 0, `logp` is that of temperature 1.
+    The copy may differ in precision from the policy. At temperature 0, `logp` is computed at temperature 1.
     """
 
     returns_logp = True

@@ -127,7 +127,7 @@ class VLLMSampler(Sampler):
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1."""
+        """See `Sampler.sample`. At temperature 0, `logp` is computed at temperature 1."""
         from vllm import SamplingParams
 
         # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix

@@ -36,7 +36,7 @@ def evaluate(
 
     Args:
         datasets: by default all evaluation sets of the config.
-        sampler: an engine that already holds the policy, such as that of the training run; by default one is opened.
+        sampler: an engine that already holds the policy, such as the training run's; by default one is opened.
         temperatures: used instead of the config's; the files of each are in a separate folder.
 
     Raises:

@@ -69,7 +69,7 @@ class RowsSource(SetSource):
         return LoadedSet(problems, entry, dropped)
 
     def names(self, known: Collection[str]) -> tuple[str, str]:
-        """The columns of the problem and its answer, of those `known`: the configured ones, else those of verl."""
+        """The columns of the problem and its answer: the configured ones or, if they are not `known`, verl's."""
         own = (self.problem_column, self.answer_column)
         return _VERL if own == _OWN and own[0] not in known and all(_top(name) in known for name in _VERL) else own
 

@@ -99,7 +99,7 @@ class Checkpoints:
         self.latest, self.damaged = len(rows), []
 
     def _rename(self, temporary: Path, final: Path) -> None:
-        if final.exists():  # a damaged one, or that of a longer run which does this step again
+        if final.exists():  # damaged, or made by a longer run that repeats this step
             shutil.rmtree(final)
         temporary.rename(final)
         flush(self.folder)
@@ -127,7 +127,7 @@ class Checkpoints:
         return [], {}
 
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
-        """What is wrong with a checkpoint (None if it is intact), and its record."""
+        """The fault of a checkpoint, None if it is intact, and its record."""
         damage, record = self.ranks.on_main(lambda: _read_record(path))
         if damage is not None:
             return damage, record
@@ -170,7 +170,7 @@ class Checkpoints:
 
 
 def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """What is wrong with a checkpoint's record (None if it is intact), and the record."""
+    """The fault of a checkpoint's record, None if it is intact, and the record."""
     try:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         if record.pop("sha256") != fingerprint(record):
@@ -227,7 +227,7 @@ def _tensors(trained: Trained, state: dict[str, dict[str, Any]], finished: bool)
     """All tensors, tied weights once. The remaining state, the optimizer's settings, comes from the config.
 
     Args:
-        finished: without those of the optimizers.
+        finished: leave out the optimizers' tensors.
     """
     tensors = {}
     for section, values in state.items():

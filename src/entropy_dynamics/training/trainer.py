@@ -316,7 +316,7 @@ class Trainer:
             raise NotFiniteError(f"step {step}: {bad} token weights of {name} are not finite, so training stopped")
         if batch.engine_logp is None:
             return {}
-        # With stale batches the engine's log p is that of an older policy, so a difference is expected.
+        # With stale batches the engine's log p is an older policy's, so a difference is expected.
         tolerance = math.inf if self.config.staleness else self.sampler.tolerance
         return engine_agreement(batch.engine_logp[batch.mask], logp, tolerance)
 

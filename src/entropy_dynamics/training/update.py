@@ -55,7 +55,7 @@ class Gradient:
     """`effective_advantages` times the number of response tokens of the update, which is A in strictly on-policy GRPO.
     0 in rows outside the update."""
     stats: TokenStats
-    """The scores that the update was given or, in a fused update, those of its own forward passes."""
+    """The given scores or, in a fused update, the scores of its own forward passes."""
 
 
 class PolicyUpdate:
@@ -241,7 +241,7 @@ class PolicyUpdate:
     def _by_gradient(
         self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1
     ) -> tuple[Rows, Rows]:
-        """Split `rows` into those that need a backward pass and those with a constant loss.
+        """Split `rows` into rows that need a backward pass and rows with a constant loss.
 
         The first part is padded with constant rows to a multiple of the number of ranks, so that all ranks run the same
         number of passes, and to at least `least` rows: an optimizer step with a gradient of 0 still moves the
