@@ -81,15 +81,11 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         raise UserError(f"{source} logs {wanted}; it logs {', '.join(names)}")
     if (count := len(entropy := entropy.dropna())) < FEWEST:
         raise UserError(f"{source} has {count} step{'s' * (count != 1)} with an entropy; it takes {FEWEST}")
-    if (lowest := entropy.min()) < -NATS_ROUNDING:
+    lowest, highest = entropy.min(), entropy.max()
+    if lowest < -NATS_ROUNDING or highest > MOST:
         raise UserError(
-            f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
-            "is it a loss, which has the other sign?"
-        )
-    if (highest := entropy.max()) > MOST:
-        raise UserError(
-            f"{source}: {entropy.name} is {highest:.4g} at step {entropy.idxmax()}; the entropy of a token is at most "
-            "ln(vocabulary), some 12 nats: is it a sum over sequences?"
+            f"{source}: {entropy.name} goes from {lowest:.4g} to {highest:.4g}; a token's entropy is between 0 and "
+            "ln(vocabulary), some 12 nats: is it a loss, with the other sign, or a sum over sequences?"
         )
     reward = first_logged(metrics, REWARD)
     text = _constant_rewards(metrics, reward)
