@@ -8,13 +8,14 @@ Importing this module does not import torch, since configs name methods; importi
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import Section, parse
 
@@ -208,8 +209,8 @@ def method(name: str) -> Callable[[M], M]:
 
 def method_types() -> Mapping[str, type[Method]]:
     """Every method by name. Imports all of them, and therefore torch."""
-    for _ in modules_of(__name__):
-        pass  # each registers its methods
+    for info in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{info.name}")  # registers its methods
     return _METHODS
 
 
