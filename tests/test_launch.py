@@ -217,7 +217,7 @@ def test_each_rank_computes_a_share_and_gets_all(tmp_path):
     """Tensors of tokens too, where one rank has none."""
     rank = """
     from entropy_dynamics.sampling import Prompt, Rollout
-    from entropy_dynamics.sampling.engines import SharedSampler
+    from entropy_dynamics.sampling import SharedSampler
     done = []
     assert ranks.map(lambda n: done.append(n) or str(n), range(5)) == ["0", "1", "2", "3", "4"]
     assert done == [[0, 2, 4], [1, 3]][ranks.rank]

@@ -15,8 +15,7 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler
-from entropy_dynamics.sampling.engines import SharedSampler
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, SharedSampler
 from entropy_dynamics.training.first_order import COLUMNS
 from preloaded import program
 from rank_program import CASES, STEPS, make_trainer, recorded

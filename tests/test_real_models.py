@@ -26,7 +26,7 @@ from entropy_dynamics.models.storage import (
 from entropy_dynamics.models.toy_tokenizer import MAX_LENGTH
 from entropy_dynamics.planning.footprint import shape_of
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import open_sampler
 from entropy_dynamics.sampling.vllm import open_engine as open_vllm
 from published_models import MODEL, SHAPE, prepare, write_model
 

@@ -14,8 +14,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, sample_seed
 from entropy_dynamics.sampling.native import (
     NativeSampler,
     PreallocatedLayer,

@@ -25,8 +25,7 @@ from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
 from entropy_dynamics.engines import CACHE_SHARE
 from entropy_dynamics.models.storage import load_model
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import end_tokens
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
 # Tokens with which all prompts of a batch begin, such as a system message, run once if they are at least this many.
 SHARED = 16

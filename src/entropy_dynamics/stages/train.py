@@ -22,8 +22,7 @@ from entropy_dynamics.models.storage import (
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
-from entropy_dynamics.sampling import prompts_hash
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.token_samples import token_samples
