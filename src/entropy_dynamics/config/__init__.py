@@ -29,7 +29,7 @@ from entropy_dynamics.config.schema import StageConfig as StageConfig
 from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
-from entropy_dynamics.errors import UserError, closest, nearest
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import (
     LOCATION,
     PER_MACHINE,
@@ -270,10 +270,7 @@ def split_method(name: str) -> tuple[str, list[str]]:
     base, at, params = name.partition("@")
     entries = params.split(",") if at else []
     if not re.fullmatch(r"[\w-]+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
-        known = known_names("method")
-        meant = closest(base, known) if base not in known else None
-        hint = f"; did you mean {meant!r}?" if meant else ""
-        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...{hint}")
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
     if len({entry.partition("=")[0] for entry in entries}) < len(entries):
         raise UserError(f"method {name!r} gives a parameter twice")
     return base, entries
