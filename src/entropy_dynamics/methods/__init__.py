@@ -54,6 +54,9 @@ class Method(Section):
     uses_s_expected: ClassVar[bool] = False
     """Whether weights or coefficients read E[S]. It needs the logits; other trainers keep only log p and entropy."""
 
+    on_policy_note: ClassVar[str | None] = None
+    """A one-line caveat about runs in which every importance ratio is exactly 1."""
+
     @classmethod
     def overrides(cls, *names: str) -> list[str]:
         """The subset of `names` that the class overrides, i.e. where it differs from GRPO."""
@@ -184,14 +187,6 @@ class Method(Section):
         """Restore the state that `state_dict` returned."""
         for name, value in state.items():
             setattr(self, f"_{name}", type(getattr(self, f"_{name}"))(value))
-
-    def note(self, on_policy: bool) -> str | None:
-        """A one-line caveat about runs in this mode, or None.
-
-        Args:
-            on_policy: every importance ratio is exactly 1.
-        """
-        return None
 
 
 def method(name: str) -> Callable[[M], M]:

@@ -118,7 +118,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             keep=token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
             ranks=ranks,
         )
-        if note := method.note(config.training.on_policy):
+        if note := method.on_policy_note if config.training.on_policy else None:
             ranks.note(note)
         auto = config.training.precision == "auto"  # then the machine decides, and a run does not change its precision
         chosen = {"precision": precision_on(ranks.device, "auto")} if auto else {}
