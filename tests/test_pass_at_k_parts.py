@@ -111,7 +111,7 @@ def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, caps
 )
 def test_rates_counts_and_partial_credit_are_no_grades(grades, shown, tmp_path, capsys):
     path = lines(tmp_path / "credit.jsonl", graded(grades))
-    assert error(capsys, "pass-at-k", path).startswith(f"{path}: correct has {shown}")
+    assert error(capsys, "pass-at-k", path).startswith(f"{path}: correct {shown}")
 
 
 def test_a_threshold_makes_grades_of_scores(tmp_path, capsys):

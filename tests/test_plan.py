@@ -209,8 +209,8 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
     settings = ["experiments=[table1]", "toy_models[qwen3-4b-base]=null"]
     assert main(["plan", "--scale", "laptop", *(part for one in settings for part in ("--set", one))]) == 0
     out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines() if line.startswith("qwen3-4b-base")]
-    assert [row[1:4] for row in rows] == [["train,", "GRPO", "15"], ["evaluate", "5", "20"]]
+    rows = [line.split() for line in out.splitlines() if line.startswith("| qwen3-4b-base")]
+    assert [row[3:7] for row in rows] == [["train,", "GRPO", "|", "15"], ["evaluate", "|", "5", "|"]]
     config = load_config("laptop", "qwen3-4b-base", "grpo", settings, CONFIGS)
     parameters = 4_022_468_096
     memory = training_memory(config)
