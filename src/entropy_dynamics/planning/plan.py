@@ -215,7 +215,7 @@ def format_plan(plan: Plan) -> str:
         }
         for job in plan.jobs
     ]
-    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
+    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items() if size)
     if on_cpu:
         shown = ("model", "job", "how many", "GiB sampling", "GiB training", "host GiB")
         rows = [{name: row[name] for name in shown} for row in overview]
