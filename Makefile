@@ -17,6 +17,7 @@ TRL_MAIN := https://github.com/huggingface/trl.git
 .DEFAULT_GOAL := reproduce
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
+	-$(BIN)/snakemake table1 --config seeds=1 extra_seeds=1  # the first numbers on the page, of one seed
 	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # from partial results
 	@echo && $(BIN)/entropy-dynamics summary results/laptop
 	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop

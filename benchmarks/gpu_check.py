@@ -27,7 +27,7 @@ os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TRANS
 from entropy_dynamics.results.provenance import hardware
 from gpu_check_common import START_SECONDS, Check, end_of
 from gpu_check_kernels import kernels, kernels_seconds
-from gpu_check_runs import end_to_end, end_to_end_seconds, seeds, seeds_seconds
+from gpu_check_runs import end_to_end, end_to_end_seconds, seeds, seeds_seconds, smollm2, smollm2_seconds
 from gpu_check_training import steps_seconds, training
 
 LAUNCHES = 3  # of ranks, by tests/test_gpu.py
@@ -66,7 +66,14 @@ def tests(check: Check) -> None:
     check.write(complete=code == 0, **counts, tests=outcomes, **({} if code == 0 else {"log": end_of(log, 100)}))
 
 
-STAGES = {"kernels": kernels, "training": training, "tests": tests, "end_to_end": end_to_end, "seeds": seeds}
+STAGES = {
+    "kernels": kernels,
+    "training": training,
+    "tests": tests,
+    "end_to_end": end_to_end,
+    "seeds": seeds,
+    "smollm2": smollm2,  # needs its weights, so it runs only when named
+}
 
 
 def estimated_seconds(stage: str, processes: int) -> float:
@@ -77,6 +84,7 @@ def estimated_seconds(stage: str, processes: int) -> float:
         "tests": tests_seconds,
         "end_to_end": partial(end_to_end_seconds, processes),
         "seeds": partial(seeds_seconds, processes),
+        "smollm2": partial(smollm2_seconds, processes),
     }
     return START_SECONDS + of_stage[stage]()
 
@@ -97,12 +105,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # an exit ends the cases, and pytest
-    names = options.stages or STAGES
     if options.estimate:
-        for name in names:
+        for name in options.stages or STAGES:
             print(f"{name}: {estimated_seconds(name, options.processes) / 60:.1f} minutes")
         return 0
     gpu = (hardware()["gpus"] or ["cpu"])[0].lower().replace(" ", "-")
+    names = options.stages or [name for name in STAGES if name != "smollm2"]
     out, complete = options.out or Path("benchmarks/results", gpu), True
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # when this process began: proc(5)
     start = ticks / os.sysconf("SC_CLK_TCK")  # so the time of the first stage includes the imports

@@ -1,4 +1,7 @@
-"""Stages `end_to_end` and `seeds`: runs at the scale gpu-toy, by the commands of the package, several on one GPU."""
+"""Stages `end_to_end`, `seeds` and `smollm2`: runs by the commands of the package, several on one GPU.
+
+The first two are at the scale gpu-toy, the last at smollm2-gpu, with the pretrained weights in <work>/weights.
+"""
 
 import json
 import math
@@ -18,34 +21,46 @@ from safetensors.torch import load_file
 
 from entropy_dynamics import cli
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.planning.footprint import tokens_per_step
+from entropy_dynamics.planning.footprint import shape_of, tokens_per_step
 from entropy_dynamics.planning.plan import Job
 from entropy_dynamics.results.layout import Layout
 from gpu_check_common import MODEL, START_SECONDS, Case, Check, end_of
 
 SCALE = "gpu-toy"
 METHODS = ("grpo", "clip_b", "clip_v")
+SMOLLM2, SMOLLM2_MODEL = "smollm2-gpu", "smollm2-135m-instruct"
+SMOLLM2_METHODS = ("grpo", "clip_b", "random_mask", "clip_v")
 PAUSE = 0.05  # seconds between two looks for a checkpoint
 KILLED = (MODEL, "grpo", 0)
 # In models this small, time goes into launching kernels: that of one layer's forward pass, beside five other processes,
 # and how many such passes take as long as a backward pass, and as Muon's step [estimates].
 LAYER_SECONDS = 1e-3
 BACKWARD = MUON = 2
-TINY = [
-    *("hardware.device=cpu", "data.train.size=24", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
-    *(
-        "data.evaluation.dapo500.size=4",
-        "data.evaluation.validation.size=2",
-        "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}",
-    ),
-    *("pass_rates.samples=2", "pass_rates.low=null", "pass_rates.high=null", "sampling.max_new_tokens=12"),
-    *("training.steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.checkpoint_every=1"),
-    *("training.validation_problems=2", "training.validation_samples=1"),
+TINY_RUN = [
+    *("hardware.device=cpu", "data.evaluation.validation.size=2", "pass_rates.samples=2", "pass_rates.low=null"),
+    *("pass_rates.high=null", "sampling.max_new_tokens=12", "training.steps=4", "training.prompts_per_step=2"),
+    *("training.group_size=4", "training.checkpoint_every=1", "training.validation_problems=2"),
+    "training.validation_samples=1",
 ]
 TINY_MODEL = [
     *("hidden_size=32", "layers=1", "head_size=32", "heads=1", "kv_heads=1", "intermediate_size=48"),
     *("warm_start.steps=2", "warm_start.batch_size=2"),
 ]
+TINY = {  # settings of each scale for a rehearsal
+    SCALE: [
+        *TINY_RUN,
+        *("data.train.size=24", "data.evaluation.aime24.size=2", "data.evaluation.aime25.size=2"),
+        *("data.evaluation.dapo500.size=4", "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}"),
+        *(f"toy_models[{model}].{entry}" for model in load_config(SCALE).models for entry in TINY_MODEL),
+    ],
+    SMOLLM2: [
+        *TINY_RUN,
+        *("data.train.size=8", "data.evaluation.countdown3.size=2", "data.evaluation.countdown4.size=2"),
+        *("evaluation.samples={countdown3: 2, countdown4: 2}", "cold_start.steps=2", "cold_start.batch_size=2"),
+        *("training.steps=2", "training.keep_steps=[]"),
+        "gate={pass_rate: null, mixed_groups: null, entropy: null, formatted: null, truncated: null}",
+    ],
+}
 Arguments = Sequence[str]
 
 
@@ -71,18 +86,17 @@ class Command:
 
 
 class Commands:
-    """The commands of the scale in one results folder."""
+    """The commands of a scale in one results folder."""
 
-    def __init__(self, check: Check):
-        self.check, self.results = check, check.work / "runs"
-        self.layout, self.models = Layout.of(SCALE, self.results), load_config(SCALE).models
-        models = [f"toy_models[{model}].{entry}" for model in self.models for entry in TINY_MODEL]
-        self.settings = [f"--set={entry}" for entry in [*TINY, *models]] if check.tiny else []
+    def __init__(self, check: Check, scale: str = SCALE, settings: Sequence[str] = ()):
+        self.check, self.scale, self.results = check, scale, check.work / "runs"
+        self.layout, self.models = Layout.of(scale, self.results), load_config(scale).models
+        self.settings = [f"--set={entry}" for entry in [*settings, *(TINY[scale] if check.tiny else ())]]
         self.longest: dict[str, float] = defaultdict(float)  # seconds, by stage
 
     def start(self, arguments: Arguments) -> Command:
         stage, *others = arguments
-        command = [stage, "--scale", SCALE, "--results", str(self.results), *self.settings, *others]
+        command = [stage, "--scale", self.scale, "--results", str(self.results), *self.settings, *others]
         log = self.results / "logs" / f"{'-'.join(arguments).replace('/', '_')}-{time.monotonic_ns()}.log"
         return Command(arguments, self.check.start(cli.main, command, log=log), log, time.monotonic())
 
@@ -127,10 +141,11 @@ class Commands:
 
 def command_seconds(stage: str, config: RunConfig) -> float:
     """Estimate for a command: to start it, and to launch the passes through the model that its config asks for."""
-    toy, training = config.toy_models[config.model.name], config.training
+    toy, training = config.toy_models.get(config.model.name), config.training
+    layers = shape_of(config).layers
     if stage == "model":
-        passes = toy.warm_start.steps * (1 + BACKWARD + MUON)
-        return START_SECONDS + LAYER_SECONDS * toy.layers * passes
+        passes = (toy.warm_start if toy else config.cold_start).steps * (1 + BACKWARD + MUON)
+        return START_SECONDS + LAYER_SECONDS * layers * passes
     passes = sum(
         times * math.ceil(responses / config.sampling.batch_size) * config.sampling.max_new_tokens
         for times, responses in Job(stage, (config,)).calls
@@ -140,7 +155,7 @@ def command_seconds(stage: str, config: RunConfig) -> float:
         measured = 1 / training.entropy_change_every if training.entropy_change_every else 0
         micro_batches = math.ceil(tokens_per_step(config) / training.tokens_per_micro_batch)
         passes += training.steps * micro_batches * (1 + BACKWARD + scored + measured)
-    return START_SECONDS + LAYER_SECONDS * toy.layers * passes
+    return START_SECONDS + LAYER_SECONDS * layers * passes
 
 
 def wave_seconds(commands: Sequence[tuple[str, RunConfig]], processes: int) -> float:
@@ -164,15 +179,19 @@ def end_to_end_seconds(processes: int) -> float:
     return 2 * START_SECONDS + sum(wave_seconds(wave, processes) for wave in waves)
 
 
-def seeds_seconds(processes: int) -> float:
+def seeds_seconds(processes: int, scale: str = SCALE, model: str = MODEL, methods: Sequence[str] = METHODS) -> float:
     """Estimate for the problems and one seed, the least that the stage can show."""
-    runs = [load_config(SCALE, MODEL, method) for method in METHODS]
+    runs = [load_config(scale, model, method) for method in methods]
     waves = [
         [("model", runs[0])],
         [("pass_rates", runs[0])],
         *([(stage, run) for run in runs] for stage in ("train", "evaluate")),
     ]
     return START_SECONDS + sum(wave_seconds(wave, processes) for wave in waves)
+
+
+def smollm2_seconds(processes: int) -> float:
+    return seeds_seconds(processes, SMOLLM2, SMOLLM2_MODEL, SMOLLM2_METHODS)
 
 
 def of_run(stage: str, model: str, method: str, seed: int) -> list[str]:
@@ -247,21 +266,32 @@ def summary(layout: Layout, model: str, method: str, seed: int) -> Case:
 
 
 def seeds(check: Check) -> None:
-    """Seeds of GRPO, Clip_B and Clip_V until the time is over, each result recorded at once.
+    """As many seeds of GRPO, Clip_B and Clip_V as the time allows.
 
     Runs that `end_to_end` left in the same folder count.
     """
-    commands = Commands(check)
+    train_seeds(check, Commands(check), MODEL, METHODS, seeds=2 if check.tiny else 1000)
+
+
+def smollm2(check: Check) -> None:
+    """Like `seeds`, with SmolLM2-135M-Instruct and the methods of its study; <work>/weights has its GGUF file."""
+    weights = [f"model.path={(check.work / 'weights').resolve()}"]
+    seeds = 1 if check.tiny else 1000
+    train_seeds(check, Commands(check, SMOLLM2, weights), SMOLLM2_MODEL, SMOLLM2_METHODS, seeds)
+
+
+def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[str], seeds: int) -> None:
+    """Train and evaluate seed by seed, as far as the time allows; each result is recorded at once."""
     summaries: list[Case] = []
-    for seed in range(2 if check.tiny else 1000):
-        runs = [(MODEL, method, seed) for method in METHODS]
+    for seed in range(seeds):
+        runs = [(model, method, seed) for method in methods]
         there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
         summaries += [summary(commands.layout, *run) for run in there]
         waiting: deque[Arguments] = deque(of_run("train", *run) for run in runs if run not in there)
-        if waiting and not commands.prepare([MODEL], seed):
+        if waiting and not commands.prepare([model], seed):
             break
         for command in commands.ended(waiting):
-            stage, _, model, _, method, *_ = command.arguments
+            stage, _, _, _, method, *_ = command.arguments
             if command.process.exitcode:
                 waiting.clear()
                 if check.left() > 0:

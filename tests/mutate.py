@@ -51,6 +51,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/entrocraft": ["advantage_methods", "all_methods"],
     "methods/entropy_bonus": ["baselines"],
     "methods/forking_tokens": ["baselines", "methods", "golden_run"],
+    "methods/grpo_dropout": ["authors_functions"],
     "methods/grpo": ["methods", "golden_run"],
     "methods/gspo": ["ratio_methods"],
     "methods/lp_reg": ["vocabulary_methods", "authors_functions"],

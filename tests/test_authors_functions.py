@@ -306,3 +306,64 @@ def test_dr_grpo():
     found = load_method("dr_grpo").advantages(torch.tensor([1.0, 0.0, 0.0, 0.5]), torch.zeros(4, dtype=torch.long))
     assert found.tolist() == pytest.approx([0.625, -0.375, -0.375, 0.125])
     assert load_method("dr_grpo", max_tokens=3000).divisors(MASK.float(), MASK, torch.arange(4))[0, 0] == 4 * 3000
+
+
+def dropout(rewards, logp, restore_negative) -> tuple[list[int], list[float]]:
+    """The rollouts of a group that stay, and their advantages."""
+
+    def normalized(values):
+        mean = sum(values) / len(values)
+        std = math.sqrt(sum((one - mean) ** 2 for one in values) / (len(values) - 1)) if len(values) > 1 else 1.0
+        return [(one - (mean if len(values) > 1 else 0.0)) / (std + 1e-6) for one in values]
+
+    before, mean = normalized(rewards), sum(logp) / len(logp)
+    push = [a * (mean - one) for a, one in zip(before, logp, strict=True)]
+    raising = [i for i, h in enumerate(push) if h > 0]
+    lowering = sorted((i for i, h in enumerate(push) if h < 0), key=lambda i: -push[i])
+    if raising:
+        stay, total = list(raising), sum(push[i] for i in raising)
+        for i in lowering:
+            if total + push[i] <= 1e-12:
+                break
+            stay.append(i)
+            total += push[i]
+    else:
+        stay = lowering[: len(push) // 4]
+    stay = sorted(stay + [i for i in lowering if restore_negative and before[i] < 0 and i not in stay])
+    again = normalized([rewards[i] for i in stay])
+    weights = [exp(logp[i]) / sum(exp(logp[j]) for j in stay) for i in stay]
+    center = sum(w * a for w, a in zip(weights, again, strict=True))
+    return stay, [a - center for a in again]
+
+
+@pytest.mark.parametrize("restore_negative", [True, False])
+def test_grpo_dropout(restore_negative):
+    """hexuandeng/GRPODropout 4ad3b3b, verl/examples/grpo_dropout/selector_methods.py: select_balanced_push_zero and
+    ..._add_negpush_negadv; verl/verl/trainer/ppo/ray_trainer.py: _apply_adv_p_center_after_select.
+    """
+    rewards = [
+        [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0],  # both signs of h
+        [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],  # only h < 0: correct answers are the likely ones
+        [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],  # only h > 0
+        [1.0] * 8,
+    ]
+    likely, unlikely = [-0.1, -0.2] + [-1.3 - 0.05 * i for i in range(6)], [-1.3, -1.4] + [-0.1 * i for i in range(6)]
+    mixed = [-0.2, -0.9, -0.7, -0.6, -0.25, -1.1, -0.3, -0.4]
+    logp = [mixed, likely, unlikely, mixed]
+    # The groups are interleaved.
+    order, groups = torch.arange(32).view(4, 8).T.flatten(), torch.arange(4).repeat(8)
+    method = load_method("grpo_dropout", restore_negative=restore_negative)
+    flat, mean_logp = (torch.tensor(values).flatten()[order] for values in (rewards, logp))
+    found = method.advantages(method.shape_rewards(flat, groups, mean_logp), groups)
+    weights = method.token_weights(TokenStats(*torch.zeros(4, 32, 2)), found[:, None].expand(32, 2), torch.ones(32, 2))
+    sizes = []
+    for group in range(3):
+        stay, expected = dropout(rewards[group], logp[group], restore_negative)
+        assert weights[groups == group, 0].nonzero().squeeze(-1).tolist() == stay
+        own = found[groups == group]
+        assert own[stay].tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert own.count_nonzero() in (0, len(stay))  # those dropped have none
+        sizes.append(len(stay))
+    assert sizes == ([6, 6, 8] if restore_negative else [5, 2, 8])
+    assert not found[groups == 3].any()  # equal rewards
+    assert weights[groups == 3, 0].sum() == 2  # the code draws these two at random

@@ -295,3 +295,18 @@ def test_what_trl_cannot_run_is_one_clear_error(arguments, message):
 def test_another_trainer_is_one_clear_error():
     with pytest.raises(UserError, match=r"SFTTrainer of trl [\d.]+ has no _generate_and_score_completions: it needs"):
         make_grpo_trainer(trl.SFTTrainer, method="clip_b")
+
+
+def test_statistics_are_those_of_trls_kernel():
+    """E[S] too: E[S] = sum p^2 (H + (log sum p^2 - H_2) / 2), where H_2 is the entropy at half the temperature."""
+    kernel = pytest.importorskip("trl.kernels.chunked_logprob").ChunkedLogProbFunction
+    torch.manual_seed(0)
+    hidden, weight, tokens = torch.randn(40, 16), torch.randn(300, 16), torch.randint(300, (40,))
+    logp, entropy, log_squares, *_ = kernel.apply(hidden, weight, None, tokens, TEMPERATURE, 128)
+    _, entropy_2, *_ = kernel.apply(hidden, weight, None, tokens, TEMPERATURE / 2, 128)
+    ours = token_stats(hidden, tokens, weight=weight, temperature=TEMPERATURE)
+    expected = log_squares.exp() * (entropy + (log_squares - entropy_2) / 2)
+    assert expected.max() > 10 * expected.min() > 0  # the distributions differ
+    theirs = {"logp": logp, "entropy": entropy, "s_star": logp.exp() * (logp + entropy), "s_expected": expected}
+    for name, values in theirs.items():
+        torch.testing.assert_close(getattr(ours, name), values, atol=1e-5, rtol=1e-4)

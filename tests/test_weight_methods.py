@@ -206,6 +206,13 @@ def test_opefo_leaves_the_entropy_of_a_batch_unchanged(name, change):
     assert abs((weights[mask.bool()] * changes).sum()) < 1e-5 * changes.abs().sum() < abs(changes.sum())
 
 
+def test_the_share_of_tokens_whose_sign_the_omitted_term_changes():
+    """Of three response tokens, the first: S* = 0.1 and E[S] = 0.2."""
+    s_star, expected = torch.tensor([[0.1, 0.3, -0.1, 0.1]]), torch.tensor([[0.2, 0.2, 0.2, 0.2]])
+    stats, mask = TokenStats(torch.zeros(1, 4), torch.zeros(1, 4), s_star, expected), torch.tensor([[1, 1, 1, 0]])
+    assert load_method("opefo").metrics(stats, mask, mask, mask)["opefo_sign_changes"] == pytest.approx(1 / 3)
+
+
 def test_opefo_of_a_batch_without_a_change_is_grpo():
     logp, entropy, advantages, mask = random_batch(seed=1)
     assert torch.equal(load_method("opefo").token_weights(stats_of(logp, entropy), 0 * advantages, mask), mask.float())

@@ -163,7 +163,7 @@ class EntropyControlMixin:
             if result.logits.shape[-1] != vocabulary:
                 raise UserError(
                     f"the model's logits have {result.logits.shape[-1]} items, and its vocabulary {vocabulary}: they "
-                    "may be hidden states (with Unsloth, set UNSLOTH_RETURN_LOGITS=1)"
+                    "may be hidden states (with Unsloth, set UNSLOTH_RETURN_HIDDEN_STATES=0)"
                 )
             parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
         return TokenStats(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})

@@ -42,6 +42,11 @@ class Opefo(Method):
         weights = 1 + upper * (change > 0) - lower * (change < 0)
         return torch.where(mask.bool(), weights.float(), 0.0)
 
+    def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
+        """`opefo_sign_changes`: the share of response tokens for which S* and S* - E[S] differ in sign."""
+        changed = (stats.s_star > 0) != (stats.s_centered > 0)
+        return {"opefo_sign_changes": float(changed[mask.bool()].float().mean())}
+
 
 @method("opefo_centered")
 class OpefoCentered(Opefo):
